@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.config import config
 from gpuflow.cli.doctor_needs import (
     DRIVERS,
     NEEDED,
@@ -25,6 +26,9 @@ from gpuflow.cli.doctor_needs import (
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
+from gpuflow.targets.cuda.dnn.cudnn import VERSION as CUDNN
+from gpuflow.targets.cuda.dnn.cudnn import find_cudnn
+from gpuflow.targets.cuda.dnn.cudnn import version_of as cudnn_version
 from gpuflow.targets.cuda.driver.device_memory import in_units
 from gpuflow.targets.platforms import GPU_SIGNS, seems_to_have_gpu
 
@@ -304,6 +308,21 @@ def check_cublas() -> str:
         library.cublasGetProperty(part, ctypes.byref(number))
         numbers.append(str(number.value))
     return f"{'.'.join(numbers)} (needed: {cuda_major()}), {path}"
+
+
+def check_cudnn() -> str:
+    """The library of convolutions, which nothing needs."""
+    ours = "convolutions are gpuflow's own kernels"
+    try:
+        path = find_cudnn()
+        library = open_library(path)
+    except OSError:
+        raise Trouble(f"is not found: {ours}") from None
+    version = cudnn_version(library)
+    found = f"{'.'.join(map(str, version))} (needed: {CUDNN}), {path}"
+    if version[0] != CUDNN:
+        raise Trouble(f"{found}: {ours}")
+    return found if config.environment.cudnn else f"{found}; GPUFLOW_CUDNN=0: {ours}"
 
 
 def check_cufft() -> str:

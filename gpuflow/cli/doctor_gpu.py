@@ -10,7 +10,13 @@ from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.cli import doctor_checks
 from gpuflow.cli.doctor_checks import Trouble, cuda_major, first_line
-from gpuflow.cli.doctor_needs import driver_command, extra, libraries_command, nccl_command
+from gpuflow.cli.doctor_needs import (
+    cudnn_command,
+    driver_command,
+    extra,
+    libraries_command,
+    nccl_command,
+)
 from gpuflow.targets.platforms import seems_to_have_gpu
 
 
@@ -118,6 +124,7 @@ CHECKS: tuple[Check, ...] = (
     # Without these, such calls run on the host, and several GPUs do not work together.
     Check("cuFFT", doctor_checks.check_cufft, libraries_command, False, ("CuPy",)),
     Check("cuSOLVER", doctor_checks.check_cusolver, libraries_command, False, ("CuPy",)),
+    Check("cuDNN", doctor_checks.check_cudnn, cudnn_command, False),
     Check("NCCL", doctor_checks.check_nccl, nccl_command, False, ("CuPy",)),
     *(
         Check(f"try: {name}", partial(doctor_checks.check_trial, name), _report, needed, after)

@@ -12,6 +12,7 @@ NEEDED = {
     "numba-cuda": ">=0.30.4,<0.31",
     "nvidia-nccl-cu13": ">=2.27.7",
     "nvidia-nccl-cu12": ">=2.27.7",
+    "nvidia-cudnn-cu13": ">=9,<10",
 }
 DRIVERS = {13: "580", 12: "525"}  # the oldest one, by the major version of CUDA
 _PACKAGES = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}
@@ -41,6 +42,11 @@ def nccl_command(cuda: int) -> str:
     """The command that installs NCCL."""
     package = f"nvidia-nccl-cu{cuda}"
     return f'pip install "{package}{NEEDED[package]}"'
+
+
+def cudnn_command(cuda: int) -> str:
+    """The command that installs cuDNN."""
+    return f'pip install "nvidia-cudnn-cu{cuda}{NEEDED["nvidia-cudnn-cu13"]}"'
 
 
 def fits(version: str, needed: str) -> bool:

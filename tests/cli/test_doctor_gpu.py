@@ -4,12 +4,14 @@ import argparse
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cuda_tools import requires_cuda_tools
 
+from gpuflow.base.config import config
 from gpuflow.cli import doctor, doctor_checks, doctor_gpu, doctor_needs, doctor_trials
 
 H200 = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
@@ -30,6 +32,25 @@ class _CuBlas:
     def cublasGetProperty(self, part, place):  # NVIDIA's name
         place._obj.value = (13, 1, 0)[part]
         return 0
+
+
+class _CuDnn:
+    def __init__(self, number=92801):
+        self.number = number
+
+    @property
+    def cudnnGetVersion(self):  # NVIDIA's name
+        return _Answer(self.number)
+
+
+class _Answer:
+    """A function of ctypes."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self):
+        return self.number
 
 
 def _runtime(**changes):
@@ -88,6 +109,8 @@ def healthy(monkeypatch):
     def open_library(name):
         if "cublas" in name:
             return _CuBlas()
+        if "cudnn" in name:
+            return _CuDnn()
         if machine.driver is None:
             raise OSError(f"{name}: cannot open shared object file")
         return machine.driver
@@ -100,6 +123,7 @@ def healthy(monkeypatch):
         "seems_to_have_gpu": lambda: machine.has_gpu,
         "is_on_bus": lambda: machine.on_bus,
         "find_cublas": lambda: "/lib/libcublas.so.13",
+        "find_cudnn": lambda: "/lib/libcudnn.so.9",
         "trial_command": lambda name: [sys.executable, "-S", "-c", machine.programs[name]],
     }
     for name, function in checks.items():
@@ -124,6 +148,7 @@ def test_a_healthy_machine_misses_nothing(healthy, capsys):
     assert lines["NVVM"] == "2.0" and lines["nvJitLink"] == "13.5" and lines["NVRTC"] == "13.5"
     assert lines["cuBLAS"] == "13.1.0 (needed: 13), /lib/libcublas.so.13"
     assert (lines["cuFFT"], lines["cuSOLVER"]) == ("12.1.3", "12.0.4")
+    assert lines["cuDNN"] == "9.28.1 (needed: 9), /lib/libcudnn.so.9"
     assert lines["NCCL"] == "2.27.7 (needed: >=2.27.7)"
     for name in doctor_trials.TRIALS:
         assert lines[f"try: {name}"] == "right, on the device"
@@ -339,6 +364,23 @@ def test_libraries_that_are_not_there(healthy, monkeypatch):
     assert lines["try: NCCL all-reduce"] == "not looked at, as it needs: NCCL"
 
 
+def test_cudnn_is_not_needed(healthy, monkeypatch):
+    def nowhere():
+        raise OSError("none was found")
+
+    own = "convolutions are gpuflow's own kernels"
+    found, fix = "(needed: 9), /lib/libcudnn.so.9", 'Fix: pip install "nvidia-cudnn-cu13>=9,<10"'
+    monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
+    assert _lines()["cuDNN"] == f"9.28.1 {found}; GPUFLOW_CUDNN=0: {own}"
+    monkeypatch.setattr(doctor_checks, "open_library", lambda name: _CuDnn(8907))
+    line = doctor_gpu._found(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    assert line == f"8.9.7 {found}: {own}. {fix}"
+    monkeypatch.setattr(doctor_checks, "find_cudnn", nowhere)
+    line = doctor_gpu._found(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    assert line == f"is not found: {own}. {fix}"
+    assert "MISSING" not in line
+
+
 def test_an_old_nccl(healthy):
     healthy.modules["cupy.cuda.nccl"].get_version = lambda: 22203
     assert _lines()["NCCL"].startswith("2.22.3 is too old; needed: >=2.27.7. Fix: pip install")
@@ -425,7 +467,7 @@ def test_what_is_needed_is_what_the_extras_install():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     found = {}
-    for line in (*extras["cuda13"], *extras["cuda12"]):
+    for line in (*extras["cuda13"], *extras["cuda12"], *extras["cudnn"]):
         package, limits = re.fullmatch(r"([\w-]+)(?:\[\w+\])?(.*)", line).groups()
         found[package] = limits
     assert found == doctor_needs.NEEDED
