@@ -15,6 +15,7 @@ from gpu_rows import (
     COMPILED,
     CUPY,
     JAX,
+    NO_CUDNN,
     NO_EPILOGUES,
     NO_GRAPHS,
     NO_KERNELS,
@@ -27,6 +28,7 @@ OURS = "gpuflow"
 SETTINGS = {
     NO_EPILOGUES: {"GPUFLOW_CUDA_EPILOGUES": "0"},
     NO_GRAPHS: {"GPUFLOW_CUDA_GRAPHS": "0"},
+    NO_CUDNN: {"GPUFLOW_CUDNN": "0"},
     ATOMIC: {"GPUFLOW_ATOMIC_SUMS": "1"},
 }
 

@@ -15,6 +15,7 @@ from gpu_rows import (
     ATOMIC,
     BF16,
     F32,
+    NO_CUDNN,
     NO_KERNELS,
     TORCH,
     Goal,
@@ -269,6 +270,36 @@ def _torch_convolution_gradients(torch: Any, jit: Any) -> Callable[..., Any]:
     return gradients
 
 
+def _images_of_channels(rng: np.random.Generator, n: int) -> list[Any]:
+    """Images and taps as flax has them: channels last."""
+    (x, dtype), (kernel, _) = _image_inputs(BF16)(rng, n)
+    return [(x.transpose(0, 2, 3, 1).copy(), dtype), (kernel.transpose(2, 3, 1, 0).copy(), dtype)]
+
+
+def _convolve_channels(jax: Any) -> Callable[..., Any]:
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lambda x, kernel: jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=layout
+    )
+
+
+def _torch_convolve_channels(torch: Any, jit: Any) -> Callable[..., Any]:
+    def convolve(x: Any, kernel: Any) -> Any:
+        first = x.permute(0, 3, 1, 2), kernel.permute(3, 2, 0, 1)  # views: channels stay last
+        return torch.nn.functional.conv2d(*first, padding=1).permute(0, 2, 3, 1)
+
+    return jit(convolve)
+
+
+def _cudnn_row() -> Row:
+    """By cuDNN where it is there, beside our own kernels and torch, whose cuDNN is another one."""
+    return Row(
+        "convolution 3 x 3 bfloat16, channels last", _images_of_channels, _convolve_channels, 64, 2,
+        _torch_convolve_channels, flops=lambda n: 2.0 * n * 56 * 56 * 64 * 64 * 9, unit=BF16,
+        goal=Goal(times=1.0, rivals=(NO_CUDNN,)), without=(NO_CUDNN,), tolerance=3e-2,
+    )  # fmt: skip
+
+
 def _convolution_rows() -> list[Row]:
     flops = lambda n: 2.0 * n * 56 * 56 * 64 * 64 * 9  # noqa: E731
     rows = []
@@ -279,18 +310,19 @@ def _convolution_rows() -> list[Row]:
                 lambda torch, jit: jit(
                     lambda x, kernel: torch.nn.functional.conv2d(x, kernel, padding=1)
                 ),
-                flops=flops, unit=dtype, goal=KEEP, without=_OFF,
+                flops=flops, unit=dtype, goal=KEEP, without=(NO_KERNELS, NO_CUDNN),
                 tolerance=1e-4 if dtype == F32 else 3e-2,
             ),
             Row(
                 f"gradients of convolution 3 x 3 {dtype}", _image_inputs(dtype),
                 _convolution_gradients, 64, 2, _torch_convolution_gradients,
-                flops=lambda n: 3 * flops(n), unit=dtype, goal=KEEP, without=_OFF,
+                flops=lambda n: 3 * flops(n), unit=dtype, goal=KEEP, without=(NO_KERNELS, NO_CUDNN),
                 tolerance=1e-3 if dtype == F32 else 5e-2,
             ),
         ]  # fmt: skip
     forward, gradients, *narrow = rows
-    return [*also_rounded(forward, 5e-3), *also_rounded(gradients, 1e-2), *narrow]
+    rounded = [*also_rounded(forward, 5e-3), *also_rounded(gradients, 1e-2)]
+    return [*rounded, *narrow, _cudnn_row()]
 
 
 def kernel_rows() -> list[Row]:
