@@ -4,6 +4,7 @@ import gc
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import fake_cudnn
 import numpy as np
 import pytest
 from cuda_tools import requires_cuda_tools
@@ -23,6 +24,7 @@ from gpuflow.base.config import config
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
+from gpuflow.targets.cuda.dnn.trial import TriedConvolutions
 from gpuflow.targets.cuda.driver.faults import StatusError
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
@@ -315,10 +317,11 @@ def _library(device):
 
 def test_each_call_is_given_to_the_stream_that_it_is_for(device):
     fake, library = _library(device)
-    run = library.bind(library.choose(_call(), True), 7)
-    for stream in (None, 9, None):
+    bound, captured = -7, -9  # no streams of the device, or another test would run what they hold
+    run = library.bind(library.choose(_call(), True), bound)
+    for stream in (None, captured, None):
         run(0x1000, 0x2000, 0x3000, 0x4000, *([] if stream is None else [stream]))
-    assert [call[3] for call in fake.calls] == [7, 9, 7]  # 9 is captured, say
+    assert [call[3] for call in fake.calls] == [bound, captured, bound]
 
 
 def test_descriptors_are_given_back(device):
@@ -394,3 +397,45 @@ class _Version:
 
     def __call__(self):
         return self._number
+
+
+# --- small calls before the first one ------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FORWARD, DATA, FILTER])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("last", [False, True])
+def test_what_is_right_is_used(kind, dtype, last, device, recwarn):
+    fake, library = _library(device)
+    tried = TriedConvolutions(library, device.driver.api)
+    call = _call(kind, dtype=np.dtype(dtype), channels_last=last)
+    for _ in range(2):  # one trial
+        assert tried.choose(call, True) == library.choose(call, True) is not None
+    assert len(fake.calls) == 1 and NAMES[fake.calls[0][0]] == kind
+    assert not recwarn.list
+    tried.choose(_call(kind, dtype=np.dtype(dtype), channels_last=not last), True)
+    assert len(fake.calls) == 2
+
+
+@pytest.mark.parametrize("kind", [FORWARD, DATA, FILTER])
+def test_what_is_wrong_is_not_used(kind, device, monkeypatch):
+    """One tap counted from the other end, say: sizes and most of a result would look right."""
+    _, library = _library(device)
+    right = fake_cudnn.computed
+
+    def wrong(wanted, how, views):
+        return right(wanted, {**how, "mode": 1 - how["mode"]}, views)
+
+    monkeypatch.setattr(fake_cudnn, "computed", wrong)
+    tried = TriedConvolutions(library, device.driver.api)
+    with pytest.warns(UserWarning, match=rf"small {kind} convolution .* Fix: install a cuDNN"):
+        assert tried.choose(_call(kind), True) is None
+    assert tried.choose(_call(kind), True) is None  # in silence
+
+
+def test_a_library_that_is_not_there_is_not_tried(device):
+    def load():
+        raise OSError("no such file")
+
+    tried = TriedConvolutions(CudnnConvolutions(load, nullcontext), device.driver.api)
+    assert tried.choose(_call(), True) is None

@@ -25,6 +25,7 @@ from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
 from gpuflow.targets.cuda.dnn.cudnn import find_cudnn, open_cudnn
+from gpuflow.targets.cuda.dnn.trial import TriedConvolutions
 from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import is_fault
@@ -79,7 +80,7 @@ def device_count() -> int:
 _graph_calls = cache(load_graph_calls)
 
 # By the name and compute capability of devices.
-_choosers: dict[tuple[str, tuple[int, int]], CudnnConvolutions] = {}
+_choosers: dict[tuple[str, tuple[int, int]], Convolutions] = {}
 
 
 @cache
@@ -132,7 +133,8 @@ class CupyApi:
         self.convolutions: Convolutions | None = None
         self.chooser: Convolutions | None = None
         if config.environment.cudnn:
-            self.convolutions = CudnnConvolutions(_cudnn, partial(self._cuda.Device, number))
+            library = CudnnConvolutions(_cudnn, partial(self._cuda.Device, number))
+            self.convolutions = TriedConvolutions(library, self)
             model = (self.name, self.compute_capability)
             self.chooser = _choosers.setdefault(model, self.convolutions)
 
