@@ -373,10 +373,10 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
     assert _lines()["cuDNN"] == f"9.28.1 {found}; GPUFLOW_CUDNN=0: {own}"
     monkeypatch.setattr(doctor_checks, "open_library", lambda name: _CuDnn(8907))
-    line = doctor_gpu._found(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
     assert line == f"8.9.7 {found}: {own}. {fix}"
     monkeypatch.setattr(doctor_checks, "find_cudnn", nowhere)
-    line = doctor_gpu._found(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
     assert line == f"is not found: {own}. {fix}"
     assert "MISSING" not in line
 

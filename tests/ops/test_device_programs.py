@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stand_in_cupy
+from cuda_tools import requires_cuda_tools
 from device_calls import call, numbers, positive
 from stand_in_cupy import device
 
@@ -41,6 +42,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@requires_cuda_tools
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_stay_on_the_device(name, cupy, monkeypatch):
     function, calls = PROGRAMS[name]
@@ -59,6 +61,7 @@ def test_programs_stay_on_the_device(name, cupy, monkeypatch):
     assert cupy.calls == calls and not gpu.driver.host_calls
 
 
+@requires_cuda_tools
 @pytest.mark.parametrize("shape", [(3,), (2, 33)])
 def test_permutations_are_a_kernel(shape):
     gpu = gf.devices("cuda_sim")[0]
