@@ -340,6 +340,6 @@ def test_the_key_holds_every_module_that_prints_or_emits():
     needed = set().union(*(_imported_files(module) for module in kernels._EMITTERS))
     # What the setting of the target decides is in the key by its value.
     assert needed - held <= {
-        "text", "reference", "config", "errors", "lazy", "host", "records", "parsing",
+        "text", "builder", "reference", "config", "errors", "lazy", "host", "records", "parsing",
         "private_files",
     }  # fmt: skip
