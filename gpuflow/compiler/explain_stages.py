@@ -99,7 +99,7 @@ def explain_schedule(plan: Plan, target: Target) -> str:
 
 
 def _scheduled_parts(call: KernelCall, target: Target) -> Iterator[str]:
-    done = list(rewritings(call, lambda size: NO_BUFFER, target.schedules))
+    done = rewritings(call, lambda size: NO_BUFFER, target.schedules)
     if not done:
         yield f"{call.kernel.name}: as it is"
     for schedule, before, choice, after in done:

@@ -7,7 +7,7 @@ record of numbers, or None. ``rewrite`` makes the calls that do the work instead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
@@ -55,8 +55,9 @@ def is_plain(kernel: Kernel, schedules: Schedules) -> bool:
 
 
 def scheduled(
-    call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0
-) -> tuple[KernelCall, ...]:
+    call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0,
+    report: Callable[[Rewriting], None] | None = None,
+) -> tuple[KernelCall, ...]:  # fmt: skip
     """The calls that do the work of one.
 
     Args:
@@ -64,36 +65,32 @@ def scheduled(
         allocate: gives a buffer of so many bytes.
         schedules: of the target.
         first: the first of them to try.
+        report: is told of each call that is rewritten.
     """
     for place, schedule in remembered(call.kernel, _applicable, schedules, first):
         choice = schedule.choose(call)
         if choice is None:
             continue
         calls = schedule.rewrite(call, choice, allocate)
+        if report is not None:
+            report(Rewriting(schedule, call, choice, calls))
         if schedule.is_last:
             return calls
-        if len(calls) == 1:
-            return scheduled(calls[0], allocate, schedules, place + 1)
         return tuple([
-            launch for one in calls for launch in scheduled(one, allocate, schedules, place + 1)
-        ])  # fmt: skip
+            launch
+            for one in calls
+            for launch in scheduled(one, allocate, schedules, place + 1, report)
+        ])
     return (call,)
 
 
 def rewritings(
-    call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0
-) -> Iterator[Rewriting]:
+    call: KernelCall, allocate: Allocate, schedules: Schedules
+) -> list[Rewriting]:
     """What ``scheduled`` does, step by step."""
-    for place, schedule in remembered(call.kernel, _applicable, schedules, first):
-        choice = schedule.choose(call)
-        if choice is None:
-            continue
-        calls = schedule.rewrite(call, choice, allocate)
-        yield Rewriting(schedule, call, choice, calls)
-        if not schedule.is_last:
-            for one in calls:
-                yield from rewritings(one, allocate, schedules, place + 1)
-        return
+    steps: list[Rewriting] = []
+    scheduled(call, allocate, schedules, report=steps.append)
+    return steps
 
 
 def _applicable(

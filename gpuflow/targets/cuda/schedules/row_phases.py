@@ -23,7 +23,7 @@ from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Kernel, arguments, remembered
 
 MOST_ROWS = 64  # a block for each leaves half of some 132 multiprocessors idle, and more
-SHORTEST_ROW = 1 << 16  # elements: a block goes over fewer in about the time of four more launches
+SHORTEST_ROW = 1 << 16  # elements; a guess at where four more launches pay
 
 
 def _applies(kernel: Kernel) -> bool:
