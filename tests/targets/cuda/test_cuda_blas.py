@@ -77,7 +77,7 @@ class FakeCuBlas:
         real = np.dtype(ALPHA[compute])
         scale = np.dtype(f"c{real.itemsize * 2}") if is_complex else real
         for place, want in ((alpha, 1), (beta, 0)):
-            value = np.frombuffer((ctypes.c_char * scale.itemsize).from_address(place), scale)
+            value = np.frombuffer(place._obj, scale)
             assert value[0] == want
         assert lda >= max(1, k if ta else m) and ldb >= max(1, n if tb else k) and ldc >= m
         left = _column_major(a, akind, *((k, m) if ta else (m, k)), lda)

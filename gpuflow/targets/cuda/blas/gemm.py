@@ -147,11 +147,11 @@ class CuBlas:
         # A row-major matrix is the transposed one to cuBLAS: out' = right' left'.
         head = (
             int(gemm.right_transposed), int(gemm.left_transposed),
-            gemm.n, gemm.m, gemm.k, ctypes.addressof(one),
+            gemm.n, gemm.m, gemm.k, ctypes.byref(one),
         )  # fmt: skip
         handles, compute_stream = self._handles, self._stream
         end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
-        beta, kept = ctypes.addressof(zero), (one, zero)
+        beta = ctypes.byref(zero)
         if gemm.count == 1:
             call, right_leading, left_leading = (
                 self._library.cublasGemmEx, gemm.right_leading, gemm.left_leading
@@ -165,7 +165,6 @@ class CuBlas:
                 if status:
                     _check(name, status)
 
-            multiply.kept = kept  # type: ignore[attr-defined]
             return multiply
         stacked = self._library.cublasGemmStridedBatchedEx
 
@@ -178,7 +177,6 @@ class CuBlas:
             if status:
                 _check(name, status)
 
-        multiply_all.kept = kept  # type: ignore[attr-defined]
         return multiply_all
 
 
