@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuflow.base.util import safe_zip
+from gpuflow.control import program_rules
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
-from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.core.rules import AxisData, Uniform
+from gpuflow.core.staging import hoist_consts
 from gpuflow.runtime.execute import executable_of
-from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
-from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
-from gpuflow.transforms.transpose import backward_pass
 
 
 def close_over(
@@ -39,15 +35,13 @@ def bind_program(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list
     return jit_p.bind(*consts, *operands, **params)
 
 
+def _binding(name: str) -> program_rules.Bind:
+    return lambda program, operands: bind_program(program, name, operands)
+
+
 def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
     del params
-    for aval, wanted in safe_zip(avals, jaxpr.in_avals):
-        if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
-            raise TypeError(
-                f"[jit] operands must match the traced types; got {aval} for {wanted}. "
-                "Fix: the rule that bound this jit; programs cannot cause it."
-            )
-    return jaxpr.out_avals
+    return program_rules.result_types("jit", avals, jaxpr)
 
 
 def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
@@ -58,17 +52,7 @@ def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, **params: Any
 ) -> tuple[list[Any], list[Any]]:
     del params
-    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
-    derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
-    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = bind_program(derivative, f"jvp({name})", [*primals, *nonzero_tangents])
-    count = len(jaxpr.out_avals)
-    remaining = iter(results[count:])
-    out_tangents = [
-        next(remaining) if nonzero else Zero(aval.tangent())
-        for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
-    ]
-    return results[:count], out_tangents
+    return program_rules.jvp(_binding(f"jvp({name})"), jaxpr, primals, tangents)
 
 
 def _linearize(
@@ -89,57 +73,7 @@ def _transpose(
     cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, name: str, **params: Any
 ) -> list[Any]:
     del params
-    undefined = tuple(is_undefined(operand) for operand in operands)
-    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
-    backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
-    known = [operand for operand in operands if not is_undefined(operand)]
-    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    operands_back = [*known, *nonzero_cotangents]
-    in_cotangents = iter(bind_program(backward, f"transpose({name})", operands_back))
-    nonzero = iter(out_nonzeros)
-    results: list[Any] = []
-    for operand in operands:
-        if not is_undefined(operand):
-            results.append(None)
-        else:
-            results.append(next(in_cotangents) if next(nonzero) else Zero(operand.aval.tangent()))
-    return results
-
-
-def backward_jaxpr(
-    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
-) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    """``(*known operands, *nonzero cotangents) -> nonzero operand cotangents``."""
-    return jaxpr.jaxpr.memo(
-        ("transpose", undefined, nonzeros), lambda: _make_backward(jaxpr, undefined, nonzeros)
-    )
-
-
-def _make_backward(
-    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
-) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    from_avals = [aval for aval, flag in safe_zip(jaxpr.in_avals, undefined) if not flag]
-    out_nonzeros: list[bool] = []
-
-    def backward(*values: Any) -> list[Any]:
-        known = iter(values[: len(from_avals)])
-        nonzero_cotangents = iter(values[len(from_avals) :])
-        operands = [
-            UndefinedPrimal(aval) if flag else next(known)
-            for aval, flag in safe_zip(jaxpr.in_avals, undefined)
-        ]
-        cotangents = [
-            next(nonzero_cotangents) if flag else Zero(aval.tangent())
-            for aval, flag in safe_zip(jaxpr.out_avals, nonzeros)
-        ]
-        results = backward_pass(jaxpr.jaxpr, jaxpr.consts, operands, cotangents)
-        kept = [result for result, flag in safe_zip(results, undefined) if flag]
-        out_nonzeros.extend(type(result) is not Zero for result in kept)
-        return [result for result in kept if type(result) is not Zero]
-
-    ct_avals = [aval.tangent() for aval, flag in safe_zip(jaxpr.out_avals, nonzeros) if flag]
-    result, consts = trace_to_jaxpr(backward, [*from_avals, *ct_avals])
-    return ClosedJaxpr(result, tuple(consts)), tuple(out_nonzeros)
+    return program_rules.transpose(_binding(f"transpose({name})"), jaxpr, cotangents, operands)
 
 
 def _batch(
@@ -152,13 +86,7 @@ def _batch(
     **params: Any,
 ) -> tuple[list[Any], list[int | Uniform | None]]:
     del params
-    batched = tuple(dim is not None for dim in dims)
-    mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, batched)
-    moved = [
-        x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)
-    ]
-    outs = bind_program(mapped, name, moved)
-    return outs, list(out_dims)
+    return program_rules.batch(_binding(name), jaxpr, axis, operands, dims)
 
 
 def _checked(

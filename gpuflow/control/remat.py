@@ -9,13 +9,14 @@ from starting it earlier, so that the residuals take no memory in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import dce, inline
-from gpuflow.control.jit import backward_jaxpr, jit_p
+from gpuflow.control import program_rules
+from gpuflow.control.jit import jit_p
 from gpuflow.control.keeping import Kept, kept_outputs
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray
@@ -23,12 +24,9 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.key_use import Flow, States, follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
+from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.ops.effects.barrier import optimization_barrier_p
-from gpuflow.ops.layout.axes import move_axis
-from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
-from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
 from gpuflow.transforms.partial_eval import partial_jaxpr
 
@@ -51,40 +49,26 @@ def bind_remat(
     )  # fmt: skip
 
 
+def _binding(params: Mapping[str, Any]) -> program_rules.Bind:
+    return lambda program, operands: bind_remat(program, operands, **params)
+
+
 def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
     del params
-    for aval, wanted in safe_zip(avals, jaxpr.in_avals):
-        if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
-            raise TypeError(
-                f"[checkpoint] operands must match the traced types; got {aval} for {wanted}. "
-                "Fix: the rule that bound this equation; programs cannot cause it."
-            )
-    return jaxpr.out_avals
+    return program_rules.result_types("checkpoint", avals, jaxpr)
 
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
-    derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
-    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = bind_remat(derivative, [*primals, *nonzero_tangents], **params)
-    count = len(jaxpr.out_avals)
-    out_tangents = iter(results[count:])
-    return results[:count], [
-        next(out_tangents) if nonzero else Zero(aval.tangent())
-        for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
-    ]
+    return program_rules.jvp(_binding(params), jaxpr, primals, tangents)
 
 
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
     **params: Any,
 ) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
-    mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, tuple(dim is not None for dim in dims))
-    moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
-    outs = bind_remat(mapped, moved, **params)
-    return outs, list(out_dims)
+    return program_rules.batch(_binding(params), jaxpr, axis, operands, dims)
 
 
 def _checked(
@@ -298,25 +282,9 @@ def _parts(
 
 
 def _transpose(
-    cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, differentiated: bool,
-    **params: Any,
-) -> list[Any]:  # fmt: skip
-    undefined = tuple(is_undefined(operand) for operand in operands)
-    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
-    backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
-    known = [operand for operand in operands if not is_undefined(operand)]
-    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    in_cotangents = iter(
-        bind_remat(backward, [*known, *nonzero_cotangents], differentiated=differentiated, **params)
-    )
-    nonzero = iter(out_nonzeros)
-    results: list[Any] = []
-    for operand in operands:
-        if not is_undefined(operand):
-            results.append(None)
-        else:
-            results.append(next(in_cotangents) if next(nonzero) else Zero(operand.aval.tangent()))
-    return results
+    cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, **params: Any
+) -> list[Any]:
+    return program_rules.transpose(_binding(params), jaxpr, cotangents, operands)
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:

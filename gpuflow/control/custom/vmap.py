@@ -17,8 +17,8 @@ from gpuflow.control.custom.vmap_derivative import (
     TangentRule,
     tangent_program,
 )
-from gpuflow.control.jit import backward_jaxpr
 from gpuflow.control.loops import map as map_elements
+from gpuflow.control.program_rules import backward_jaxpr, operand_cotangents
 from gpuflow.control.programs import close, execute_alone, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, evaluate
@@ -128,14 +128,7 @@ def _transpose(
         *closed, *known, *nonzero_cotangents, call=backward, num_consts=len(closed) + num_consts,
         rule=backward_rule, name=f"transpose({name})",
     )  # fmt: skip
-    remaining, nonzero = iter(cotangents_in), iter(out_nonzeros)
-    results: list[Any] = []
-    for operand in operands:
-        if not is_undefined(operand):
-            results.append(None)
-        else:
-            results.append(next(remaining) if next(nonzero) else Zero(operand.aval.tangent()))
-    return results
+    return operand_cotangents(operands, cotangents_in, out_nonzeros)
 
 
 class _UserRule:

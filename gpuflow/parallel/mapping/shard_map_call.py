@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.jit import backward_jaxpr
+from gpuflow.control.program_rules import backward_jaxpr, operand_cotangents
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_apart
@@ -213,17 +213,12 @@ def _transpose(
         ("shared", undefined, nonzeros, memories, in_shardings, out_shardings),
         lambda: _shared(backward, len(known), cotangent_shardings, wanted, memories),
     )
-    gradients = iter(_again(
+    gradients = _again(
         program, f"transpose({name})",
         [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
         memories, [*[in_shardings[k] for k in known], *cotangent_shardings], wanted,
-    ))  # fmt: skip
-    nonzero = iter(out_nonzeros)
-    return [
-        None if not is_undefined(operand)
-        else next(gradients) if next(nonzero) else Zero(operand.aval.tangent())
-        for operand in operands
-    ]  # fmt: skip
+    )  # fmt: skip
+    return operand_cotangents(operands, gradients, out_nonzeros)
 
 
 def _shared(

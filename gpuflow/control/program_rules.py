@@ -1,0 +1,135 @@
+"""Rules of equations that hold one program: a program derived from it, in an equation of its kind.
+
+``bind(program, operands)`` binds that equation; the program's constants become hidden operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.layout.axes import move_axis
+from gpuflow.transforms.batching import batch_jaxpr_dims
+from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.transpose import backward_pass
+
+Bind = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
+
+
+def result_types(op: str, avals: Sequence[ShapedArray], jaxpr: ClosedJaxpr) -> list[ShapedArray]:
+    """The shape rule: operands are what the program was traced for.
+
+    Raises:
+        TypeError: they are not.
+    """
+    for aval, wanted in safe_zip(avals, jaxpr.in_avals):
+        if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
+            raise TypeError(
+                f"[{op}] operands must match the traced types; got {aval} for {wanted}. "
+                "Fix: the rule that bound this equation; programs cannot cause it."
+            )
+    return jaxpr.out_avals
+
+
+def jvp(
+    bind: Bind, jaxpr: ClosedJaxpr, primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Results and their tangents."""
+    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
+    derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
+    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = bind(derivative, [*primals, *nonzero_tangents])
+    count = len(jaxpr.out_avals)
+    out_tangents = iter(results[count:])
+    return results[:count], [
+        next(out_tangents) if nonzero else Zero(aval.tangent())
+        for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
+    ]
+
+
+def transpose(
+    bind: Bind, jaxpr: ClosedJaxpr, cotangents: Sequence[Any], operands: Sequence[Any]
+) -> list[Any]:
+    """For each operand its cotangent; None for those that are known."""
+    undefined = tuple(is_undefined(operand) for operand in operands)
+    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
+    backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
+    known = [operand for operand in operands if not is_undefined(operand)]
+    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    in_cotangents = bind(backward, [*known, *nonzero_cotangents])
+    return operand_cotangents(operands, in_cotangents, out_nonzeros)
+
+
+def operand_cotangents(
+    operands: Sequence[Any], in_cotangents: Iterable[Any], nonzeros: Iterable[bool]
+) -> list[Any]:
+    """The cotangents of undefined operands among Nones for the known ones.
+
+    Args:
+        operands: of the equation that is transposed.
+        in_cotangents: those that are not zero, in order.
+        nonzeros: for each undefined operand, whether it has one of them.
+    """
+    remaining, nonzero = iter(in_cotangents), iter(nonzeros)
+    results: list[Any] = []
+    for operand in operands:
+        if not is_undefined(operand):
+            results.append(None)
+        else:
+            results.append(next(remaining) if next(nonzero) else Zero(operand.aval.tangent()))
+    return results
+
+
+def backward_jaxpr(
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """``(*known operands, *nonzero cotangents) -> nonzero operand cotangents``."""
+    return jaxpr.jaxpr.memo(
+        ("transpose", undefined, nonzeros), lambda: _make_backward(jaxpr, undefined, nonzeros)
+    )
+
+
+def _make_backward(
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    from_avals = [aval for aval, flag in safe_zip(jaxpr.in_avals, undefined) if not flag]
+    out_nonzeros: list[bool] = []
+
+    def backward(*values: Any) -> list[Any]:
+        known = iter(values[: len(from_avals)])
+        nonzero_cotangents = iter(values[len(from_avals) :])
+        operands = [
+            UndefinedPrimal(aval) if flag else next(known)
+            for aval, flag in safe_zip(jaxpr.in_avals, undefined)
+        ]
+        cotangents = [
+            next(nonzero_cotangents) if flag else Zero(aval.tangent())
+            for aval, flag in safe_zip(jaxpr.out_avals, nonzeros)
+        ]
+        results = backward_pass(jaxpr.jaxpr, jaxpr.consts, operands, cotangents)
+        kept = [result for result, flag in safe_zip(results, undefined) if flag]
+        out_nonzeros.extend(type(result) is not Zero for result in kept)
+        return [result for result in kept if type(result) is not Zero]
+
+    ct_avals = [aval.tangent() for aval, flag in safe_zip(jaxpr.out_avals, nonzeros) if flag]
+    result, consts = trace_to_jaxpr(backward, [*from_avals, *ct_avals])
+    return ClosedJaxpr(result, tuple(consts)), tuple(out_nonzeros)
+
+
+def batch(
+    bind: Bind,
+    jaxpr: ClosedJaxpr,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+) -> tuple[list[Any], list[int | Uniform | None]]:
+    """The results of mapped operands, and where their batch axes are."""
+    mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, tuple(dim is not None for dim in dims))
+    moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
+    outs = bind(mapped, moved)
+    return outs, list(out_dims)
