@@ -78,52 +78,61 @@ rad2deg = _float_unary("rad2deg", lambda x: lax.mul(x, like(180 / np.pi, x)), "T
 radians, degrees = deg2rad, rad2deg
 
 
-@custom_jvp
-def _logaddexp(x: Any, y: Any) -> Any:
-    larger, distance = lax.max(x, y), lax.sub(x, y)
-    # Equal infinities have no distance; there, and for nan, the sum is the answer.
-    undefined, total = lax.ne(distance, distance), lax.add(x, y)
-    is_complex = dtypes.is_complex(aval_of(x).dtype)
-    # The smaller less the larger one; |x - y| of complex numbers would lose their angles.
-    gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
-    stable = lax.add(larger, lax.log1p(lax.exp(gap)))
-    if is_complex:
-        stable = lax.complex(lax.real(stable), within(lax.imag(stable), np.pi))
-    return select_where(undefined, total, stable)
+def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Ufunc:
+    """``log(b**x + b**y)`` to a base b; ``exp`` is b to a power, ``log_base`` its logarithm."""
+
+    @custom_jvp
+    def log_of_sum(x: Any, y: Any) -> Any:
+        larger, distance = lax.max(x, y), lax.sub(x, y)
+        undefined, total = lax.ne(distance, distance), lax.add(x, y)
+        is_complex = dtypes.is_complex(aval_of(x).dtype)
+        # The smaller less the larger one; |x - y| of complex numbers would lose their angles.
+        gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
+        share = lax.log1p(exp(gap))
+        if log_base != 1:
+            share = lax.div(share, constant(log_base, share))
+        stable = lax.add(larger, share)
+        if is_complex:
+            angle = _within(lax.imag(stable), np.pi / log_base)
+            stable = lax.complex(lax.real(stable), angle)
+        return select_where(undefined, total, stable)
+
+    @log_of_sum.defjvp
+    def log_of_sum_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        x, y = primals
+        out = log_of_sum(x, y)
+        total = _finite_above(out)
+
+        def weight(part: Any) -> Any:
+            return exp(lax.sub(_finite_above(part), total))
+
+        x_part = lax.mul(tangents[0], weight(x))
+        return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
+
+    def of_any_shapes(x: Any, y: Any) -> Any:
+        return log_of_sum(*broadcastlike(x, y))
+
+    return make_binary(name, of_any_shapes, doc, promote_args_inexact)
 
 
-def within(angle: Any, bound: float) -> Any:
+def _within(angle: Any, bound: float) -> Any:
     """The same angle in [-bound, bound), where 2 ``bound`` is a whole turn."""
     half, turn = like(bound, angle), like(2 * bound, angle)
     rest = lax.rem(lax.add(angle, half), turn)
     return lax.sub(select_where(lax.lt(rest, like(0, rest)), lax.add(rest, turn), rest), half)
 
 
-def finite_above(x: Any) -> Any:
+def _finite_above(x: Any) -> Any:
     """``x`` with 0 in place of infinity, as JAX has it: so that an infinite operand weighs 1."""
     is_infinite = lax.eq(x, like(np.inf, x))
     return select_where(is_infinite, like(0, x), x)
 
 
-@_logaddexp.defjvp
-def _logaddexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    x, y = primals
-    out = _logaddexp(x, y)
-    total = finite_above(out)
-
-    def weight(part: Any) -> Any:
-        return lax.exp(lax.sub(finite_above(part), total))
-
-    x_part = lax.mul(tangents[0], weight(x))
-    return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
-
-
-def _logaddexp_of(x: Any, y: Any) -> Any:
-    return _logaddexp(*broadcastlike(x, y))
-
-
-logaddexp = make_binary(
-    "logaddexp", _logaddexp_of, "``log(exp(x) + exp(y))`` without overflow.", promote_args_inexact
+logaddexp = _log_of_sum(
+    "logaddexp", lax.exp, 1.0, "``log(exp(x) + exp(y))`` without overflow."
+)
+logaddexp2 = _log_of_sum(
+    "logaddexp2", lax.exp2, np.log(2.0).item(), "``log2(2**x + 2**y)`` without overflow."
 )
 
 

@@ -14,13 +14,10 @@ from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.elementary import (
-    broadcastlike,
     ceil,
-    finite_above,
     floor,
     imag,
     real,
-    within,
 )
 from gpuflow.numpy.logic import greater, isinf, isnan, less, where
 from gpuflow.numpy.promotion import (
@@ -33,7 +30,6 @@ from gpuflow.numpy.promotion import (
     promote_dtypes_inexact,
     promote_shapes,
 )
-from gpuflow.numpy.ufuncs import make_binary
 from gpuflow.ops.elementwise.select import where as select_where
 
 _BITS = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
@@ -258,39 +254,3 @@ def i0(x: Any) -> Any:
     (x,) = promote_args_inexact("i0", x)
     _real_only("i0", x, ValueError)
     return _i0(x)
-
-
-@custom_jvp
-def _logaddexp2(x: Any, y: Any) -> Any:
-    larger, distance = lax.max(x, y), lax.sub(x, y)
-    undefined, total = lax.ne(distance, distance), lax.add(x, y)
-    is_complex = dtypes.is_complex(aval_of(x).dtype)
-    gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
-    share = lax.log1p(lax.exp2(gap))
-    stable = lax.add(larger, lax.div(share, constant(np.log(2.0).item(), share)))
-    if is_complex:
-        turned = within(lax.imag(stable), (np.pi / np.log(2.0)).item())
-        stable = lax.complex(lax.real(stable), turned)
-    return select_where(undefined, total, stable)
-
-
-@_logaddexp2.defjvp
-def _logaddexp2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    x, y = primals
-    out = _logaddexp2(x, y)
-    total = finite_above(out)
-
-    def weight(part: Any) -> Any:
-        return lax.exp2(lax.sub(finite_above(part), total))
-
-    x_part = lax.mul(tangents[0], weight(x))
-    return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
-
-
-def _apart(x: Any, y: Any) -> Any:
-    return _logaddexp2(*broadcastlike(x, y))
-
-
-logaddexp2 = make_binary(
-    "logaddexp2", _apart, "``log2(2**x + 2**y)`` without overflow.", promote_args_inexact
-)

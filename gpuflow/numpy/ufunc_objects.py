@@ -13,7 +13,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy import elementary, float_parts, logic, reductions, sorting, ufuncs
+from gpuflow.numpy import elementary, logic, reductions, sorting, ufuncs
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import Axes, squeeze
 from gpuflow.numpy.ufunc_class import public, ufunc
@@ -129,6 +129,6 @@ logaddexp = _make(
     reduce=_log_sums(elementary.exp, elementary.log, elementary.logaddexp),
 )  # fmt: skip
 logaddexp2 = _make(
-    float_parts.logaddexp2, -np.inf,
-    reduce=_log_sums(elementary.exp2, elementary.log2, float_parts.logaddexp2),
+    elementary.logaddexp2, -np.inf,
+    reduce=_log_sums(elementary.exp2, elementary.log2, elementary.logaddexp2),
 )  # fmt: skip
