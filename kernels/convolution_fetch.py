@@ -86,18 +86,28 @@ def read_row(table, row):
         return load_vector(table, 4 * row, 4)
 
 
+def slice_offset(state, steps, first, depth_step):
+    """Where this thread's chunk of a slice begins, from the start of its row, in elements."""
+    return number(
+        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
+    )
+
+
+def tap_positions(state, gaps, first):
+    """How far the taps of this thread's chunk are from those with which a row begins, by slide."""
+    p2 = number(state[2] * gaps[2])
+    if TAPS:
+        p2 = number(first * gaps[2])
+    return number(state[0] * gaps[0]), number(state[1] * gaps[1]), p2
+
+
 def fetch_left(held, shared, at, lhs, table, state, own, is_wanted, left):
     """Begin to copy this thread's chunks of rows, or read them into registers."""
     sizes, gaps, steps, depth, depth_step = left
     part, first_row = own
     first = number(state[3] * CHUNK)
-    p0, p1 = number(state[0] * gaps[0]), number(state[1] * gaps[1])
-    p2 = number(state[2] * gaps[2])
-    offset = number(
-        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
-    )
-    if TAPS:
-        p2 = number(first * gaps[2])
+    p0, p1, p2 = tap_positions(state, gaps, first)
+    offset = slice_offset(state, steps, first, depth_step)
     for k in range(ROWS // LANE_ROWS):
         row = int32(first_row + LANE_ROWS * k)
         base, q0, q1, q2 = read_row(table, row)
@@ -128,9 +138,7 @@ def fetch_right(held, shared, at, rhs, table, state, own, is_wanted, right):
     steps, depth, depth_step = right
     part, first_column = own
     first = number(state[3] * CHUNK)
-    offset = number(
-        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
-    )
+    offset = slice_offset(state, steps, first, depth_step)
     for k in range(COLUMNS // LANE_ROWS):
         column = int32(first_column + LANE_ROWS * k)
         index = number(table[2 * column] + offset)
@@ -151,13 +159,8 @@ def fetch_left_across(shared, at, lhs, table, state, own, is_wanted, left, rows)
     sizes, gaps, steps, depth, depth_step = left
     part, lane = own
     first = number(state[3] * CHUNK)
-    p0, p1 = number(state[0] * gaps[0]), number(state[1] * gaps[1])
-    p2 = number(state[2] * gaps[2])
-    offset = number(
-        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
-    )
-    if TAPS:
-        p2 = number(first * gaps[2])
+    p0, p1, p2 = tap_positions(state, gaps, first)
+    offset = slice_offset(state, steps, first, depth_step)
     for i in range(ROWS // LANE_ROWS):
         item = int32(lane + LANE_ROWS * i)
         k, row = int32(item // (ROWS // CHUNK)), int32(item % (ROWS // CHUNK) * CHUNK)
@@ -180,9 +183,7 @@ def fetch_right_across(shared, at, rhs, table, state, own, is_wanted, right, col
     steps, depth, depth_step = right
     part, lane = own
     first = number(state[3] * CHUNK)
-    offset = number(
-        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
-    )
+    offset = slice_offset(state, steps, first, depth_step)
     for i in range(COLUMNS // LANE_ROWS):
         item = int32(lane + LANE_ROWS * i)
         k, column = int32(item // (COLUMNS // CHUNK)), int32(item % (COLUMNS // CHUNK) * CHUNK)

@@ -180,6 +180,12 @@ def load_order(order, row, position, length):
         return uint32(position)
 
 
+def thread_place():
+    """This thread's number in its block, its lane and its warp."""
+    thread = int32(cuda.threadIdx.x)
+    return thread, int32(thread & 31), int32(thread >> 5)
+
+
 def shared_words():
     """TILE words of shared memory; the same ones in each call."""
     if WORD_BITS == 64:
@@ -216,8 +222,7 @@ def sort_tile(source, order, sorted_order, rows, length, inner):
     tile, numbers = shared_words(), shared_array(uint32, TILE)
     counts, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
     elements, ranks = cuda.local.array(ITEMS, uint32), cuda.local.array(ITEMS, int32)
-    thread = int32(cuda.threadIdx.x)
-    lane, warp = int32(thread & 31), int32(thread >> 5)
+    thread, lane, warp = thread_place()
     row = row_of_block()
     if row >= rows:
         return
@@ -252,8 +257,7 @@ def count_digits(source, order, counts, rows, length, inner, shift):
         rows, length, inner: of the array. shift: the digit's lowest bit.
     """
     tallies = shared_array(int32, TALLIES)
-    thread = int32(cuda.threadIdx.x)
-    lane, warp = int32(thread & 31), int32(thread >> 5)
+    thread, lane, warp = thread_place()
     row = row_of_block()
     if row >= rows:
         return
@@ -291,8 +295,7 @@ def move_digits(source, order, counts, sorted_words, sorted_order, rows, length,
     tile, numbers = shared_words(), shared_array(uint32, TILE)
     tallies, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
     elements, ranks = cuda.local.array(ITEMS, uint32), cuda.local.array(ITEMS, int32)
-    thread = int32(cuda.threadIdx.x)
-    lane, warp = int32(thread & 31), int32(thread >> 5)
+    thread, lane, warp = thread_place()
     row = row_of_block()
     if row >= rows:
         return
