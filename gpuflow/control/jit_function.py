@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import asked_shardings
@@ -20,7 +21,7 @@ from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
-from gpuflow.control.signatures import Signatures
+from gpuflow.control.signatures import Signature, Signatures
 from gpuflow.control.stages import Lowered, Places, Traced
 from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -38,6 +39,25 @@ from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memori
 from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
+
+
+@record
+class _Arguments:
+    """The arguments of a call that is traced.
+
+    Attributes:
+        args, kwargs: as they were passed.
+        dynamic, dynamic_kwargs: those that are not static.
+        avals: the types of the leaves of the dynamic ones.
+        treedef: the structure of the dynamic ones.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dynamic: tuple[Any, ...]
+    dynamic_kwargs: dict[str, Any]
+    avals: tuple[ShapedArray, ...]
+    treedef: tree.TreeDef
 
 
 def clear_functions() -> None:
@@ -271,7 +291,7 @@ class JitFunction:
                 self._check_leaves(dynamic, dynamic_kwargs)
             avals = tuple([type_of(leaf) for leaf in leaves])
         settings = config.trace_context()
-        key = (treedef, avals, statics, settings)
+        key = Signature(treedef, avals, statics, settings)
         try:
             entry = self._signatures.find(key)
         except TypeError as error:
@@ -285,11 +305,11 @@ class JitFunction:
             if switches.explain_cache_misses:
                 explain_miss(self.name, key, list(self._signatures))
             check_may_trace(self.name)
-            arguments = (args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
+            arguments = _Arguments(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if switches.log_compiles:
                 entry = self._trace_told(leaves, arguments)
             else:
-                entry = self._trace(*arguments)
+                entry = self._trace(arguments)
             is_lasting = entry.refs is None or entry.refs.outlives_traces
             if is_lasting and not any(isinstance(const, Tracer) for const in entry.consts):
                 # What has to be moved or checked takes the way through _run.
@@ -336,32 +356,24 @@ class JitFunction:
                     "with static_argnums or static_argnames."
                 )
 
-    def _trace_told(self, leaves: list[Any], arguments: tuple[Any, ...]) -> Entry:
+    def _trace_told(self, leaves: list[Any], arguments: _Arguments) -> Entry:
         """``_trace``, and what is compiled at the first call otherwise, with both times logged."""
-        avals = arguments[4]
-        with told_time("traced", self.name, avals):
-            entry = self._trace(*arguments)
+        with told_time("traced", self.name, arguments.avals):
+            entry = self._trace(arguments)
         if thread_state.trace is eval_trace:
             arrays = [leaf for leaf in leaves if type(leaf) is Array]
             device = self._options.device or (arrays[-1].device if arrays else default_device())
-            with told_time("compiled", self.name, avals):
+            with told_time("compiled", self.name, arguments.avals):
                 entry.executable.compiled(device)
         return entry
 
-    def _trace(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        dynamic: tuple[Any, ...],
-        dynamic_kwargs: dict[str, Any],
-        avals: tuple[ShapedArray, ...],
-        treedef: tree.TreeDef,
-    ) -> Entry:
+    def _trace(self, arguments: _Arguments) -> Entry:
         out_trees: list[tree.TreeDef] = []
-        rebuild = self._rebuilder(args, kwargs)
+        dynamic, dynamic_kwargs = arguments.dynamic, arguments.dynamic_kwargs
+        rebuild = self._rebuilder(arguments.args, arguments.kwargs)
 
         def flat(*leaves: Any) -> list[Any]:
-            traced_args, traced_kwargs = tree.unflatten(treedef, leaves)
+            traced_args, traced_kwargs = tree.unflatten(arguments.treedef, leaves)
             full_args, full_kwargs = rebuild(traced_args, traced_kwargs)
             outs, out_tree = tree.flatten(self._function(*full_args, **full_kwargs))
             out_trees.append(out_tree)
@@ -369,7 +381,7 @@ class JitFunction:
             return outs
 
         names = self._argument_names(dynamic, dynamic_kwargs)
-        jaxpr, consts, refs = record_program(flat, avals, names, self.name)
+        jaxpr, consts, refs = record_program(flat, arguments.avals, names, self.name)
         hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
         closed = params["jaxpr"]
         donated = self._donated(dynamic, dynamic_kwargs)

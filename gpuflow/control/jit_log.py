@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
+from gpuflow.control.signatures import Signature
 from gpuflow.core.aval import ShapedArray
 
 if TYPE_CHECKING:
@@ -45,38 +46,44 @@ def check_may_trace(name: str) -> None:
         )
 
 
-def explain_miss(name: str, key: tuple[Any, ...], known: Sequence[tuple[Any, ...]]) -> None:
-    """Log why a call found no program: what differs from the key that is closest to this one.
+def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
+    """Log why a call found no program: what differs from the signature closest to its own.
 
     Args:
         name: of the function.
-        key: the tree of the arguments, their types, static arguments and settings.
-        known: the keys of the programs that exist.
+        new: the signature of the call.
+        known: those of the programs that exist.
     """
     if not known:
         _warn("no program for %s: it was never called, or is a new function", name)
         return
-    closest = max(known, key=lambda other: _likeness(key, other))
+    closest = max(known, key=lambda other: _likeness(new, other))
     parts = []
-    if key[0] != closest[0]:
-        parts.append(f"another tree of arguments, {key[0]} and before {closest[0]}")
-    elif key[1] != closest[1]:
+    if new.treedef != closest.treedef:
+        parts.append(f"another tree of arguments, {new.treedef} and before {closest.treedef}")
+    elif new.avals != closest.avals:
         changed = [
-            f"{now} and before {before}" for now, before in zip(key[1], closest[1], strict=True)
+            f"{now} and before {before}"
+            for now, before in zip(new.avals, closest.avals, strict=True)
             if now != before
-        ]  # fmt: skip
+        ]
         parts.append(f"other types, {'; '.join(changed)}")
-    if key[2] != closest[2]:
-        parts.append(f"other static arguments, {_values(key[2])} and before {_values(closest[2])}")
-    if key[3] is not closest[3]:
+    if new.statics != closest.statics:
+        before = _values(closest.statics)
+        parts.append(f"other static arguments, {_values(new.statics)} and before {before}")
+    if new.settings is not closest.settings:
         parts.append("other settings (gpuflow.config)")
     _warn("no program for %s: %s", name, "; ".join(parts))
 
 
-def _likeness(key: tuple[Any, ...], other: tuple[Any, ...]) -> int:
-    """How many parts of two keys agree, types of arguments one by one."""
-    types = sum(a == b for a, b in zip(key[1], other[1], strict=False))
-    return types + sum(key[k] == other[k] for k in (0, 2, 3))
+def _likeness(one: Signature, other: Signature) -> int:
+    """How many parts of two signatures agree, types of arguments one by one."""
+    types = sum(a == b for a, b in zip(one.avals, other.avals, strict=False))
+    return types + sum([
+        one.treedef == other.treedef,
+        one.statics == other.statics,
+        one.settings == other.settings,
+    ])
 
 
 def _values(statics: Sequence[tuple[Any, type, Any]]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuflow.base import tree
+from gpuflow.base.config import Settings
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.base.tree_text import Read, reader
 from gpuflow.control.entry import Entry
+from gpuflow.core.aval import ShapedArray
 
 # Each takes some 10 kB: a function that is called with ever new shapes would fill the memory.
 MOST_SIGNATURES = 4096
@@ -17,6 +19,22 @@ MOST_SIGNATURES = 4096
 _AGE = MOST_SIGNATURES // 8
 # Functions that are called with more structures than this find them by flattening.
 _MOST_FORMS = 4
+
+
+class Signature(NamedTuple):
+    """What a program is traced for. A tuple: it is hashed at each call that goes the long way.
+
+    Attributes:
+        treedef: of the dynamic arguments, ``(args, kwargs)``.
+        avals: the types of their leaves.
+        statics: where each static argument is, its type and its value.
+        settings: those in force.
+    """
+
+    treedef: tree.TreeDef
+    avals: tuple[ShapedArray, ...]
+    statics: tuple[Any, ...]
+    settings: Settings
 
 
 @record
@@ -54,7 +72,7 @@ class Signatures(Recent):
         self.forms: list[Form] = []
         self._added = 0
 
-    def find(self, key: tuple[Any, ...]) -> Entry | None:
+    def find(self, key: Signature) -> Entry | None:
         """The entry of a signature.
 
         Raises:
@@ -69,7 +87,7 @@ class Signatures(Recent):
         return known.entry
 
     def add(
-        self, key: tuple[Any, ...], entry: Entry, short: tuple[tree.TreeDef, tuple[Any, ...]] | None
+        self, key: Signature, entry: Entry, short: tuple[tree.TreeDef, tuple[Any, ...]] | None
     ) -> None:
         """Keep an entry; ``short``: the structure of its arguments and its key in a Form."""
         self._added += 1
