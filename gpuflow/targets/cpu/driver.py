@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ import numpy as np
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.runtime.array import Array
-from gpuflow.runtime.device import Device
+from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
 from gpuflow.targets.cpu.native.services import native_services
 from gpuflow.targets.cpu.program import CpuProgram
@@ -72,7 +71,7 @@ class CpuDriver:
 
     def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
         """Whether somebody besides one Array holds operand k's memory and would see it change."""
-        return is_shared(arrays, k)
+        return _holders.is_shared(arrays, k)
 
     def memory_stats(self) -> dict[str, int]:
         """What the process has, and which blocks it took for large results."""
@@ -83,32 +82,12 @@ class CpuDriver:
         return CpuProgram(plan, out_avals, self)
 
 
-def is_shared(arrays: list[np.ndarray], k: int) -> bool:
-    """Whether somebody besides one Array and the list holds the memory of NumPy array k.
-
-    A view of pooled memory refers to the block behind it, as the array itself does.
-    """
-    direct, behind = _references(arrays[k])
-    most, most_behind = _unshared_references()
-    return direct > most or (arrays[k].base is not None and behind > most_behind)
+def _pooled_byte_array() -> np.ndarray:
+    """A view of pooled memory, as large results are; small ones have no object behind them."""
+    return allocate((SMALLEST_POOLED,), np.dtype(np.uint8), SMALLEST_POOLED)
 
 
-def _references(data: np.ndarray) -> tuple[int, int]:
-    """Reference counts of an array and of the memory behind it."""
-    return sys.getrefcount(data), sys.getrefcount(data.base)
-
-
-@cache
-def _unshared_references() -> tuple[int, int]:
-    """The counts for an array that only its Array and a list of operands hold.
-
-    Measured, because Python versions differ in what they count.
-    """
-    count = SMALLEST_POOLED
-    aval = ShapedArray((count,), np.uint8)
-    array = Array(allocate(aval.shape, aval.dtype, count), aval, Device("cpu", 0))
-    arrays: list[Any] = [array._data]
-    return _references(arrays[0])
+_holders = Holders(attrgetter("base"), _pooled_byte_array)
 
 
 @cache

@@ -6,13 +6,13 @@ and calls return before they have. Large copies from and to the host run beside 
 
 from __future__ import annotations
 
-import sys
 import threading
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from math import prod
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -28,6 +28,7 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
+from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import arenas
 from gpuflow.targets.cuda.driver.api import BuiltKernel, DeviceFunction, GpuApi
 from gpuflow.targets.cuda.driver.arena import DeviceArena
@@ -69,6 +70,7 @@ class GpuDriver:
         self.side_work: list[SideWork] = []
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
         self._ops = OneOpPrograms(self)
+        self._holders = Holders(attrgetter("block"), partial(self.empty, (1,), _BYTE))
         self._idle: list[DeviceArena] = []
         self._programs: WeakSet[GpuProgram] = WeakSet()
         self._functions: dict[int, tuple[BuiltKernel, DeviceFunction]] = {}
@@ -212,17 +214,7 @@ class GpuDriver:
 
     def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
         """Whether somebody besides one Array holds operand k's memory and would see it change."""
-        to_array, to_block = _references(arrays[k])
-        most_to_array, most_to_block = self._unshared_references
-        return to_array > most_to_array or to_block > most_to_block
-
-    @cached_property
-    def _unshared_references(self) -> tuple[int, int]:
-        """The counts for data that only its Array and a list of operands hold."""
-        aval = ShapedArray((1,), np.uint8)
-        array = Array(self.empty(aval.shape, aval.dtype), aval, Device("cpu", 0))
-        arrays: list[Any] = [array._data]
-        return _references(arrays[0])
+        return self._holders.is_shared(arrays, k)
 
     # --- programs ---
 
@@ -336,11 +328,6 @@ class GpuDriver:
             "largest_alloc_size": self.memory.largest,
             "bytes_limit": self.api.memory_bytes,
         }
-
-
-def _references(data: DeviceArray) -> tuple[int, int]:
-    """Reference counts of an array and of the block behind it."""
-    return sys.getrefcount(data), sys.getrefcount(data.block)
 
 
 def _as_words(data: DeviceArray) -> DeviceArray:

@@ -1,0 +1,73 @@
+"""Who holds the memory of an array: what donation asks before a program writes into it.
+
+Who donates an Array may still look at its memory: through a NumPy view or a slice of one, a
+memoryview, DLPack, another Array with the same data. All of these refer to the data, or to the
+memory behind it:
+
+    Array --> data --> memory (a pool's block, or the data's own)
+                ^         ^
+    a second Array,       a NumPy view, a slice, DLPack
+    a variable
+
+So an operand is overwritten only if data and memory have no more references than those that one
+Array and the list of operands hold. Otherwise the program gets a copy to write into, and whoever
+looks sees what was there. What must hold for that:
+
+- Who makes an Array of memory that another library reads keeps a second reference to it for as
+  long as the Array lives (``numpy/exports.py``, ``targets/cuda/driver/exchange.py``).
+- What nobody else holds is measured, not assumed, and along the same calls: Python versions differ
+  in what they count.
+- Without the global interpreter lock a count says nothing about what other threads hold: they
+  may take a reference after the question. Then every operand counts as shared, and donation
+  deletes arrays but takes no memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import ShapedArray
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+
+
+class Holders:
+    """What counts references to the data of one driver.
+
+    Args:
+        memory_of: the memory behind data; None: there is no object for it.
+        make: data of one byte's type, with memory behind it, that nobody holds.
+    """
+
+    def __init__(self, memory_of: Callable[[Any], Any], make: Callable[[], Any]) -> None:
+        self._memory_of, self._make = memory_of, make
+
+    def is_shared(self, arrays: list[Any], k: int) -> bool:
+        """Whether others than one Array and the list may see data k change."""
+        if not references_count():
+            return True
+        to_data, to_memory = self._references(arrays[k])
+        most_to_data, most_to_memory = self._of_nobody_else
+        has_memory = self._memory_of(arrays[k]) is not None
+        return to_data > most_to_data or (has_memory and to_memory > most_to_memory)
+
+    def _references(self, data: Any) -> tuple[int, int]:
+        return sys.getrefcount(data), sys.getrefcount(self._memory_of(data))
+
+    @cached_property
+    def _of_nobody_else(self) -> tuple[int, int]:
+        """The counts for data that only its Array and a list of operands hold."""
+        array = Array(self._make(), ShapedArray((1,), np.uint8), Device("cpu", 0))
+        arrays: list[Any] = [array._data]
+        return self._references(arrays[0])
+
+
+def references_count() -> bool:
+    """Whether counts of references say who holds something: threads take turns."""
+    is_locked = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
+    return is_locked is None or is_locked()
