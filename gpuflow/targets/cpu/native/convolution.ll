@@ -1,32 +1,69 @@
 ; Convolutions as products of matrices, by BLAS on one thread: the pool splits them.
 ;
-; The left operand has elements lhs[u, position] and the right one rhs[o, depth]. A position is
-; i * i.step + j * j.step - pad in each of three dimensions; where it is a multiple of the dilation
-; and inside, it is element position / dilation. A packed matrix P holds lhs at (u, i) and j.
-; Form 0 sums over u and i, and the result has places (o, j); form 1 sums over j, and the result
-; has places (o, (u, i)). Strides and offsets are in bytes.
+; A convolution has elements lhs[u, position] and rhs[o, depth]. A position is
+; i * i.step + j * j.step - pad in each of three dimensions of space; where it is a multiple of the
+; dilation and inside, it is element position / dilation, elsewhere a zero. A packed matrix P holds
+; lhs at (u, i) and j, a block of it at a time, in a slot of memory that fits a core's cache:
 ;
-;   0  cblas_TYPEgemm
-;   1  slots that are taken, 8 words apart  2  their memory  3  their number  4  bytes of one
-;   5  lhs  6  rhs  7  out
-;   8  parts of the sum, each with a result of its own
-;   9  blocks of the result: of j (form 0), of u (form 1)  10  form
-;  11  number of outer axes  12  their table: size, strides of lhs, rhs, out
-;  13  steps of the sum beside the blocks  14  number of their axes  15  their table (as word 12)
-;  16  between results of parts
-;  17  size of u  18  its block  19, 20, 21  its strides in lhs, rhs, out
-;  22  blocks of j  23, 24  strides of j in rhs, out
-;  25  how P lies: 0 in lhs itself, 1 as [(u, i), j], 2 as [j, (i, u)]
-;  26  P's leading dimension and 27 the stride of j, if it lies in lhs
-;  28  whether o stands for rows of the result  29  transpose rhs  30  transpose P (CBLAS numbers)
-;  31  size of o  32  leading dimension of rhs  33  of out
-;  34  product of the sizes of i  35  whether u lies densely along the last dimension of i
-;  36 + 12 d, for each dimension of space:
-;      + 0  size of i  + 1  i.step  + 2  j.step  + 3  pad  + 4  size of lhs  + 5  dilation
-;      + 6  stride of lhs  + 7  size of j  + 8  its block  + 9  number of blocks
-;      + 10  how far j's inside are apart, where there are holes  + 11  and their elements
+;     lhs, space along the last dimension           P, for a step of 1 of i and j, pad 1
 ;
-; An index of @gf_convolution_TYPE is ((outer axes) * blocks + block) * parts + part.
+;         0 1 2 3 4 5                                        j = 0  1  2  3
+;     u0  a b c d e f                               u0 i=0       0  a  b  c
+;     u1  A B C D E F                               u0 i=1       a  b  c  d
+;                                                   u1 i=0       0  A  B  C
+;                                                   u1 i=1       A  B  C  D
+;
+;     form 0, few taps:   out[o, j]      = sum over (u, i) of rhs[o, (u, i)] * P[(u, i), j]
+;     form 1, many taps:  out[o, (u, i)] = sum over j of      rhs[o, j]      * P[(u, i), j]
+;
+; An index of @gf_convolution_TYPE is ((outer axes) * blocks + block) * parts + part:
+;
+;     outer axes   groups and batches: offsets in lhs, rhs and out, from a table
+;     block        of the result: a range of j (form 0) or of u (form 1)
+;     part         of the sum: a range of its turns; each part has a result of its own, and
+;                  @gf_sum_parts_TYPE adds them up
+;     turn         a step of the sum beside the blocks (offsets from a table), and a block of what
+;                  is summed: one packed matrix and one product, added to those before
+;
+; The argument block; strides and offsets are in bytes:
+;
+;     word
+;        +----------------------------------------------------------------------------------+
+;      0 | cblas_TYPEgemm                                                                   |
+;        +----------------------------------------------------------------------------------+
+;      1 | slots that are taken, 8 words apart | 2 their memory | 3 their number            |
+;      4 | bytes of one slot                                                                |
+;        +----------------------------------------------------------------------------------+
+;      5 | lhs | 6 rhs | 7 out                                                              |
+;        +----------------------------------------------------------------------------------+
+;      8 | parts of the sum                                                                 |
+;      9 | blocks of the result, of j (form 0) or of u (form 1) | 10 form                   |
+;     11 | number of outer axes | 12 their table: size, strides of lhs, rhs, out            |
+;     13 | steps of the sum beside the blocks | 14 number of their axes | 15 their table    |
+;     16 | between results of parts                                                         |
+;        +----------------------------------------------------------------------------------+
+;     17 | size of u | 18 its block | 19, 20, 21 its strides in lhs, rhs, out               |
+;     22 | blocks of j | 23, 24 strides of j in rhs, out                                    |
+;        +----------------------------------------------------------------------------------+
+;     25 | how P lies: 0 in lhs itself, 1 as [(u, i), j], 2 as [j, (i, u)]                  |
+;     26 | P's leading dimension | 27 the stride of j, if it lies in lhs                    |
+;     28 | whether o stands for rows of the result                                          |
+;     29 | transpose rhs | 30 transpose P (CBLAS numbers)                                   |
+;     31 | size of o | 32 leading dimension of rhs | 33 of out                              |
+;     34 | product of the sizes of i | 35 whether u lies densely along the last i           |
+;        +----------------------------------------------------------------------------------+
+;     36 | dimension 0 of space | 48 dimension 1 | 60 dimension 2, the innermost            |
+;        +----------------------------------------------------------------------------------+
+;
+; Each dimension of space has twelve words:
+;
+;        + 0 size of i | + 1 i.step | + 2 j.step | + 3 pad
+;        + 4 size of lhs | + 5 dilation | + 6 stride of lhs
+;        + 7 size of j | + 8 its block | + 9 number of blocks
+;        + 10 how far j's inside are apart, where there are holes | + 11 and their elements
+;
+; Loops are written alike: ``x.look`` asks whether there is another x, ``x.one`` is its turn, and
+; ``x.end`` goes on to the next.
 
 ; Words do not change while a function runs, whatever it stores.
 define internal i64 @word.TYPE(ptr %words, i64 %k) alwaysinline {
@@ -38,8 +75,10 @@ define internal i64 @word.TYPE(ptr %words, i64 %k) alwaysinline {
 ; Offsets in three arrays of an index over the axes of a table.
 define internal { i64, i64, i64 } @offsets.TYPE(ptr %table, i64 %axes, i64 %index) alwaysinline {
 entry:
+  ; From the innermost axis: each takes its place off the index.
   br label %look
 look:
+  ; Another axis? The offsets are those of the axes so far.
   %d = phi i64 [ %axes, %entry ], [ %d.next, %axis ]
   %rest = phi i64 [ %index, %entry ], [ %rest.next, %axis ]
   %lhs = phi i64 [ 0, %entry ], [ %lhs.next, %axis ]
@@ -48,6 +87,7 @@ look:
   %left = icmp sgt i64 %d, 0
   br i1 %left, label %axis, label %end
 axis:
+  ; Its row of the table; the index's rest modulo its size is the place along it.
   %d.next = add i64 %d, -1
   %first = mul i64 %d.next, 4
   %row = getelementptr i64, ptr %table, i64 %first
@@ -65,6 +105,7 @@ axis:
   %out.next = add i64 %out, %out.part
   br label %look
 end:
+  ; The three sums.
   %r0 = insertvalue { i64, i64, i64 } poison, i64 %lhs, 0
   %r1 = insertvalue { i64, i64, i64 } %r0, i64 %rhs, 1
   %r2 = insertvalue { i64, i64, i64 } %r1, i64 %out, 2
@@ -74,11 +115,13 @@ end:
 ; A slot of memory that no other thread uses; there are as many as threads.
 define internal i64 @claim.TYPE(ptr %words) {
 entry:
+  ; Look at the slots in turn, from the first.
   %taken.word = call i64 @word.TYPE(ptr %words, i64 1)
   %taken = inttoptr i64 %taken.word to ptr
   %count = call i64 @word.TYPE(ptr %words, i64 3)
   br label %look
 look:
+  ; Take slot k if it is free: others that try at this moment see that it is taken.
   %k = phi i64 [ 0, %entry ], [ %wrapped, %next ]
   %offset = mul i64 %k, 8
   %at = getelementptr i64, ptr %taken, i64 %offset
@@ -86,17 +129,20 @@ look:
   %mine = extractvalue { i64, i1 } %pair, 1
   br i1 %mine, label %end, label %next
 next:
+  ; Somebody has it. There are as many slots as threads: one is free soon.
   call void @pause()
   %k.next = add i64 %k, 1
   %wrapped = srem i64 %k.next, %count
   br label %look
 end:
+  ; It is ours until a zero is stored behind its memory's last use.
   ret i64 %k
 }
 
 ; Offset in lhs of a position along one dimension, or -1: it is outside, or a hole.
 define internal i64 @inside.TYPE(ptr %d, i64 %i, i64 %j) alwaysinline {
 entry:
+  ; The position, which is the element where no dilation leaves holes.
   %i.step = call i64 @word.TYPE(ptr %d, i64 1)
   %j.step = call i64 @word.TYPE(ptr %d, i64 2)
   %pad = call i64 @word.TYPE(ptr %d, i64 3)
@@ -110,23 +156,26 @@ entry:
   %dense = icmp eq i64 %dilation, 1
   br i1 %dense, label %check, label %holes
 holes:
+  ; Only multiples of the dilation are elements; -1 is outside any size.
   %quotient = sdiv i64 %position, %dilation
   %rest = srem i64 %position, %dilation
   %on = icmp eq i64 %rest, 0
   %between = select i1 %on, i64 %quotient, i64 -1
   br label %check
 check:
+  ; Negative numbers are large ones without a sign, so that one comparison asks for both ends.
   %element = phi i64 [ %position, %entry ], [ %between, %holes ]
   %in = icmp ult i64 %element, %size
   %offset = mul i64 %element, %stride
-  %found = select i1 %in, i64 %offset, i64 -1
-  ret i64 %found
+  %offset.or.none = select i1 %in, i64 %offset, i64 -1
+  ret i64 %offset.or.none
 }
 
 ; The j of a block's last dimension that are inside, for one i: the first of them, their number,
 ; and the offset of the first in lhs.
 define internal { i64, i64, i64 } @run.TYPE(ptr %d, i64 %i, i64 %start, i64 %size) {
 entry:
+  ; The position of the block's first j, and how much room is behind it.
   %i.step = call i64 @word.TYPE(ptr %d, i64 1)
   %j.step = call i64 @word.TYPE(ptr %d, i64 2)
   %pad = call i64 @word.TYPE(ptr %d, i64 3)
@@ -144,19 +193,23 @@ entry:
   %some = icmp sge i64 %room, 0
   br i1 %some, label %scan, label %none
 scan:
+  ; Within a period of j one at most is no hole: try them in turn. There may be none.
   %t = phi i64 [ 0, %entry ], [ %t.next, %scan.next ]
   %more = icmp slt i64 %t, %period
   br i1 %more, label %try, label %none
 try:
+  ; Is the position of j number t a multiple of the dilation?
   %t.part = mul i64 %t, %j.step
   %t.position = add i64 %base, %t.part
   %rest = srem i64 %t.position, %dilation
   %on = icmp eq i64 %rest, 0
-  br i1 %on, label %found, label %scan.next
+  br i1 %on, label %hit, label %scan.next
 scan.next:
+  ; A hole.
   %t.next = add i64 %t, 1
   br label %scan
-found:
+hit:
+  ; One is t; those inside are t, t + period, ...
   ; The first at or after 0: -position / (period * j.step), rounded up.
   %below = sub i64 0, %t.position
   %jump = mul i64 %period, %j.step
@@ -184,6 +237,7 @@ found:
   %r2 = insertvalue { i64, i64, i64 } %r1, i64 %offset, 2
   ret { i64, i64, i64 } %r2
 none:
+  ; No j is inside: no run.
   ret { i64, i64, i64 } zeroinitializer
 }
 
@@ -191,6 +245,7 @@ none:
 define internal void @dense.TYPE(
     ptr noalias %target, ptr noalias %source, i64 %first, i64 %count, i64 %size) alwaysinline {
 entry:
+  ; The three bounds in all lanes; they are below 2**31.
   %first.narrow = trunc i64 %first to i32
   %count.narrow = trunc i64 %count to i32
   %size.narrow = trunc i64 %size to i32
@@ -202,10 +257,12 @@ entry:
   %sizes = shufflevector <LANES x i32> %s0, <LANES x i32> poison, <LANES x i32> zeroinitializer
   br label %look
 look:
+  ; Another vector of LANES elements?
   %k = phi i64 [ 0, %entry ], [ %next, %some ]
   %more = icmp slt i64 %k, %size
   br i1 %more, label %some, label %end
 some:
+  ; Masks for what lies in the run, which is read, and in the row, which is written.
   %k.narrow = trunc i64 %k to i32
   %k0 = insertelement <LANES x i32> poison, i32 %k.narrow, i32 0
   %ks = shufflevector <LANES x i32> %k0, <LANES x i32> poison, <LANES x i32> zeroinitializer
@@ -220,6 +277,7 @@ some:
   %next = add i64 %k, LANES
   br label %look
 end:
+  ; Neither source nor target was touched outside.
   ret void
 }
 
@@ -227,17 +285,21 @@ end:
 define internal void @spread.TYPE(
     ptr %target, ptr %source, i64 %first, i64 %count, i64 %size, i64 %step, i64 %stride) {
 entry:
+  ; Zeros are needed where the run leaves places out.
   %all = icmp eq i64 %count, %size
   br i1 %all, label %look, label %clear
 clear:
+  ; The whole row.
   %bytes = mul i64 %size, BYTES
   call void @llvm.memset.p0.i64(ptr %target, i8 0, i64 %bytes, i1 false)
   br label %look
 look:
+  ; Another element of the run?
   %k = phi i64 [ 0, %entry ], [ 0, %clear ], [ %next, %one ]
   %more = icmp slt i64 %k, %count
   br i1 %more, label %one, label %end
 one:
+  ; From its place in lhs to its place in the row.
   %from.offset = mul i64 %k, %stride
   %from = getelementptr i8, ptr %source, i64 %from.offset
   %value = load ELEMENT, ptr %from
@@ -248,6 +310,7 @@ one:
   %next = add i64 %k, 1
   br label %look
 end:
+  ; All places of the row are written.
   ret void
 }
 
@@ -256,6 +319,7 @@ define internal void @pack.rows.TYPE(
     ptr %words, ptr %lhs, i64 %us, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2,
     ptr %target) {
 entry:
+  ; Sizes of i, and how runs of the last dimension lie: densely in both, or spread.
   %d0 = getelementptr i64, ptr %words, i64 36
   %d1 = getelementptr i64, ptr %words, i64 48
   %d2 = getelementptr i64, ptr %words, i64 60
@@ -274,10 +338,12 @@ entry:
   %columns = mul i64 %n01, %n2
   br label %i2.look
 i2.look:
+  ; Taps of the last dimension are outermost: which j of a row are inside depends on them alone.
   %i2 = phi i64 [ 0, %entry ], [ %i2.next, %i2.end ]
   %i2.more = icmp slt i64 %i2, %i2s
   br i1 %i2.more, label %i2.one, label %end
 i2.one:
+  ; The run of j inside, for all rows with this i2.
   %run = call { i64, i64, i64 } @run.TYPE(ptr %d2, i64 %i2, i64 %s2, i64 %n2)
   %first = extractvalue { i64, i64, i64 } %run, 0
   %count = extractvalue { i64, i64, i64 } %run, 1
@@ -287,23 +353,29 @@ i2.one:
   %offset2.zero = sub i64 %offset2, %lead
   br label %u.look
 u.look:
+  ; Another u?
   %u = phi i64 [ 0, %i2.one ], [ %u.next, %u.end ]
   %u.more = icmp slt i64 %u, %us
   br i1 %u.more, label %u.one, label %i2.end
 u.one:
+  ; Where it begins in lhs.
   %u.offset = mul i64 %u, %u.stride
   br label %i0.look
 i0.look:
+  ; Another i0?
   %i0 = phi i64 [ 0, %u.one ], [ %i0.next, %i0.end ]
   %i0.more = icmp slt i64 %i0, %i0s
   br i1 %i0.more, label %i0.one, label %u.end
 i0.one:
+  ; Its i1 in turn.
   br label %i1.look
 i1.look:
+  ; Another i1?
   %i1 = phi i64 [ 0, %i0.one ], [ %i1.next, %i1.end ]
   %i1.more = icmp slt i64 %i1, %i1s
   br i1 %i1.more, label %i1.one, label %i0.end
 i1.one:
+  ; Row (u, i0, i1, i2) of P, which has n0 * n1 * n2 places.
   %r0 = mul i64 %u, %i0s
   %r0.sum = add i64 %r0, %i0
   %r1 = mul i64 %r0.sum, %i1s
@@ -314,70 +386,86 @@ i1.one:
   %row.at = getelementptr ELEMENT, ptr %target, i64 %row.first
   br label %j0.look
 j0.look:
+  ; Another j0? at0 is where its part of the row begins.
   %j0 = phi i64 [ 0, %i1.one ], [ %j0.next, %j0.end ]
   %at0 = phi ptr [ %row.at, %i1.one ], [ %at1, %j0.end ]
   %j0.more = icmp slt i64 %j0, %n0
   br i1 %j0.more, label %j0.one, label %i1.end
 j0.one:
+  ; Its offset in lhs, or that it is outside.
   %j0.place = add i64 %s0, %j0
   %offset0 = call i64 @inside.TYPE(ptr %d0, i64 %i0, i64 %j0.place)
   %in0 = icmp ne i64 %offset0, -1
   %u0.offset = add i64 %u.offset, %offset0
   br label %j1.look
 j1.look:
+  ; Another j1? at1 is where its n2 places begin.
   %j1 = phi i64 [ 0, %j0.one ], [ %j1.next, %j1.end ]
   %at1 = phi ptr [ %at0, %j0.one ], [ %at1.next, %j1.end ]
   %j1.more = icmp slt i64 %j1, %n1
   br i1 %j1.more, label %j1.one, label %j0.end
 j1.one:
+  ; Outside in dimension 0 or 1, none of the run is there: all places become zeros.
   %j1.place = add i64 %s1, %j1
   %offset1 = call i64 @inside.TYPE(ptr %d1, i64 %i1, i64 %j1.place)
   %in1 = icmp ne i64 %offset1, -1
   %in = and i1 %in0, %in1
-  %own.count = select i1 %in, i64 %count, i64 0
+  %inside.count = select i1 %in, i64 %count, i64 0
   %u01.offset = add i64 %u0.offset, %offset1
   br i1 %unit, label %is.dense, label %is.spread
 is.dense:
+  ; The run from neighboring elements to neighboring places, in vectors.
   %dense.offset = add i64 %u01.offset, %offset2.zero
   %dense.from = getelementptr i8, ptr %lhs, i64 %dense.offset
-  call void @dense.TYPE(ptr %at1, ptr %dense.from, i64 %first, i64 %own.count, i64 %n2)
+  call void @dense.TYPE(ptr %at1, ptr %dense.from, i64 %first, i64 %inside.count, i64 %n2)
   br label %j1.end
 is.spread:
+  ; One element at a time.
   %spread.offset = add i64 %u01.offset, %offset2
   %spread.from = getelementptr i8, ptr %lhs, i64 %spread.offset
-  call void @spread.TYPE(ptr %at1, ptr %spread.from, i64 %first, i64 %own.count, i64 %n2, i64 %step2, i64 %source.step)
+  call void @spread.TYPE(ptr %at1, ptr %spread.from, i64 %first, i64 %inside.count, i64 %n2, i64 %step2, i64 %source.step)
   br label %j1.end
 j1.end:
+  ; The next n2 places.
   %j1.next = add i64 %j1, 1
   %at1.next = getelementptr ELEMENT, ptr %at1, i64 %n2
   br label %j1.look
 j0.end:
+  ; The next j0.
   %j0.next = add i64 %j0, 1
   br label %j0.look
 i1.end:
+  ; The next row.
   %i1.next = add i64 %i1, 1
   br label %i1.look
 i0.end:
+  ; The next i0.
   %i0.next = add i64 %i0, 1
   br label %i0.look
 u.end:
+  ; The next u.
   %u.next = add i64 %u, 1
   br label %u.look
 i2.end:
+  ; The next i2.
   %i2.next = add i64 %i2, 1
   br label %i2.look
 end:
+  ; P is complete.
   ret void
 }
 
 ; Bytes from source if it is inside, else zeros.
 define internal void @fill.TYPE(ptr noalias %target, ptr noalias %source, i1 %in, i64 %bytes) alwaysinline {
 entry:
+  ; Inside?
   br i1 %in, label %copy, label %clear
 copy:
+  ; All u of one element lie side by side.
   call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
   ret void
 clear:
+  ; An element outside, or a hole.
   call void @llvm.memset.p0.i64(ptr %target, i8 0, i64 %bytes, i1 false)
   ret void
 }
@@ -387,6 +475,7 @@ define internal void @pack.columns.TYPE(
     ptr %words, ptr %lhs, i64 %us, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2,
     ptr %target) {
 entry:
+  ; Bytes of all u of an element, and of a row of them along the last i.
   %d0 = getelementptr i64, ptr %words, i64 36
   %d1 = getelementptr i64, ptr %words, i64 48
   %d2 = getelementptr i64, ptr %words, i64 60
@@ -402,27 +491,33 @@ entry:
   %row.bytes = mul i64 %bytes, %i2s
   br label %j0.look
 j0.look:
+  ; Another j0? at0 is where its rows of P begin.
   %j0 = phi i64 [ 0, %entry ], [ %j0.next, %j0.end ]
   %at0 = phi ptr [ %target, %entry ], [ %at1, %j0.end ]
   %j0.more = icmp slt i64 %j0, %n0
   br i1 %j0.more, label %j0.one, label %end
 j0.one:
+  ; Its place in all of j.
   %j0.place = add i64 %s0, %j0
   br label %j1.look
 j1.look:
+  ; Another j1?
   %j1 = phi i64 [ 0, %j0.one ], [ %j1.next, %j1.end ]
   %at1 = phi ptr [ %at0, %j0.one ], [ %at2, %j1.end ]
   %j1.more = icmp slt i64 %j1, %n1
   br i1 %j1.more, label %j1.one, label %j0.end
 j1.one:
+  ; Its place in all of j.
   %j1.place = add i64 %s1, %j1
   br label %j2.look
 j2.look:
+  ; Another j2? Each has a row of P, which is written from start to end.
   %j2 = phi i64 [ 0, %j1.one ], [ %j2.next, %j2.end ]
   %at2 = phi ptr [ %at1, %j1.one ], [ %at3, %j2.end ]
   %j2.more = icmp slt i64 %j2, %n2
   br i1 %j2.more, label %j2.one, label %j1.end
 j2.one:
+  ; Where the row's last dimension begins in lhs: element base2.
   %j2.place = add i64 %s2, %j2
   %j2.part = mul i64 %j2.place, %j2.step
   %base2 = sub i64 %j2.part, %pad2
@@ -442,20 +537,24 @@ j2.one:
   %inner.offset = mul i64 %inner.place, %bytes
   br label %i0.look
 i0.look:
+  ; Another i0?
   %i0 = phi i64 [ 0, %j2.one ], [ %i0.next, %i0.end ]
   %at3 = phi ptr [ %at2, %j2.one ], [ %at4, %i0.end ]
   %i0.more = icmp slt i64 %i0, %i0s
   br i1 %i0.more, label %i0.one, label %j2.end
 i0.one:
+  ; Its offset in lhs, or that it is outside.
   %offset0 = call i64 @inside.TYPE(ptr %d0, i64 %i0, i64 %j0.place)
   %in0 = icmp ne i64 %offset0, -1
   br label %i1.look
 i1.look:
+  ; Another i1? at4 is where its elements of the last dimension belong.
   %i1 = phi i64 [ 0, %i0.one ], [ %i1.next, %i1.end ]
   %at4 = phi ptr [ %at3, %i0.one ], [ %at4.next, %i1.end ]
   %i1.more = icmp slt i64 %i1, %i1s
   br i1 %i1.more, label %i1.one, label %i0.end
 i1.one:
+  ; Its offset, and where the next one begins.
   %at4.next = getelementptr i8, ptr %at4, i64 %row.bytes
   %offset1 = call i64 @inside.TYPE(ptr %d1, i64 %i1, i64 %j1.place)
   %in1 = icmp ne i64 %offset1, -1
@@ -463,11 +562,14 @@ i1.one:
   %offset01 = add i64 %offset0, %offset1
   br i1 %in, label %i2.start, label %zero
 zero:
+  ; Outside in dimension 0 or 1: nothing of the last dimension is there.
   call void @llvm.memset.p0.i64(ptr %at4, i8 0, i64 %row.bytes, i1 false)
   br label %i1.end
 i2.start:
+  ; Where steps and dilation are 1, neighboring i2 are neighbors in lhs: one copy for all.
   br i1 %joined, label %join, label %i2.look
 join:
+  ; Zeros before, what is inside, zeros behind.
   call void @llvm.memset.p0.i64(ptr %at4, i8 0, i64 %head.bytes, i1 false)
   %join.to = getelementptr i8, ptr %at4, i64 %head.bytes
   %join.offset = add i64 %offset01, %inner.offset
@@ -477,11 +579,13 @@ join:
   call void @llvm.memset.p0.i64(ptr %tail.to, i8 0, i64 %tail.bytes, i1 false)
   br label %i1.end
 i2.look:
+  ; Another i2?
   %i2 = phi i64 [ 0, %i2.start ], [ %i2.next, %i2.one ]
   %at5 = phi ptr [ %at4, %i2.start ], [ %at5.next, %i2.one ]
   %i2.more = icmp slt i64 %i2, %i2s
   br i1 %i2.more, label %i2.one, label %i1.end
 i2.one:
+  ; All u of one element, or zeros.
   %offset2 = call i64 @inside.TYPE(ptr %d2, i64 %i2, i64 %j2.place)
   %in2 = icmp ne i64 %offset2, -1
   %offset = add i64 %offset01, %offset2
@@ -491,26 +595,33 @@ i2.one:
   %at5.next = getelementptr i8, ptr %at5, i64 %bytes
   br label %i2.look
 i1.end:
+  ; The next i1.
   %i1.next = add i64 %i1, 1
   br label %i1.look
 i0.end:
+  ; The next i0.
   %i0.next = add i64 %i0, 1
   br label %i0.look
 j2.end:
+  ; The next row.
   %j2.next = add i64 %j2, 1
   br label %j2.look
 j1.end:
+  ; The next j1.
   %j1.next = add i64 %j1, 1
   br label %j1.look
 j0.end:
+  ; The next j0.
   %j0.next = add i64 %j0, 1
   br label %j0.look
 end:
+  ; P is complete.
   ret void
 }
 
 define void @gf_convolution_TYPE(ptr %words, i64 %low, i64 %high) {
 entry:
+  ; All that does not depend on the index, and a slot for packed matrices.
   %gemm = load ptr, ptr %words
   %memory.word = call i64 @word.TYPE(ptr %words, i64 2)
   %memory = inttoptr i64 %memory.word to ptr
@@ -542,7 +653,7 @@ entry:
   %j.rhs = call i64 @word.TYPE(ptr %words, i64 23)
   %j.out = call i64 @word.TYPE(ptr %words, i64 24)
   %layout = call i64 @word.TYPE(ptr %words, i64 25)
-  %leading.own = call i64 @word.TYPE(ptr %words, i64 26)
+  %leading.lhs = call i64 @word.TYPE(ptr %words, i64 26)
   %j.lhs = call i64 @word.TYPE(ptr %words, i64 27)
   %rhs.first.word = call i64 @word.TYPE(ptr %words, i64 28)
   %rhs.first = icmp ne i64 %rhs.first.word, 0
@@ -575,10 +686,12 @@ entry:
   %scratch = getelementptr i8, ptr %memory, i64 %slot.offset
   br label %look
 look:
+  ; Another index?
   %k = phi i64 [ %low, %entry ], [ %k.next, %k.end ]
   %more = icmp slt i64 %k, %high
   br i1 %more, label %one, label %end
 one:
+  ; Part, block and outer axes of the index; which turns of the sum are this part's.
   %part = srem i64 %k, %parts
   %k.block = sdiv i64 %k, %parts
   %block = srem i64 %k.block, %blocks
@@ -596,10 +709,14 @@ one:
   %last = sdiv i64 %last.all, %parts
   br label %turn.look
 turn.look:
+  ; Another turn?
   %turn = phi i64 [ %first, %one ], [ %turn.next, %multiplied ]
   %turn.more = icmp slt i64 %turn, %last
   br i1 %turn.more, label %turn.one, label %k.end
 turn.one:
+  ; The step of the sum and the block that is summed; with the result's block these give ranges of u
+  ; and j: the block of j is b0, b1, b2 in space, begins at s0, s1, s2 and has sizes n0, n1, n2.
+  ; Then where lhs, rhs and out begin.
   %step = sdiv i64 %turn, %summed.blocks
   %summed = srem i64 %turn, %summed.blocks
   %step.offsets = call { i64, i64, i64 } @offsets.TYPE(ptr %step.table, i64 %step.axes, i64 %step)
@@ -645,41 +762,50 @@ turn.one:
   %o2 = add i64 %o1, %j.out.offset
   %out.at = getelementptr i8, ptr %out, i64 %o2
   %iu = mul i64 %i.size, %u.count
-  switch i64 %layout, label %own [
+  switch i64 %layout, label %in.place [
     i64 1, label %rows
     i64 2, label %columns
   ]
-own:
+in.place:
+  ; lhs has P's form already: BLAS reads it in place.
   %j.lhs.offset = mul i64 %flat, %j.lhs
-  %own.at = getelementptr i8, ptr %lhs.at, i64 %j.lhs.offset
+  %lhs.block = getelementptr i8, ptr %lhs.at, i64 %j.lhs.offset
   br label %multiply
 rows:
+  ; [(u, i), j] in the slot.
   call void @pack.rows.TYPE(ptr %words, ptr %lhs.at, i64 %u.count, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2, ptr %scratch)
   br label %multiply
 columns:
+  ; [j, (i, u)] in the slot.
   call void @pack.columns.TYPE(ptr %words, ptr %lhs.at, i64 %u.count, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2, ptr %scratch)
   br label %multiply
 multiply:
-  %p = phi ptr [ %own.at, %own ], [ %scratch, %rows ], [ %scratch, %columns ]
-  %leading.p = phi i64 [ %leading.own, %own ], [ %j.count, %rows ], [ %iu, %columns ]
+  ; The first turn overwrites the result, those behind it add to it.
+  %p = phi ptr [ %lhs.block, %in.place ], [ %scratch, %rows ], [ %scratch, %columns ]
+  %leading.p = phi i64 [ %leading.lhs, %in.place ], [ %j.count, %rows ], [ %iu, %columns ]
   %x = select i1 %sums.j, i64 %iu, i64 %j.count
   %depth = select i1 %sums.j, i64 %j.count, i64 %iu
   %is.first = icmp eq i64 %turn, %first
   %beta = select i1 %is.first, ELEMENT 0.0, ELEMENT 1.0
   br i1 %rhs.first, label %by.rhs, label %by.p
 by.rhs:
+  ; o stands for rows: rhs on the left, P on the right.
   call void %gemm(i32 101, i32 %transpose.rhs, i32 %transpose.p, i64 %o.size, i64 %x, i64 %depth, ELEMENT 1.0, ptr %rhs.at, i64 %leading.rhs, ptr %p, i64 %leading.p, ELEMENT %beta, ptr %out.at, i64 %leading.out)
   br label %multiplied
 by.p:
+  ; o stands for columns: P on the left.
   call void %gemm(i32 101, i32 %transpose.p, i32 %transpose.rhs, i64 %x, i64 %o.size, i64 %depth, ELEMENT 1.0, ptr %p, i64 %leading.p, ptr %rhs.at, i64 %leading.rhs, ELEMENT %beta, ptr %out.at, i64 %leading.out)
   br label %multiplied
 multiplied:
+  ; The next turn.
   %turn.next = add i64 %turn, 1
   br label %turn.look
 k.end:
+  ; The next index.
   %k.next = add i64 %k, 1
   br label %look
 end:
+  ; Give the slot back, behind all that was written to it.
   %taken.word = call i64 @word.TYPE(ptr %words, i64 1)
   %taken = inttoptr i64 %taken.word to ptr
   %taken.offset = mul i64 %slot, 8
@@ -693,6 +819,7 @@ end:
 ; strides in source and target, then the same for each outer one. An index is a row of inner ones.
 define void @gf_sum_parts_TYPE(ptr %words, i64 %low, i64 %high) {
 entry:
+  ; All that does not depend on the row.
   %target.word = call i64 @word.TYPE(ptr %words, i64 0)
   %target = inttoptr i64 %target.word to ptr
   %source.word = call i64 @word.TYPE(ptr %words, i64 1)
@@ -706,10 +833,12 @@ entry:
   %outer = getelementptr i64, ptr %words, i64 8
   br label %row
 row:
+  ; Another row?
   %k = phi i64 [ %low, %entry ], [ %k.next, %row.end ]
   %more = icmp slt i64 %k, %high
   br i1 %more, label %decode, label %end
 decode:
+  ; Another outer axis? Offsets in source and target are those of the axes so far.
   %d = phi i64 [ %dims, %row ], [ %d.next, %dimension ]
   %rest = phi i64 [ %k, %row ], [ %rest.next, %dimension ]
   %offset = phi i64 [ 0, %row ], [ %offset.next, %dimension ]
@@ -717,6 +846,7 @@ decode:
   %left = icmp sgt i64 %d, 0
   br i1 %left, label %dimension, label %start
 dimension:
+  ; Its size and strides; the index's rest modulo its size is the place along it.
   %d.next = add i64 %d, -1
   %pair = mul i64 %d.next, 3
   %n.at = getelementptr i64, ptr %outer, i64 %pair
@@ -731,23 +861,28 @@ dimension:
   %to.offset.next = add i64 %to.offset, %to.moved
   br label %decode
 start:
+  ; Where the row begins in the target.
   %to.row = getelementptr ELEMENT, ptr %target, i64 %to.offset
   br label %part.look
 part.look:
+  ; Another array?
   %part = phi i64 [ 0, %start ], [ %part.next, %part.end ]
   %part.more = icmp slt i64 %part, %parts
   br i1 %part.more, label %part.one, label %row.end
 part.one:
+  ; The first one is copied, the others are added in order: results do not depend on threads.
   %part.first = mul i64 %part, %between
   %part.offset = add i64 %part.first, %offset
   %from.row = getelementptr ELEMENT, ptr %source, i64 %part.offset
   %is.first = icmp eq i64 %part, 0
   br i1 %is.first, label %copy, label %add
 copy:
+  ; Another element?
   %c = phi i64 [ 0, %part.one ], [ %c.next, %copy.one ]
   %c.more = icmp slt i64 %c, %size
   br i1 %c.more, label %copy.one, label %part.end
 copy.one:
+  ; Overwrites what was there.
   %c.away = mul i64 %c, %stride
   %c.from = getelementptr ELEMENT, ptr %from.row, i64 %c.away
   %c.to.away = mul i64 %c, %target.stride
@@ -757,10 +892,12 @@ copy.one:
   %c.next = add i64 %c, 1
   br label %copy
 add:
+  ; Another element?
   %a = phi i64 [ 0, %part.one ], [ %a.next, %add.one ]
   %a.more = icmp slt i64 %a, %size
   br i1 %a.more, label %add.one, label %part.end
 add.one:
+  ; Added to what is there.
   %a.away = mul i64 %a, %stride
   %a.from = getelementptr ELEMENT, ptr %from.row, i64 %a.away
   %a.to.away = mul i64 %a, %target.stride
@@ -772,12 +909,15 @@ add.one:
   %a.next = add i64 %a, 1
   br label %add
 part.end:
+  ; The next array.
   %part.next = add i64 %part, 1
   br label %part.look
 row.end:
+  ; The next row.
   %k.next = add i64 %k, 1
   br label %row
 end:
+  ; All rows are summed.
   ret void
 }
 
