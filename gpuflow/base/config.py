@@ -261,8 +261,9 @@ class Config:
 
     Attributes:
         environment: what the process was started with.
-        may_check: whether any setting of this process ever asked for checks of values, so that
-            each op need not look at the settings.
+        may_check: whether any setting of this process ever asked for checks of values. Where each
+            op has to look at the settings, an eager sum takes 10 % longer and ``x[1:3]`` 14 %
+            (perf/bench_flags.py).
     """
 
     def __init__(self) -> None:

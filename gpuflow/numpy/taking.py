@@ -6,7 +6,6 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
@@ -72,8 +71,7 @@ def take(
         entry = select_where(lax.lt(rest, convert(0, dtype)), wrapped, rest)
     elif mode != "clip":
         entry = wrap_negative(entry, size)
-    if config.may_check:
-        note_positions(aval_of(a).shape, place, entry)
+    note_positions(aval_of(a).shape, place, entry)
     fills = mode in (None, "fill")
     x = moveaxis(a, place, 0)
     rows = lax.row_gather(x, entry, "fill" if fills else "clip")
@@ -126,8 +124,7 @@ def take_along_axis(
     )
     if wrap_negative_indices and mode != "promise_in_bounds":
         indices = wrap_negative(indices, size)
-    if config.may_check:
-        note_positions(aval_of(arr).shape, place, indices)
+    note_positions(aval_of(arr).shape, place, indices)
     x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
     shapes = aval_of(x).shape[:-1], aval_of(index).shape[:-1]
     lead = broadcast_shapes(*shapes, name="take_along_axis")

@@ -114,11 +114,15 @@ class Device:
 class _InUse:
     """The drivers and devices that this process has asked for; nearly always one.
 
+    The flags stay set; what they save is measured by perf/bench_flags.py.
+
     Attributes:
         drivers: all of them.
         devices: those with arrays.
-        several: whether arrays may be on more than one, so that operations have to look.
-        parted: whether an array ever had parts in several memories.
+        several: whether arrays may be on more than one, so that operations have to look: an eager
+            sum of two small arrays takes 28 % longer then, a jitted one 55 %.
+        parted: whether an array ever had parts in several memories: an eager loop takes 7 % longer
+            where it has to ask, an operation on an array and a number 4 %.
         making: held while one is made.
     """
 
