@@ -5,7 +5,9 @@ usage: python perf/compare.py perf/bench_slice.py [--jax-python PATH] [--rounds 
 Rounds are interleaved, so that a change of the machine's speed meets all frameworks alike, and
 every framework is started several times, since some settle into a faster or slower mode per
 process. Rows about the start of a process get a fresh one for each sample. A row whose rival did
-not run, or gave a wrong result, is marked FAILED. OPENBLAS_CORETYPE is removed for everyone.
+not run, or gave a wrong result, is marked FAILED. What an environment may have set and users
+have not is removed for everyone: OPENBLAS_CORETYPE, and PYTHONDONTWRITEBYTECODE, with which every
+process would compile the sources of what pip has not installed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from workload import ProcessWorkload
 FOLDER = Path(__file__).resolve().parent
 # Idle threads of OpenBLAS and OpenMP spin for up to 0.1 s; the next process must not meet them.
 PAUSE_SECONDS = 0.12
+_REMOVED = ("OPENBLAS_CORETYPE", "PYTHONDONTWRITEBYTECODE")
 
 
 class ChildError(Exception):
@@ -47,7 +50,7 @@ class Child:
         cache_folder: str,
         further: Mapping[str, str] | None = None,
     ) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+        environment = {k: v for k, v in os.environ.items() if k not in _REMOVED}
         environment["GPUFLOW_CACHE_DIR"] = cache_folder
         for name, value in (further or {}).items():
             environment[name] = value.replace("{cache}", cache_folder)

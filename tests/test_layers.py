@@ -178,7 +178,7 @@ def upward_imports(tree: Tree) -> list[str]:
 
 
 def room_of(module: str) -> tuple[str, ...]:
-    """`gpuflow.targets.cpu.printing.rows` -> `("targets", "cpu", "printing", "rows")`."""
+    """`gpuflow.targets.cpu.printing.borders` -> `("targets", "cpu", "printing", "borders")`."""
     return tuple(module.split(".")[1:])
 
 
@@ -374,11 +374,11 @@ def test_upward_imports_rule(importer, imported, allowed):
         ("compiler/planning/plan", "compiler/lowering/lower", True),
         ("compiler/pipeline", "compiler/planning/bind", True),
         ("compiler/cache/size", "compiler/fusion/space", False),
-        ("targets/cpu/printing/rows", "targets/printer", True),
-        ("targets/cpu/printing/rows", "targets/cpu/codegen/machine_code", True),
-        ("targets/cpu/printing/rows", "targets/cpu/native/pool", False),
-        ("targets/cpu/printing/rows", "runtime/array", False),
-        ("targets/cpu/printing/rows", "targets/cuda/printing/full", False),
+        ("targets/cpu/printing/borders", "targets/printer", True),
+        ("targets/cpu/printing/borders", "targets/cpu/codegen/machine_code", True),
+        ("targets/cpu/printing/borders", "targets/cpu/native/pool", False),
+        ("targets/cpu/printing/borders", "runtime/array", False),
+        ("targets/cpu/printing/borders", "targets/cuda/printing/full", False),
         ("targets/cpu/native/pool", "targets/cpu/codegen/machine_code", True),
         ("targets/cuda/driver/launch", "targets/cpu/native/pool", False),
         ("targets/cuda/driver/launch", "targets/cuda_sim/driver", False),

@@ -19,7 +19,7 @@ from gpuflow.compiler.planning.plan import (
     reads_of,
     writes_of,
 )
-from gpuflow.compiler.schedules.schedule import rewritings
+from gpuflow.compiler.schedules.schedule import rewritings, scheduled
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var, format_eqns
@@ -100,7 +100,10 @@ def explain_schedule(plan: Plan, target: Target) -> str:
 
 def _scheduled_parts(call: KernelCall, target: Target) -> Iterator[str]:
     done = rewritings(call, lambda size: NO_BUFFER, target.schedules)
-    if not done:
+    launches = scheduled(call, lambda size: NO_BUFFER, target.schedules)
+    texts = dict.fromkeys([launch.kernel for launch in launches])
+    printed = [part for kernel in texts for part in _rewritten_parts(kernel, target)]
+    if not done and not printed:
         yield f"{call.kernel.name}: as it is"
     for schedule, before, choice, after in done:
         # Of rewritings that differ in nothing but numbers the first is enough.
@@ -112,6 +115,18 @@ def _scheduled_parts(call: KernelCall, target: Target) -> Iterator[str]:
             f"after, {len(after)} launch{'es' if len(after) > 1 else ''}:\n"
             f"{textwrap.indent(rewritten, '    ')}"
         )
+    yield from printed
+
+
+def _rewritten_parts(kernel: Kernel, target: Target) -> Iterator[str]:
+    for step in target.rewrites:
+        before, kernel = kernel, step.rewrite(kernel)
+        if kernel is not before:
+            yield (
+                f"{before.name}: {step.name}, when its text is made\n"
+                f"before:\n{textwrap.indent(kernel_text(before), '    ')}\n"
+                f"after:\n{textwrap.indent(kernel_text(kernel), '    ')}"
+            )
 
 
 def explain_kernels(plan: Plan) -> str:

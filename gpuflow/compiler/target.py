@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
-from gpuflow.compiler.schedules.schedule import Schedules
+from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
 
 
 class Target(Protocol):
@@ -16,12 +16,14 @@ class Target(Protocol):
         atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
         excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
         schedules: what may rewrite a kernel's calls, in the order in which they are tried.
+        rewrites: what is done to a kernel when its text is made.
     """
 
     on_gpu: bool
     atomic_sums: bool
     excess_precision: bool
     schedules: Schedules
+    rewrites: KernelRewrites
 
     def choice_of(self, step: CallStep) -> Any:
         """What the platform's library wants to do for a call; None: there was nothing to ask."""
@@ -43,6 +45,7 @@ class PlainTarget:
     atomic_sums = False
     excess_precision = False
     schedules: Schedules = ()
+    rewrites: KernelRewrites = ()
 
     def choice_of(self, step: CallStep) -> Any:
         """Nothing is asked."""

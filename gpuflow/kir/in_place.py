@@ -8,7 +8,8 @@ before the next, in any order. So what a load gives does not depend on how a ker
 1. every loop around a store moves the operand, or is SERIAL: else its other turns may read before
    or after it;
 2. all accesses stand in loops over the same axes that move the operand, and in the very same loops
-   over PARALLEL and VECTOR axes: then only the worker of a point knows the point's elements.
+   over PARALLEL and VECTOR axes, or in loops over one piece of such an axis, which belongs to one
+   worker: then only the worker of a point knows the point's elements.
 
 A load gives the value from before the kernel if besides
 
@@ -37,6 +38,7 @@ from gpuflow.kir.nodes import (
     Statement,
     Store,
     Stride,
+    Strip,
     While,
 )
 from gpuflow.kir.walk import owned_blocks
@@ -58,7 +60,7 @@ class _Place:
     """A load or a store, and the loops around it by axis."""
 
     access: Load | Store
-    loops: dict[str, int]  # each with its number in the text
+    loops: dict[str, int]  # each with its number in the text, or that of the piece it is in
 
 
 def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Early]:
@@ -75,7 +77,7 @@ def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Earl
     if not operands:
         return []
     places: dict[str, list[_Place]] = {operand.name: [] for operand in operands}
-    for place in _places(kernel.body, {}, _Counter()):
+    for place in _places(kernel.body, {}, _Counter(), {}):
         if place.access.operand in places:
             places[place.access.operand].append(place)
     overwritten = []
@@ -102,16 +104,21 @@ class _Counter:
         return self.count
 
 
-def _places(block: Block, loops: dict[str, int], counter: _Counter) -> Iterator[_Place]:
+def _places(
+    block: Block, loops: dict[str, int], counter: _Counter, pieces: dict[str, int]
+) -> Iterator[_Place]:
     """All accesses in the order of the text."""
     for statement in block.body:
         if isinstance(statement, Load | Store):
             yield _Place(statement, loops)
             continue
         number = counter.next()
-        inner = {**loops, **dict.fromkeys(_axes_of(statement), number)}
+        if isinstance(statement, Strip):
+            yield from _places(statement.body, loops, counter, {**pieces, statement.axis: number})
+            continue
+        inner = {**loops, **{axis: pieces.get(axis, number) for axis in _axes_of(statement)}}
         for owned in owned_blocks(statement):
-            yield from _places(owned, inner, counter)
+            yield from _places(owned, inner, counter, pieces)
 
 
 def _axes_of(statement: Statement) -> tuple[str, ...]:

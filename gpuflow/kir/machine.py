@@ -1,8 +1,9 @@
 """The machine of the interpreter: it runs the statements of one kernel on NumPy arrays.
 
 A value is an array with one dimension for each kernel axis, of size 1 where no loop over the axis
-is open. Loops over axes are evaluated for all their points at once, except SERIAL ones; a mask
-says which lanes are live inside branches and loops that lanes leave by themselves.
+is open. Loops over axes are evaluated for all their points at once, except SERIAL ones and those
+whose turns hand something on in a local array; a mask says which lanes are live inside branches and
+loops that lanes leave by themselves.
 """
 
 from __future__ import annotations
@@ -19,10 +20,21 @@ from gpuflow.kir.nodes import Block, Kernel, Mode, Role, Value
 from gpuflow.kir.reference import cast
 from gpuflow.kir.rules import KernelError
 from gpuflow.kir.scalar import FUNCTIONS
+from gpuflow.kir.walk import statements
 
 Array = np.ndarray
 # A flat array of an operand's storage, and the position of the operand's first element in it.
 Place = tuple[Array, int]
+
+
+class LocalArray:
+    """The elements of a local array, and which of them are defined."""
+
+    def __init__(self, local: nodes.Local, kernel: Kernel) -> None:
+        shape = tuple([size for _, size in local.axes])
+        self.declared, self.cut = local, local.cut_axes(kernel)
+        self.elements = np.zeros(shape, local.dtype)
+        self.is_stored = np.zeros(shape, bool)
 
 
 @record(frozen=False)
@@ -36,11 +48,14 @@ class Machine:
     strides: dict[str, tuple[int, ...]]
     span: tuple[int, int] | None
     points: dict[str, Array] = field(default_factory=dict)
+    pieces: dict[str, tuple[int, int]] = field(default_factory=dict)  # of axes that are cut
+    locals: dict[str, LocalArray] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
     stored: dict[tuple[str, int | None], Array] = field(default_factory=dict)
 
     def run(self) -> None:
         rank = len(self.kernel.axes)
+        self.locals = {local.name: LocalArray(local, self.kernel) for local in self.kernel.locals}
         with np.errstate(all="ignore"):
             self.block(self.kernel.body, np.ones((1,) * rank, bool))
 
@@ -82,6 +97,8 @@ class Machine:
                 self.for_axis(axis, statement.body, mask)
             case nodes.For():
                 self.for_count(statement, mask)
+            case nodes.Strip():
+                self.strip(statement, mask)
             case nodes.While():
                 self.while_loop(statement, mask)
             case nodes.If():
@@ -100,6 +117,8 @@ class Machine:
 
     def load(self, statement: nodes.Load, mask: Array) -> Array:
         name = statement.operand
+        if name in self.locals:
+            return self.load_local(self.locals[name], mask)
         if name not in self.places:
             scalar = np.asarray(self.scalars[name])
             operand = next(item for item in self.kernel.operands if item.name == name)
@@ -114,6 +133,9 @@ class Machine:
 
     def store(self, statement: nodes.Store, mask: Array) -> None:
         name = statement.operand
+        if name in self.locals:
+            self.store_local(self.locals[name], self.values[statement.value.number], mask)
+            return
         storage, first = self.places[name]
         address, live = self.checked(statement, first, mask)
         targets = address[live]
@@ -158,22 +180,80 @@ class Machine:
                 "again."
             )
 
-    def open_axis(self, name: str) -> list[Array]:
-        """The indices of an axis along its own dimension: all at once, or one by one if SERIAL."""
-        position = [axis.name for axis in self.kernel.axes].index(name)
-        lo, hi = 0, self.sizes[name]
+    def local_index(self, local: LocalArray, mask: Array) -> tuple[tuple[Array, ...], Array]:
+        """Where the elements of all lanes lie, and the live lanes."""
+        lanes = self.lanes(mask)
+        index = []
+        for axis, _ in local.declared.axes:
+            start = self.pieces[axis][0] if axis in local.cut else 0
+            index.append(np.broadcast_to(self.points[axis] - start, lanes))
+        return tuple(index), np.broadcast_to(mask, lanes)
+
+    def load_local(self, local: LocalArray, mask: Array) -> Array:
+        index, live = self.local_index(local, mask)
+        if not local.is_stored[tuple(i[live] for i in index)].all():
+            raise KernelError(
+                f"[{self.kernel.name}] an element of {local.declared.name} must be stored before "
+                "it is loaded, in the same piece."
+            )
+        return np.where(live, local.elements[index], local.elements.dtype.type(0))
+
+    def store_local(self, local: LocalArray, value: Array, mask: Array) -> None:
+        index, live = self.local_index(local, mask)
+        targets = tuple(i[live] for i in index)
+        if len(set(zip(*targets, strict=True))) < live.sum():
+            raise KernelError(
+                f"[{self.kernel.name}] two points must not store one element of "
+                f"{local.declared.name} at once."
+            )
+        local.elements[targets] = np.broadcast_to(value, live.shape)[live]
+        local.is_stored[targets] = True
+
+    def strip(self, statement: nodes.Strip, mask: Array) -> None:
+        name = statement.axis
+        lo, hi = self.range_of(name)
+        outside = self.pieces.get(name)
+        for start in range(lo, hi, statement.size):
+            self.pieces[name] = (start, min(start + statement.size, hi))
+            for local in self.locals.values():
+                if name in local.cut:
+                    local.is_stored[:] = False
+            self.block(statement.body, mask)
+        self.pieces.pop(name, None)
+        if outside is not None:
+            self.pieces[name] = outside
+
+    def range_of(self, name: str) -> tuple[int, int]:
+        """The points of an axis that a loop over it has here."""
+        if name in self.pieces:
+            return self.pieces[name]
         first = next((a.name for a in self.kernel.axes if a.role is Role.PARALLEL), None)
         if name == first and self.span is not None:
-            lo, hi = self.span
+            return self.span
+        return 0, self.sizes[name]
+
+    def open_axis(self, name: str, body: Block) -> list[Array]:
+        """The indices of an axis along its own dimension: all at once, or one by one."""
+        position = [axis.name for axis in self.kernel.axes].index(name)
+        lo, hi = self.range_of(name)
         shape = [1] * len(self.kernel.axes)
         shape[position] = -1
         points = np.arange(lo, hi, dtype=np.int64).reshape(shape)
-        if self.kernel.axes[position].role is not Role.SERIAL:
+        if self.kernel.axes[position].role is not Role.SERIAL and not self.hands_on(name, body):
             return [points]
         return [np.full([1] * len(shape), index, np.int64) for index in range(lo, hi)]
 
+    def hands_on(self, axis: str, body: Block) -> bool:
+        """Whether turns of a loop over an axis store the same elements of a local array."""
+        stores = (s.operand for s in statements(body) if isinstance(s, nodes.Store))
+        return any(
+            axis not in dict(self.locals[name].declared.axes)
+            for name in stores
+            if name in self.locals
+        )
+
     def for_axis(self, name: str, body: Block, mask: Array) -> None:
-        for points in self.open_axis(name):
+        for points in self.open_axis(name, body):
             self.points[name] = points
             self.block(body, mask)
         self.points.pop(name, None)
@@ -185,14 +265,15 @@ class Machine:
         for name in statement.axes:
             shape = [1] * len(positions)
             shape[positions.index(name)] = -1
-            self.points[name] = np.arange(self.sizes[name], dtype=np.int64).reshape(shape)
+            self.points[name] = np.arange(*self.range_of(name), dtype=np.int64).reshape(shape)
         inside = self.lanes(mask)
         elements = self.block(statement.body, mask)
         for name in statement.axes:
             del self.points[name]
         running = self.get(statement.init)
         spread = [np.broadcast_to(array, inside) for array in elements]
-        for point in np.ndindex(*(self.sizes[name] for name in statement.axes)):
+        spans = [self.range_of(name) for name in statement.axes]
+        for point in np.ndindex(*(hi - lo for lo, hi in spans)):
             place: list[Any] = [slice(None)] * len(inside)
             for position, index in zip(moved, point, strict=True):
                 place[position] = slice(index, index + 1)

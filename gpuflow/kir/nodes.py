@@ -63,11 +63,16 @@ class Mode(Enum):
 
 @record
 class Axis:
-    """One collapsed loop axis. ``exact`` writes the extent into the text; else it is a word."""
+    """One collapsed loop axis.
+
+    ``exact`` writes the extent into the text; else it is a word. ``is_short``: the extent is a few
+    vectors at most, so that a loop over the axis should take one at a time.
+    """
 
     name: str
     role: Role
     exact: int | None = None
+    is_short: bool = False
 
 
 @record
@@ -81,6 +86,26 @@ class Operand:
     dtype: str
     mode: Mode
     strides: tuple[Stride, ...] = ()
+
+
+@record
+class Local:
+    """An array of one worker, which no one else sees.
+
+    It has an element for each point of the pieces of its axes that ``Strip`` statements cut, or for
+    each point of an axis that is exact. ``axes`` are from outermost to innermost, each with the
+    number of points that there is room for: a piece's, or exactly all. An element is undefined
+    until it is stored, and in each new piece again.
+    """
+
+    name: str
+    dtype: str  # a compute dtype
+    axes: tuple[tuple[str, int], ...]
+
+    def cut_axes(self, kernel: Kernel) -> tuple[str, ...]:
+        """The axes of which it has a piece; of the others it has all points."""
+        exact = {axis.name: axis.exact for axis in kernel.axes}
+        return tuple([axis for axis, size in self.axes if exact[axis] != size])
 
 
 @record
@@ -111,6 +136,8 @@ class Const:
 @record
 class Load:
     """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
+
+    ``operand`` may be a Local, without anything else.
 
     Where ``where`` (bool) is false nothing is read and the result is zero. ``part`` is 0 for the
     real and 1 for the imaginary part of a complex number, and None for all other elements.
@@ -192,6 +219,20 @@ class For:
 
 
 @record
+class Strip:
+    """Run ``body`` for one piece of ``axis`` after the other, each of at most ``size`` points.
+
+    Inside of it loops over the axis have the points of the piece. A Strip in another of the same
+    axis cuts that one's pieces. Loops over axes that are cut may nest in any order, and there may
+    be several of them: all points of a piece belong to one worker.
+    """
+
+    axis: str
+    size: int  # a power of two
+    body: Block
+
+
+@record
 class While:
     """Carries ``init``; while ``cond`` (one bool result) holds, they become ``body.results``."""
 
@@ -211,7 +252,7 @@ class If:
     orelse: Block
 
 
-Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | While | If
+Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | Strip | While | If
 
 
 @record
@@ -231,6 +272,7 @@ class Kernel:
     segmented: bool = False
     index_bits: int = 64
     kind: str = field(default="map")
+    locals: tuple[Local, ...] = ()
 
 
 def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashable) -> Derived:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import field
 
 import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
-from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Value
+from gpuflow.kir.nodes import Block, Kernel, Local, Mode, Operand, Role, Value
 from gpuflow.kir.scalar import FUNCTIONS, PARTS, compute_dtype, dtype_kind
-from gpuflow.kir.walk import owned_blocks
+from gpuflow.kir.walk import is_whole, owned_blocks
 
 
 class KernelError(RuntimeError):
@@ -24,10 +24,16 @@ class Context:
 
     axes: tuple[str, ...] = ()  # axes of the loops and reductions around it
     vector: tuple[str, ...] = ()  # those of them that are VECTOR loops
+    strips: tuple[tuple[str, int], ...] = ()  # cut axes, each with the size of its pieces
     parallel_only: bool = True  # all owners are loops over PARALLEL axes
     pure: bool = False  # inside a condition: no stores
     reducing: bool = False  # inside a reduction: no loops over axes
     closed: bool = False  # a combine block: no loads
+
+    @property
+    def pieces(self) -> dict[str, int]:
+        """The points that a piece of each cut axis has at most."""
+        return dict(self.strips)  # of strips in another the innermost
 
 
 @record(frozen=False)
@@ -37,6 +43,7 @@ class State:
     defined: set[int] = field(default_factory=set)
     visible: dict[int, str] = field(default_factory=dict)
     inplace_offsets: dict[str, Value | None] = field(default_factory=dict)
+    locals: dict[str, Local] = field(default_factory=dict)
 
     def axis_position(self, name: str) -> int:
         return [axis.name for axis in self.kernel.axes].index(name)
@@ -84,6 +91,9 @@ def _check_const(statement: nodes.Const, state: State, context: Context) -> None
 def _check_load(statement: nodes.Load, state: State, context: Context) -> None:
     kernel = state.kernel
     require(not context.closed, kernel, statement, "a combine block must not load or store")
+    if statement.operand in state.locals:
+        _check_local(statement, statement.out, state, context)
+        return
     operand = _check_access(statement, state)
     require(operand.mode is not Mode.OUT, kernel, statement, "an OUT operand must not be loaded")
     if operand.mode in (Mode.INDEX, Mode.SCALAR):
@@ -99,12 +109,50 @@ def _check_store(statement: nodes.Store, state: State, context: Context) -> None
     kernel = state.kernel
     require(not context.closed, kernel, statement, "a combine block must not load or store")
     require(not context.pure, kernel, statement, "a condition must not store")
+    if statement.operand in state.locals:
+        _check_local(statement, statement.value, state, context)
+        return
     operand = _check_access(statement, state)
     writable = operand.mode in (Mode.OUT, Mode.INOUT)
     require(writable, kernel, statement, "a stored operand must be OUT or INOUT")
     same = statement.value.dtype == compute_dtype(operand.dtype)
     rule = f"a Store must have the compute dtype of its operand ({operand.dtype})"
     require(same, kernel, statement, rule)
+
+
+def _check_local(
+    statement: nodes.Load | nodes.Store, value: Value, state: State, context: Context
+) -> None:
+    """An element of a local array is that of the current point, of axes that are cut or exact."""
+    kernel, local = state.kernel, state.locals[statement.operand]
+    rule = "an access of a local array must have no offset, where and part"
+    require(is_whole(statement), kernel, statement, rule)
+    rule = f"an access of a local array must have its dtype ({local.dtype})"
+    require(value.dtype == local.dtype, kernel, statement, rule)
+    pieces, cut = context.pieces, local.cut_axes(kernel)
+    for axis, size in local.axes:
+        require(axis in context.axes, kernel, statement, f"axis {axis} of the array must be open")
+        fits = axis not in cut or pieces.get(axis, size + 1) <= size
+        rule = f"a piece of axis {axis} must have at most the array's {size} points"
+        require(fits, kernel, statement, rule)
+
+
+def _check_strip(statement: nodes.Strip, state: State, context: Context) -> None:
+    kernel, axis = state.kernel, statement.axis
+    require(not context.pure, kernel, statement, "a condition must not loop to store")
+    require(not context.reducing, kernel, statement, "a reduction must not loop over an axis")
+    body, size = statement.body, statement.size
+    bare = not (body.params or body.results)
+    require(bare, kernel, statement, "a Strip must have no carries or results")
+    whole = size > 0 and size & (size - 1) == 0
+    require(whole, kernel, statement, "the size of a Strip must be a power of two")
+    known = any(axis == other.name for other in kernel.axes)
+    require(known, kernel, statement, f"axis {axis} must be an axis of the kernel")
+    require(axis not in context.axes, kernel, statement, f"axis {axis} must not be open already")
+    parallel = kernel.axes[state.axis_position(axis)].role is Role.PARALLEL
+    rule = "a PARALLEL axis must be cut in the body or in PARALLEL loops"
+    inside = context.parallel_only or not parallel or axis in context.pieces
+    require(inside, kernel, statement, rule)
 
 
 def _check_access(statement: nodes.Load | nodes.Store, state: State) -> Operand:
@@ -159,7 +207,7 @@ def _check_reduce(statement: nodes.Reduce, state: State, context: Context) -> No
         around = tuple(name for name in axes if name not in context.vector)
         if kernel.kind == "column":
             around = ()  # a loop over columns stands around the reduction over rows
-        _require_axis_order(axis, around, axes, state, statement)
+        _require_axis_order(axis, around, axes, state, statement, context.pieces)
         role = kernel.axes[state.axis_position(axis)].role
         require(role is not Role.PARALLEL, kernel, statement, "a Reduce must not be over PARALLEL")
         axes = (*axes, axis)
@@ -194,24 +242,25 @@ def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Con
     require(bare and statement.count is None, kernel, statement, rule)
     require(not context.pure, kernel, statement, "a condition must not loop to store")
     require(not context.reducing, kernel, statement, "a reduction must not loop over an axis")
-    _require_axis_order(axis, context.axes, context.axes, state, statement)
+    _require_axis_order(axis, context.axes, context.axes, state, statement, context.pieces)
     parallel = kernel.axes[state.axis_position(axis)].role is Role.PARALLEL
-    rule = "a PARALLEL loop must stand directly in the body or in PARALLEL loops"
-    require(context.parallel_only or not parallel, kernel, statement, rule)
+    rule = "a PARALLEL loop must stand directly in the body, in PARALLEL loops or in its Strip"
+    inside = context.parallel_only or not parallel or axis in context.pieces
+    require(inside, kernel, statement, rule)
 
 
 def _require_axis_order(
-    axis: str, before: tuple[str, ...], around: tuple[str, ...], state: State, where: object
-) -> None:
-    """``axis`` exists, is not open yet, and comes after the axes ``before`` it."""
+    axis: str, before: tuple[str, ...], around: tuple[str, ...], state: State, where: object,
+    pieces: Container[str],
+) -> None:  # fmt: skip
+    """``axis`` exists, is not open yet, and comes after the axes ``before`` it, or is cut."""
     known = any(axis == other.name for other in state.kernel.axes)
     require(known, state.kernel, where, f"axis {axis} must be an axis of the kernel")
     require(axis not in around, state.kernel, where, f"axis {axis} must not be open already")
     position = state.axis_position(axis)
     # The loops of a column kernel nest the other way round: columns outside, rows inside.
-    ordered = state.kernel.kind == "column" or all(
-        state.axis_position(other) < position for other in before
-    )
+    free = state.kernel.kind == "column" or axis in pieces
+    ordered = free or all(state.axis_position(other) < position for other in before)
     require(ordered, state.kernel, where, f"axis {axis} must nest in the order of the axes")
 
 
@@ -258,6 +307,7 @@ CHECKS = {
     nodes.Cast: _check_cast,
     nodes.Reduce: _check_reduce,
     nodes.For: _check_for,
+    nodes.Strip: _check_strip,
     nodes.While: _check_while,
     nodes.If: _check_if,
 }

@@ -55,6 +55,9 @@ def _kernel_text(kernel: Kernel) -> str:
     if kernel.axes:
         lines.append("  axes " + ", ".join(_axis(axis) for axis in kernel.axes))
     writer = _Writer()
+    for local in kernel.locals:
+        sizes = ", ".join(f"{axis}:{size}" for axis, size in local.axes)
+        lines.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]")
     for statement in kernel.body.body:
         lines += ("  " + line for line in writer.statement(statement))
     return "\n".join(lines) + "\n"
@@ -76,7 +79,7 @@ def _operand(operand: Operand, kernel: Kernel) -> str:
 
 def _axis(axis: nodes.Axis) -> str:
     exact = "" if axis.exact is None else f"={axis.exact}"
-    return f"{axis.name} {axis.role.value}{exact}"
+    return f"{axis.name} {axis.role.value}{exact}{' short' if axis.is_short else ''}"
 
 
 class _Writer:
@@ -92,6 +95,9 @@ class _Writer:
             return [f"store {statement.operand} {self._use(statement.value)}{places}"]
         if isinstance(statement, nodes.For) and statement.axis is not None:
             return [f"for {statement.axis}:", *self._indented(statement.body)]
+        if isinstance(statement, nodes.Strip):
+            head = f"strip {statement.axis} by {statement.size}:"
+            return [head, *self._indented(statement.body)]
         writers = {
             nodes.Reduce: self._reduce,
             nodes.For: self._for_count,
@@ -154,7 +160,7 @@ class _Writer:
 
     def _owned(self, head: str, block: Block) -> list[str]:
         """``head { ... }`` on one line where the block is small and flat, else on several."""
-        owners = (nodes.Reduce, nodes.For, nodes.While, nodes.If)
+        owners = (nodes.Reduce, nodes.For, nodes.Strip, nodes.While, nodes.If)
         flat = not any(isinstance(statement, owners) for statement in block.body)
         lines = self._indented(block)
         if flat and len(block.body) <= _INLINE_STATEMENTS:

@@ -30,7 +30,8 @@ def verify(kernel: Kernel) -> None:
     _verify_header(kernel)
     bare = not kernel.body.params and not kernel.body.results
     require(bare, kernel, kernel.body, "the body must have no params and no results")
-    state = State(kernel, {operand.name: operand for operand in kernel.operands})
+    operands = {operand.name: operand for operand in kernel.operands}
+    state = State(kernel, operands, locals={local.name: local for local in kernel.locals})
     _verify_block(kernel.body, state, Context())
     for early in overwritten_early(kernel, may_read_again=True):
         require(False, kernel, early.access, early.rule)
@@ -81,6 +82,7 @@ def _verify_header(kernel: Kernel) -> None:
     names = [axis.name for axis in kernel.axes]
     require(len(set(names)) == len(names), kernel, kernel, "axis names must differ")
     names = [operand.name for operand in kernel.operands]
+    names += [local.name for local in kernel.locals]
     require(len(set(names)) == len(names), kernel, kernel, "operand names must differ")
     require(kernel.index_bits in (32, 64), kernel, kernel, "index_bits must be 32 or 64")
     one_axis = len(kernel.axes) == 1 or not kernel.segmented
@@ -170,5 +172,8 @@ def _owned_contexts(
             body = replace(
                 context, axes=(*context.axes, axis), vector=vector, parallel_only=parallel
             )
+            return [(statement.body, body)]
+        case nodes.Strip(axis, size):
+            body = replace(context, strips=(*context.strips, (axis, size)))
             return [(statement.body, body)]
     return [(block, inner) for block in owned_blocks(statement)]

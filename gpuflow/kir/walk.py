@@ -26,7 +26,7 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
     match statement:
         case nodes.Reduce():
             return (statement.body, statement.combine)
-        case nodes.For():
+        case nodes.For() | nodes.Strip():
             return (statement.body,)
         case nodes.While():
             return (statement.cond, statement.body)
@@ -37,7 +37,7 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
 
 def results_of(statement: nodes.Statement) -> tuple[Value, ...]:
     """The values that a statement defines."""
-    if isinstance(statement, nodes.Store):
+    if isinstance(statement, nodes.Store | nodes.Strip):
         return ()
     if isinstance(statement, nodes.Const | nodes.Load | nodes.Select | nodes.Cast):
         return (statement.out,)
@@ -47,7 +47,7 @@ def results_of(statement: nodes.Statement) -> tuple[Value, ...]:
 def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
     """The values that a statement uses itself, apart from the blocks that it owns."""
     match statement:
-        case nodes.Const():
+        case nodes.Const() | nodes.Strip():
             return ()
         case nodes.Load(_, _, offset, where, _):
             return tuple(value for value in (offset, where) if value is not None)
@@ -76,13 +76,25 @@ def all_uses(statement: nodes.Statement) -> set[int]:
     return numbers
 
 
+def unused_number(block: Block) -> int:
+    """A number above those of all values in a block."""
+    largest = -1
+    for statement in statements(block):
+        for value in results_of(statement):
+            largest = max(largest, value.number)
+        for owned in owned_blocks(statement):
+            for value in owned.params:
+                largest = max(largest, value.number)
+    return largest + 1
+
+
 def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
     """The stores and loops over axes among statements, and what these need."""
     used: set[int] = set()
     kept = []
     for statement in reversed(items):
         is_read = any(value.number in used for value in results_of(statement))
-        if is_read or isinstance(statement, nodes.Store | nodes.For):
+        if is_read or isinstance(statement, nodes.Store | nodes.For | nodes.Strip):
             kept.append(statement)
             used |= all_uses(statement)
     return tuple(reversed(kept))

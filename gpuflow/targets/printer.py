@@ -14,6 +14,8 @@ subclass that overrides hooks; they stand together at the end of ``KernelPrinter
     inner_loop      the head of any other loop over an axis
     reduce          a Reduce statement
     load, store     one element, at an offset in elements; those of complex numbers are their parts
+    strip           a Strip statement
+    load_local, store_local     one element of a local array, at the current point
     load_where      a load under a condition, where a target has one that needs no branch
     function        a scalar function without an operator; its expression has the exact dtype
     select, cast    an expression
@@ -41,6 +43,7 @@ from gpuflow.kir.nodes import (
     If,
     Kernel,
     Load,
+    Local,
     Mode,
     Operand,
     Reduce,
@@ -49,6 +52,7 @@ from gpuflow.kir.nodes import (
     Statement,
     Store,
     Stride,
+    Strip,
     Value,
     While,
 )
@@ -100,7 +104,7 @@ def constant(value: bool | int | float, dtype: str) -> str:
 
 
 def operands_in(block: Block) -> tuple[str, ...]:
-    """Names of the operands that a block and its nested blocks load or store, in order."""
+    """Names of what a block and its nested blocks load or store, local arrays too, in order."""
     accesses = (s for s in statements(block) if isinstance(s, Load | Store))
     return tuple(dict.fromkeys(access.operand for access in accesses))
 
@@ -158,6 +162,7 @@ class KernelPrinter:
         self.names = Names(axis.name for axis in kernel.axes)
         self.axes: dict[str, Axis] = {axis.name: axis for axis in kernel.axes}
         self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
+        self.locals: dict[str, Local] = {local.name: local for local in kernel.locals}
         self.values: dict[int, str] = {}
         self.lines: list[str] = []
         self.depth = 0
@@ -236,6 +241,7 @@ class KernelPrinter:
             Cast: self._cast,
             Reduce: self.reduce,
             For: self.loop,
+            Strip: self.strip,
             While: self._while,
             If: self._if,
         }
@@ -246,6 +252,9 @@ class KernelPrinter:
 
     def _load(self, s: Load) -> None:
         out = self.value(s.out)
+        if s.operand in self.locals:
+            self.emit(f"{out} = {self.load_local(self.locals[s.operand])}")
+            return
         operand = self.operands[s.operand]
         expression = self._element(operand, s.offset, s.part)
         if s.where is None:
@@ -291,6 +300,9 @@ class KernelPrinter:
         return expression if self.kernel.index_bits == 64 else f"np.int64({expression})"
 
     def _store(self, s: Store) -> None:
+        if s.operand in self.locals:
+            self.emit(self.store_local(self.locals[s.operand], self.value(s.value)))
+            return
         operand = self.operands[s.operand]
         place = self._within(operand, s.offset, s.part)
         line = self.store(operand, place, self.value(s.value))
@@ -369,6 +381,8 @@ class KernelPrinter:
         self.offsets = dict(saved)
         position = self.kernel.axes.index(axis)
         for name in operands_in(body):
+            if name in self.locals:
+                continue
             operand = self.operands[name]
             if position < len(operand.strides):
                 self._advance(operand, operand.strides[position], axis)
@@ -476,6 +490,18 @@ class KernelPrinter:
     def store(self, operand: Operand, offset: str, value: str) -> str:
         """The line that rounds ``value`` to the storage dtype and writes it at ``offset``."""
         return f"{self.names.operand(operand.name)}[{offset}] = {value}"
+
+    def strip(self, s: Strip) -> None:
+        """Print the loop over the pieces of an axis; inside, ``span`` is that of the piece."""
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override strip")
+
+    def load_local(self, local: Local) -> str:
+        """The expression of an element of a local array, at the current point."""
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override load_local")
+
+    def store_local(self, local: Local, value: str) -> str:
+        """The line that writes an element of a local array, at the current point."""
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override store_local")
 
     def load_where(self, operand: Operand, offset: str, where: str, dtype: str) -> str | None:
         """The same where a condition holds and 0 elsewhere, or None: in a branch."""

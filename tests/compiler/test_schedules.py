@@ -10,17 +10,24 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
-from gpuflow.compiler.schedules.schedule import Schedule, is_plain, rewritings, scheduled
+from gpuflow.compiler.schedules.schedule import (
+    Schedule,
+    is_plain,
+    rewritings,
+    rewritten,
+    scheduled,
+)
 from gpuflow.kir.interpret import interpret
 from gpuflow.kir.nodes import Mode
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.schedules import (
+    interchange,
     row_phases,
     rows_across_lanes,
     split_reductions,
     tiled_maps,
 )
-from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
 from gpuflow.targets.cuda.schedules import row_phases as gpu_row_phases
 from gpuflow.targets.cuda.schedules import splits
 from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
@@ -34,7 +41,8 @@ SMALL = {
     row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
     gpu_row_phases: {"SHORTEST_ROW": 12},
     rows_across_lanes: {"SMALLEST_TURNED": 32},
-    tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3},
+    tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
+    interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
     splits: {"SMALLEST_SPLIT": 64, "WANTED_BLOCKS": 64, "SMALLEST_PART": {"column": 4, "row": 8}},
 }  # fmt: skip
 MAPS = (
@@ -44,6 +52,7 @@ MAPS = (
 )
 REDUCTIONS = (jnp.sum, jnp.max, jnp.min, jnp.argmax, lambda x, axis: (x * x + 1).sum(axis))
 ROWS = (
+    lambda x: jnp.sqrt(x * x) - jnp.sqrt(x * x).sum(-1, keepdims=True),  # exact, and costly
     lambda x: x - x.max(-1, keepdims=True),
     lambda x: (x * 3).sum(-1, keepdims=True) * x + x.min(-1, keepdims=True),
     lambda x: jnp.where(x == x.max(-1)[..., None], x.argmin(-1)[..., None], x.sum(-1)[..., None]),
@@ -149,6 +158,28 @@ def test_rewritten_calls_mean_the_same(schedules, dtype):
     assert used == set(schedules), [s.name for s in schedules if s not in used]
 
 
+def test_printed_kernels_mean_the_same(monkeypatch):
+    """What is done to a kernel when its text is made, on kernels before and after schedules."""
+    for module, constants in SMALL.items():
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
+    rng, used = random.Random(29), set()
+    for number in range(100):
+        function, shape = random_program(rng)
+        for plan, call in kernel_calls(function, shape, np.float64):
+            memory = Memory(plan, call, np.random.default_rng(number))
+            for launch in (call, *scheduled(call, memory.allocate, CPU_SCHEDULES)):
+                kernel = launch.kernel
+                for step in CPU_REWRITES:
+                    used |= {step} if step.rewrite(kernel) is not kernel else set()
+                    kernel = step.rewrite(kernel)
+                other = memory.copy()
+                memory.run(launch)
+                other.run(launch._replace(kernel=rewritten(launch.kernel, CPU_REWRITES)))
+                compare(plan, launch, (launch,), memory, other)
+    assert used == set(CPU_REWRITES)
+
+
 def test_plain_kernels_are_never_rewritten(schedules):
     rng = random.Random(3)
     for _ in range(60):
@@ -189,5 +220,8 @@ def test_explain_shows_kernels_before_and_after():
     text = gf.jit(jnp.sum).lower(jnp.ones(1 << 17)).compile().explain("schedule")
     assert "split reductions, Cut(parts=" in text
     assert "after, 2 launches:" in text
+    text = gf.jit(lambda x: x.sum(0)).lower(x).compile().explain("schedule")
+    assert "columns in rows, when its text is made" in text
+    assert "strip i1 by 1024:" in text
     text = gf.jit(jnp.sin).lower(x).compile().explain("schedule")
     assert text.endswith(": as it is")

@@ -55,7 +55,7 @@ def scan(m: Maker, draws: Any) -> None:
     body = m.inner([*carries, *elements, *[m.types[k] for k in closed]])
     _fill(body, draws)
     outs = [body.match(t) for t in carries]
-    rows = [_late(body) for _ in range(m.pick([0, 1, 1, 2]))]
+    rows = [_late(body) for _ in range(m.pick([0, 1, 1, 2])) if body.types]
     types = [body.types[k] for k in rows]
     if any(t.size * length > 4000 for t in types):
         rows, types = [], []
@@ -191,6 +191,8 @@ def call(m: Maker, draws: Any) -> None:
     args = m.some(1, 3, lambda t: t.size <= 900)
     body = m.inner([m.types[k] for k in args])
     _fill(body, draws)
+    if not body.types:  # it has no arguments, and its loops no results
+        return
     outs = [_late(body) for _ in range(m.pick([1, 1, 2]))]
     wrappers = [w for w in WRAPPERS if not (m.options.forward and "custom_vjp" in w)]
     wrapper = m.pick(wrappers)

@@ -3,6 +3,9 @@
 A schedule is asked in three steps. ``applies`` looks at the kernel alone, and its answer is kept
 with the kernel. ``choose`` looks at one call, whose sizes and strides are known, and gives a small
 record of numbers, or None. ``rewrite`` makes the calls that do the work instead.
+
+What follows from a kernel alone, whatever its calls, is a ``KernelRewrite``. It is done when the
+kernel's text is made, so that one whose code is stored costs nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +38,29 @@ class Schedule:
     choose: Callable[[KernelCall], Hashable | None]
     rewrite: Callable[[KernelCall, Any, Allocate], tuple[KernelCall, ...]]
     is_last: bool = False
+
+
+@record(eq=False)
+class KernelRewrite:
+    """A better way to write a kernel for a target.
+
+    Attributes:
+        name: for people.
+        rewrite: the kernel with equal operands; itself where there is nothing to do.
+    """
+
+    name: str
+    rewrite: Callable[[Kernel], Kernel]
+
+
+KernelRewrites = tuple[KernelRewrite, ...]  # of a target, in the order in which they are done
+
+
+def rewritten(kernel: Kernel, rewrites: KernelRewrites) -> Kernel:
+    """The kernel that is printed."""
+    for step in rewrites:
+        kernel = step.rewrite(kernel)
+    return kernel
 
 
 class Rewriting(NamedTuple):

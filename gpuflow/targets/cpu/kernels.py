@@ -8,8 +8,9 @@ from pathlib import Path
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
-from gpuflow.kir import nodes, places, scalar, walk
-from gpuflow.kir.nodes import Kernel, Mode, remembered
+from gpuflow.compiler.schedules.schedule import rewritten
+from gpuflow.kir import nodes, places, rewrite, scalar, walk
+from gpuflow.kir.nodes import Kernel, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 from gpuflow.targets import printer
@@ -38,19 +39,13 @@ from gpuflow.targets.cpu.codegen.build import (
 from gpuflow.targets.cpu.image import elf, linker, loader
 from gpuflow.targets.cpu.printing import (
     borders,
-    columns,
     conditions,
     first_places,
     loop_printer,
-    narrow_rows,
-    rows,
-    tiles,
 )
-from gpuflow.targets.cpu.printing.columns import ColumnPrinter
-from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS, CpuPrinter
-from gpuflow.targets.cpu.printing.narrow_rows import NarrowRowPrinter
-from gpuflow.targets.cpu.printing.rows import keep_row_values
-from gpuflow.targets.cpu.printing.tiles import TilePrinter
+from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
+from gpuflow.targets.cpu.schedules import interchange, row_values
+from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES
 from gpuflow.targets.llvm import lanes, narrow_formats
 from gpuflow.targets.printer import Source
 
@@ -62,10 +57,11 @@ _EMITTERS = (
     walk,
     printer,
     loop_printer,
-    rows,
+    row_values,
+    interchange,
+    rewrite,
     borders,
     conditions,
-    columns,
     scalar_functions,
     gamma,
     elf,
@@ -78,14 +74,12 @@ _EMITTERS = (
     elements,
     narrow_floats,
     narrow_formats,
-    narrow_rows,
     first_places,
     polynomials,
     coefficients,
     processor,
     text_compiler,
     text_variables,
-    tiles,
     build,
 )
 
@@ -99,15 +93,7 @@ def print_cpu(kernel: Kernel) -> Source:
     Returns:
         The module's text; its function is ``Source.entry``.
     """
-    if kernel.kind == "column":
-        return ColumnPrinter(kernel).source()
-    if kernel.kind == tiles.KIND:
-        return TilePrinter(kernel).source()
-    kept = keep_row_values(kernel)
-    if kernel.kind == NARROW_ROWS:
-        fresh = frozenset(o.name for o in kernel.operands if o.mode is Mode.OUT)
-        return NarrowRowPrinter(kept, fresh).source()
-    return CpuPrinter(kept).source()
+    return CpuPrinter(rewritten(kernel, CPU_REWRITES)).source()
 
 
 @cached

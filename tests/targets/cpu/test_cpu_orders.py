@@ -11,31 +11,29 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.codegen.text_names import TILE
-from gpuflow.targets.cpu.printing.tiles import KIND, can_be_tiled
-from gpuflow.targets.cpu.schedules.tiled_maps import transposing_copy
+from gpuflow.targets.cpu.schedules.tiled_maps import TILE, TILED_MAPS, transposing_copy
 
 # Around a tile, around a band of them, and primes.
 SIZES = [(16, 300), (300, 16), (63, 64), (64, 65), (65, 129), (255, 257), (256, 256), (521, 67)]
 
 
 def test_which_maps_are_tiled():
-    def kind(function, *shapes):
+    def is_tiled(function, *shapes):
         (call,) = calls_of(function, *shapes)
-        return call.kernel.kind
+        return bool(call.kernel.locals)
 
-    assert kind(lambda x: x.T + 1, (300, 300)) == KIND
-    assert kind(lambda x, y: x + y.T, (300, 200), (200, 300)) == KIND
-    assert kind(lambda x: jnp.swapaxes(x, 1, 2) * 2, (5, 40, 50)) == KIND
-    assert kind(lambda x: x + 1, (300, 300)) == "map"
-    assert kind(lambda x: x.T + 1, (30, 30)) == "map"  # it is in the cache as a whole
-    assert kind(lambda x: x.T + 1, (4, 5000)) == "map"
-    assert kind(lambda x: x[:, ::2] + 1, (300, 300)) == "map"
+    assert is_tiled(lambda x: x.T + 1, (300, 300))
+    assert is_tiled(lambda x, y: x + y.T, (300, 200), (200, 300))
+    assert is_tiled(lambda x: jnp.swapaxes(x, 1, 2) * 2, (5, 40, 50))
+    assert not is_tiled(lambda x: x + 1, (300, 300))
+    assert not is_tiled(lambda x: x.T + 1, (30, 30))  # it is in the cache as a whole
+    assert not is_tiled(lambda x: x.T + 1, (4, 5000))
+    assert not is_tiled(lambda x: x[:, ::2] + 1, (300, 300))
 
 
 def test_kernels_that_cannot_be_tiled():
-    assert not can_be_tiled(call_of(lambda x: x + 1, (300, 300)).kernel)
-    assert not can_be_tiled(call_of(lambda x: x.sum(0), (300, 300)).kernel)
+    assert not TILED_MAPS.applies(call_of(lambda x: x + 1, (300, 300)).kernel)
+    assert not TILED_MAPS.applies(call_of(lambda x: x.sum(0), (300, 300)).kernel)
 
 
 @pytest.mark.parametrize("shape", SIZES)
@@ -77,7 +75,7 @@ def test_dtypes(dtype):
 
 
 def test_copies_that_tiles_are_for():
-    assert transposing_copy([(300, 1), (300, 300)], 4).kernel.kind == KIND
+    assert transposing_copy([(300, 1), (300, 300)], 4).kernel.locals
     assert transposing_copy([(5, 90000), (300, 1), (300, 300)], 8).points == 5 * 90000
     verify(transposing_copy([(300, 1), (300, 300)], 4).kernel)
     assert transposing_copy([(300, 600), (300, 2)], 4) is None  # every second element

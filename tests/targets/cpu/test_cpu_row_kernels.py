@@ -10,10 +10,8 @@ from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.cpu.kernels import print_cpu
-from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
-from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
-from gpuflow.targets.cpu.printing.rows import keep_row_values
-from gpuflow.targets.cpu.schedules.rows_across_lanes import SMALLEST_TURNED
+from gpuflow.targets.cpu.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.schedules.rows_across_lanes import ROWS_ACROSS_LANES, SMALLEST_TURNED
 from gpuflow.targets.printer import Source
 
 
@@ -92,6 +90,7 @@ def test_kernels_that_keep_nothing(function, dtype):
 
 
 def test_which_rows_are_narrow():
+    is_narrow = ROWS_ACROSS_LANES.applies
     assert is_narrow(call_of(softmax, (100, 10)).kernel)
     assert not is_narrow(call_of(softmax, (100, 17)).kernel)
     assert is_narrow(call_of(lambda x: x.max(1), (100, 10)).kernel)
@@ -106,13 +105,13 @@ def test_which_rows_are_narrow():
 
 
 def test_which_rows_are_a_few_vectors():
-    def kind(width):
+    def is_short(width):
         (call,) = calls_of(softmax, (200, width))
-        return call.kernel.kind
+        return call.kernel.axes[-1].is_short
 
-    assert [kind(n) for n in (16, 17, 127, 128)] == ["row", SHORT_ROWS, SHORT_ROWS, "row"]
+    assert [is_short(n) for n in (16, 17, 127, 128)] == [False, True, True, False]
     (call,) = calls_of(softmax, (200, 50))
-    assert "range(0, n_i1, 1)" in print_cpu(call.kernel).text
+    assert "short_range(0, n_i1)" in print_cpu(call.kernel).text
     assert "interleave.count" in str(module_of(print_cpu(call.kernel)))
 
 
@@ -124,7 +123,7 @@ def test_loops_of_a_known_length_are_left_to_the_vectorizer(function, fewest):
     What adds fewer than 8 elements is faster one after the other."""
     for width in (2, 3, 7, 8, 16):
         source = print_cpu(call_of(function, (500, width)).kernel)
-        head = f"range(0, {width}, 1)" if width >= fewest else f"range({width})"
+        head = f"short_range(0, {width})" if width >= fewest else f"range({width})"
         assert head in source.text
         assert ("unroll.disable" in str(module_of(source))) == (width >= fewest)
     source = print_cpu(call_of(function, (500, 17)).kernel)

@@ -156,11 +156,11 @@ class _Function:
             raise Unsupported(f"{name} is {value.dtype}, and something else before")
 
     def loop(self, name: str, span: ast.Call, body: Sequence[ast.stmt]) -> None:
-        if not isinstance(span.func, ast.Name) or span.func.id != "range":
+        if not isinstance(span.func, ast.Name) or span.func.id not in ("range", "short_range"):
             raise Unsupported(ast.unparse(span))
-        if len(span.args) == 3 and _number(span.args[2]) != 1:
+        if len(span.args) not in (1, 2):
             raise Unsupported(ast.unparse(span))
-        *first, last = [self.typed(argument, "int64") for argument in span.args[:2]]
+        *first, last = [self.typed(argument, "int64") for argument in span.args]
         begin = first[0].value if first else ir.Constant(_word(), 0)
         builder, function = self.builder, self.builder.function
         before = builder.block
@@ -182,7 +182,7 @@ class _Function:
         following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
-        if len(span.args) == 3:
+        if span.func.id == "short_range":
             is_known = isinstance(last.value, ir.Constant)
             back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, is_known))
         elif is_long and cpu_target().has_masks:
@@ -324,8 +324,8 @@ class _Function:
 def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> ir.MDValue:
     """The mark of a loop that is too short to work on several vectors at once.
 
-    The text writes the step of such a loop's range: 1. A loop whose length is known is not unrolled
-    either: LLVM would write out all of its turns before it looks for vectors in loops.
+    A loop whose length is known is not unrolled either: LLVM would write out all of its turns
+    before it looks for vectors in loops.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
     return _mark(module, hints + ([["llvm.loop.unroll.disable"]] if is_known else []))

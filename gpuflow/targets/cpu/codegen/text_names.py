@@ -11,8 +11,7 @@ dtypes, storages are storage dtypes):
     unorder_<fn>_<dtype>(k)      the float of such an integer
     use_wide_registers()         a mark for the whole function
     word_pointer(words, k)       word k of an argument block, or word_<storage>
-    column_<dtype>()             COLUMN_BLOCK accumulators on the stack
-    tile_<dtype>()               TILE * TILE elements on the stack
+    local_<dtype>(n)             n elements on the stack; n is a number
     load_<dtype>(p, i), store_<dtype>(p, i, x)
     reader(storage, scope, scopes), writer(storage, scope, scopes)
     guarded_reader(storage, scope, scopes)
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-COLUMN_BLOCK = 1024
-TILE = 64
 POINTER = "pointer"
 
 Emit = Callable[..., Any]
@@ -83,10 +80,8 @@ def named(name: str) -> Named | None:
         return _reader(last, None)
     if start == "store" and last in COMPUTE_DTYPES:
         return _writer(last, None)
-    if start == "column" and last in COMPUTE_DTYPES:
-        return _on_stack(last, COLUMN_BLOCK)
-    if start == "tile" and last in COMPUTE_DTYPES:
-        return _on_stack(last, TILE * TILE)
+    if start == "local" and last in COMPUTE_DTYPES:
+        return _on_stack(last)
     if start == "select" and last in COMPUTE_DTYPES:
         return _select(last)
     if start.startswith("cast_"):
@@ -205,15 +200,15 @@ def _word(storage: str) -> Named:
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
 
 
-def _on_stack(dtype: str, count: int) -> Named:
-    def emit(builder: ir.IRBuilder) -> Instruction:
-        kind = ir.ArrayType(stored_type(dtype), count)
+def _on_stack(dtype: str) -> Named:
+    def emit(builder: ir.IRBuilder, count: ir.Constant) -> Instruction:
+        kind = ir.ArrayType(stored_type(dtype), count.constant)
         with builder.goto_entry_block():
             place: Instruction = builder.alloca(kind)
             place.align = 64
         return builder.bitcast(place, ir.IntType(8).as_pointer())
 
-    return Named((), (POINTER,), emit)
+    return Named(("int64",), (POINTER,), emit)
 
 
 def _reader(storage: str, scopes: Scopes) -> Named:

@@ -29,7 +29,7 @@ from gpuflow.targets.cpu.providers.convolutions import (
 from gpuflow.targets.cpu.providers.decompositions import is_native_lu, lu_bytes
 from gpuflow.targets.cpu.providers.kernel_steps import launches_of
 from gpuflow.targets.cpu.providers.products import ProductCall, product_call
-from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
 
 if TYPE_CHECKING:
     from concurrent import futures
@@ -60,6 +60,7 @@ class NativeServices:
     atomic_sums = False
     excess_precision = False  # each 16-bit result is rounded
     schedules = CPU_SCHEDULES
+    rewrites = CPU_REWRITES
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)

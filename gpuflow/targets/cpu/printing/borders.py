@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
-from gpuflow.kir.walk import owned_blocks, results_of, statements
+from gpuflow.kir.walk import owned_blocks, statements, unused_number
 from gpuflow.targets.cpu.printing.conditions import (
     Below,
     Facts,
@@ -236,17 +236,7 @@ def _without_branches(facts: Facts, block: Block) -> Block:
     """
     if not any(isinstance(s, nodes.If) for s in statements(block)):
         return block
-    return _Flattener(1 + _last_number(facts.printer.kernel.body)).block(block, None)
-
-
-def _last_number(block: Block) -> int:
-    """The largest number of a value in a block."""
-    numbers = [-1]
-    for statement in statements(block):
-        numbers += [value.number for value in results_of(statement)]
-        for owned in owned_blocks(statement):
-            numbers += [value.number for value in owned.params]
-    return max(numbers)
+    return _Flattener(unused_number(facts.printer.kernel.body)).block(block, None)
 
 
 class _Flattener:

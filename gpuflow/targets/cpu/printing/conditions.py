@@ -96,7 +96,7 @@ class Facts:
         self._note_block(body, can_move=True)
 
     def _mode(self, statement: Statement) -> Mode | None:
-        if not isinstance(statement, nodes.Load):
+        if not isinstance(statement, nodes.Load) or statement.operand in self.printer.locals:
             return None
         return self.printer.operands[statement.operand].mode
 
@@ -127,6 +127,8 @@ class Facts:
         ):
             return False
         if isinstance(statement, nodes.Load):
+            if statement.operand in self.printer.locals:
+                return False
             operand = self.printer.operands[statement.operand]
             varies = any(
                 operand.strides[place : place + 1] not in ((), (Stride.ZERO,))
@@ -141,7 +143,7 @@ class Facts:
         match statement:
             case nodes.Const(_, value):
                 return Sum(0, "", (), int(value))
-            case nodes.Load(_, name, None, None, None):
+            case nodes.Load(_, name, None, None, None) if name in self.printer.operands:
                 return self._loaded(self.printer.operands[name])
             case nodes.Apply(_, ("add" | "sub") as fn, (a, b)):
                 left, right = self.sums.get(a.number), self.sums.get(b.number)

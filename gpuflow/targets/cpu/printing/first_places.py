@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 from gpuflow.kir.nodes import Block, Cast, Kernel, Load, Mode, Reduce, Statement, Stride, Value
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import results_of
-from gpuflow.targets.cpu.codegen.text_names import TILE
 
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 BLOCK_BITS = 12
-assert 1 << BLOCK_BITS <= TILE * TILE  # a block's keys are a tile on the stack
 
 
 def can_search(kernel: Kernel, s: Reduce) -> bool:
@@ -64,7 +62,7 @@ def search(printer: CpuPrinter, s: Reduce) -> None:
     outs = [printer.value(out) for out in s.outs]
     keys = f"{outs[0]}_keys"
     printer.assign(outs, [printer.value(v) for v in s.init])
-    printer.emit(f"{keys} = tile_{s.outs[0].dtype}()")
+    printer.emit(f"{keys} = local_{s.outs[0].dtype}({1 << BLOCK_BITS})")
     with printer.block_loop(axis, printer.span(axis), BLOCK_BITS) as span:
         _search_block(printer, s, keys, span)
 
@@ -75,7 +73,7 @@ def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: str) -> None:
     top, offset, here = f"{best}_top", f"{best}_found", f"{best}_here"
     first = f"{axis.name}_start"
     printer.emit(f"{top} = {printer.value(s.init[0])}")
-    with printer.indented(printer.span_loop(axis.name, span)), printer.at_point(axis, s.body):
+    with printer.indented(printer.span_loop(axis, axis.name, span)), printer.at_point(axis, s.body):
         printer.block(s.body)
         key = printer.value(s.body.results[0])
         printer.emit(f"store_{dtype}({keys}, {axis.name} - {first}, {key})")
@@ -86,7 +84,7 @@ def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: str) -> None:
         printer.emit(f"{offset} = np.int32({1 << BLOCK_BITS})")
         # The loop counts from 0: then its 32-bit numbers follow from each other.
         count = f"min_int64({printer.names.extent(axis)} - {first}, {1 << BLOCK_BITS})"
-        with printer.indented(printer.span_loop(here, f"0, {count}")):
+        with printer.indented(printer.span_loop(axis, here, f"0, {count}")):
             is_it = f"load_{dtype}({keys}, {here}) == {top}"
             chosen = f"select_int32({is_it}, cast_int64_int32({here}), np.int32({1 << BLOCK_BITS}))"
             printer.emit(f"{offset} = min_int32({offset}, {chosen})")

@@ -6,7 +6,7 @@ that ``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLE
 Float sums over long axes are added in blocks by an addition that LLVM may reorder into vector
 lanes; the sums of the blocks are added in float64, in order. A block is short where there will be
 no lanes: its rounding errors add up over all of its points. Everything else is IEEE with
-contraction. Column kernels are printed by ``columns``.
+contraction.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 from gpuflow.kir.nodes import (
     Apply,
@@ -24,11 +25,13 @@ from gpuflow.kir.nodes import (
     If,
     Kernel,
     Load,
+    Local,
     Mode,
     Operand,
     Reduce,
     Store,
     Stride,
+    Strip,
     Value,
     While,
     arguments,
@@ -40,8 +43,6 @@ from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
 SERIAL_BLOCK_BITS = 7  # of a loop without lanes
-NARROW_ROWS = "narrow_row"  # the kind of a row kernel whose rows are turned, see NarrowRowPrinter
-SHORT_ROWS = "short_row"  # the kind of a row kernel whose rows are a few vectors long
 
 # The smallest exact extent of which a loop is vectorized as such; shorter ones are written out. A
 # reduction of a few elements costs more in a vector than one after the other.
@@ -92,6 +93,8 @@ class CpuPrinter(KernelPrinter):
         self._scope_count = 1 + len(written)
         self._guarded = _conditional_loads(kernel.body)
         self._borders = itertools.count()
+        # Of the axes that are cut: where the piece begins and ends, innermost last.
+        self._pieces: dict[str, list[tuple[str, str]]] = {}
         self.counts_from_zero = True  # along short rows
 
     def module_lines(self) -> list[str]:
@@ -137,11 +140,14 @@ class CpuPrinter(KernelPrinter):
 
     def entry(self) -> None:
         self.emit("use_wide_registers()")
+        self.unpack()
+        for local in self.kernel.locals:
+            size = prod(size for _, size in local.axes)
+            self.emit(f"{local.name} = local_{local.dtype}({size})")
         counters = borders.short_counters(self.kernel)
         if not counters:
-            super().entry()
+            self.block(self.kernel.body)
             return
-        self.unpack()
         bases = {name: self.offsets[name] for name in counters}
         with self.indented(f"if {' & '.join(f'({base} == 0)' for base in bases.values())}:"):
             self.offsets.update(dict.fromkeys(bases, "0"))
@@ -152,7 +158,9 @@ class CpuPrinter(KernelPrinter):
             self.block(self.kernel.body)
 
     def span(self, axis: Axis) -> tuple[str, str]:
-        """The first point of an axis that this call runs, and the end."""
+        """The first point of an axis that a loop runs here, and the end."""
+        if self._pieces.get(axis.name):
+            return self._pieces[axis.name][-1]
         if axis.name != self.split_axis:
             return "0", self.names.extent(axis)
         return "lo", "hi"
@@ -166,7 +174,7 @@ class CpuPrinter(KernelPrinter):
     def _head(self, axis: Axis, span: tuple[str, str]) -> str:
         """The head of a loop over a range of an axis."""
         if self._is_short(axis):
-            return f"for {axis.name} in range({', '.join(span)}, 1):"
+            return f"for {axis.name} in short_range({', '.join(span)}):"
         return f"for {axis.name} in range({span[1] if span[0] == '0' else ', '.join(span)}):"
 
     def loop(self, s: For) -> None:
@@ -175,6 +183,41 @@ class CpuPrinter(KernelPrinter):
             return
         axis = self.axes[s.axis]
         self._over_pieces(axis, self.span(axis), s.body, lambda: None)
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the text stands in a Strip, where loops are in an order of their own."""
+        return any(self._pieces.values())
+
+    def strip(self, s: Strip) -> None:
+        axis = self.axes[s.axis]
+        outer = self._pieces.setdefault(s.axis, [])
+        (first, last), bits = self.span(axis), s.size.bit_length() - 1
+        name = f"{s.axis}_{len(outer)}" if outer else s.axis
+        start, end = piece = f"{name}_start", f"{name}_end"
+        count = last if first == "0" else f"{last} - {first}"
+        with self.indented(f"for {name}_block in range(({count} + {s.size - 1}) >> {bits}):"):
+            offset = f"{name}_block << {bits}"
+            self.emit(f"{start} = {offset if first == '0' else f'{first} + ({offset})'}")
+            self.emit(f"{end} = min_int64({start} + {s.size}, {last})")
+            outer.append(piece)
+            self.block(s.body)
+            outer.pop()
+
+    def load_local(self, local: Local) -> str:
+        return f"load_{local.dtype}({local.name}, {self._local_index(local)})"
+
+    def store_local(self, local: Local, value: str) -> str:
+        return f"store_{local.dtype}({local.name}, {self._local_index(local)}, {value})"
+
+    def _local_index(self, local: Local) -> str:
+        """The place of the current point, in elements."""
+        terms, pitch, cut = [], 1, local.cut_axes(self.kernel)
+        for axis, size in reversed(local.axes):
+            index = f"({axis} - {self._pieces[axis][-1][0]})" if axis in cut else axis
+            terms.insert(0, index if pitch == 1 else f"{index} * {pitch}")
+            pitch *= size
+        return " + ".join(terms)
 
     def _over_pieces(
         self, axis: Axis, span: tuple[str, str], body: Block, after: Callable[[], None]
@@ -205,17 +248,14 @@ class CpuPrinter(KernelPrinter):
 
     def _is_short(self, axis: Axis) -> bool:
         """Whether a loop over an axis takes one vector at a time."""
-        if axis is not self.kernel.axes[-1]:
-            return False
-        if axis.exact is None:
-            return self.kernel.kind == SHORT_ROWS
+        if axis is not self.kernel.axes[-1] or axis.exact is None or self._is_cut:
+            return axis.is_short
         fewest = _SHORTEST_VECTORS.get(self.kernel.kind)
         return fewest is not None and axis.exact >= fewest
 
-    def span_loop(self, name: str, span: str) -> str:
-        """The head of a loop over a part of the innermost axis; ``span`` is "first, last"."""
-        step = ", 1" if self.kernel.kind == SHORT_ROWS else ""
-        return f"for {name} in range({span}{step}):"
+    def span_loop(self, axis: Axis, name: str, span: str) -> str:
+        """The head of a loop over a part of an axis; ``span`` is "first, last"."""
+        return f"for {name} in {'short_range' if axis.is_short else 'range'}({span}):"
 
     def reduce(self, s: Reduce) -> None:
         functions = combine_functions(s)
@@ -295,8 +335,7 @@ class CpuPrinter(KernelPrinter):
                 self._blocks(s, axes[1:], open_block, close_block, accumulate)
             return
         bits = SUM_BLOCK_BITS if self._takes_lanes(axis, s.body) else SERIAL_BLOCK_BITS
-        is_short = self.kernel.kind == SHORT_ROWS
-        if is_short or (axis.exact is not None and axis.exact <= 1 << bits):
+        if axis.is_short or (axis.exact is not None and axis.exact <= 1 << bits):
             open_block()
             self._over_pieces(axis, self.span(axis), s.body, accumulate)
             close_block()

@@ -1,10 +1,12 @@
-"""The schedules of the CPU, in the order in which they are tried."""
+"""The schedules of the CPU, in the order in which they are tried, and what texts are made of."""
 
 from __future__ import annotations
 
 from gpuflow.targets.cpu.schedules.full_memory_order import FULL_MEMORY_ORDER
+from gpuflow.targets.cpu.schedules.interchange import COLUMNS_IN_ROWS
 from gpuflow.targets.cpu.schedules.memory_order import MEMORY_ORDER
 from gpuflow.targets.cpu.schedules.row_phases import ROW_PHASES
+from gpuflow.targets.cpu.schedules.row_values import ROW_VALUES
 from gpuflow.targets.cpu.schedules.rows_across_lanes import ROWS_ACROSS_LANES
 from gpuflow.targets.cpu.schedules.short_rows import SHORT_ROW_LOOPS
 from gpuflow.targets.cpu.schedules.split_reductions import SPLIT_REDUCTIONS
@@ -20,3 +22,5 @@ CPU_SCHEDULES = (
     ROWS_ACROSS_LANES,
     TILED_MAPS,
 )
+
+CPU_REWRITES = (ROW_VALUES, COLUMNS_IN_ROWS)

@@ -26,7 +26,7 @@ from gpuflow.kir.nodes import (
     arguments,
     remembered,
 )
-from gpuflow.targets.cpu.printing.rows import keep_row_values
+from gpuflow.targets.cpu.schedules.row_values import keep_row_values
 
 # Two rows of so many elements; more only of those that no cache holds from one phase to the next.
 SHORTEST_ROW = 1 << 16

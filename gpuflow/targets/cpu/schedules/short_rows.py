@@ -9,11 +9,12 @@ fewer elements than that passes only the last ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.nodes import Kernel, Role, of_kind
-from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
+from gpuflow.kir.nodes import Kernel, Role, remembered
 
 LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
 
@@ -31,7 +32,13 @@ def _choose(call: KernelCall) -> bool | None:
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=of_kind(call.kernel, SHORT_ROWS)),)
+    return (call._replace(kernel=remembered(call.kernel, _shortened)),)
+
+
+def _shortened(kernel: Kernel) -> Kernel:
+    """The kernel with a mark at the axis along its rows."""
+    *outer, last = kernel.axes
+    return replace(kernel, axes=(*outer, replace(last, is_short=True)))
 
 
 SHORT_ROW_LOOPS = Schedule("short rows", _applies, _choose, _rewrite)

@@ -6,6 +6,7 @@ from functools import cache
 
 from gpuflow.base.config import config
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
+from gpuflow.compiler.schedules.schedule import KernelRewrites
 from gpuflow.compiler.target import PlainTarget
 from gpuflow.core.lowering import Convolution
 from gpuflow.targets.cuda.dnn.calls import Convolutions
@@ -26,6 +27,7 @@ class GpuTarget(PlainTarget):
 
     on_gpu = True
     schedules = CUDA_SCHEDULES
+    rewrites: KernelRewrites = ()
 
     def __init__(
         self, atomic_sums: bool = False, excess_precision: bool = False,

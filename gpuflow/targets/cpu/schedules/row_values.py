@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpuflow.compiler.schedules.schedule import KernelRewrite
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -30,7 +31,6 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.kir.walk import all_uses, results_of, statements
-from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS, SHORT_ROWS
 
 
 def keep_row_values(kernel: Kernel) -> Kernel:
@@ -43,7 +43,7 @@ def keep_row_values(kernel: Kernel) -> Kernel:
         The same kernel where there is nothing to keep. Operands keep their places; one that is
         written may be read as well.
     """
-    if kernel.kind not in ("row", NARROW_ROWS, SHORT_ROWS):
+    if kernel.kind != "row":
         return kernel
     parallel = {axis.name for axis in kernel.axes if axis.role is Role.PARALLEL}
     rewritten = _in_nest(kernel, kernel.body, parallel)
@@ -54,6 +54,9 @@ def keep_row_values(kernel: Kernel) -> Kernel:
         replace(o, mode=Mode.INOUT) if o.name == operand else o for o in kernel.operands
     )
     return replace(kernel, body=body, operands=operands)
+
+
+ROW_VALUES = KernelRewrite("row values kept", keep_row_values)
 
 
 def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, str] | None:

@@ -1,0 +1,60 @@
+"""Copies of statements with other values and operands, which rewrites of kernels are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Statement, Value
+from gpuflow.kir.walk import owned_blocks, results_of, statements
+
+
+def defined(items: Iterable[Statement]) -> set[Value]:
+    """All values that statements and their blocks define."""
+    values: set[Value] = set()
+    for statement in statements(Block(body=tuple(items))):
+        values.update(results_of(statement))
+        for owned in owned_blocks(statement):
+            values.update(owned.params)
+    return values
+
+
+def renamed(block: Block, values: Mapping[Value, Value], operands: Mapping[str, str]) -> Block:
+    """A block with values and operands replaced, where they are defined and where they are used.
+
+    Args:
+        block: any block.
+        values: by those that they replace.
+        operands: names, of local arrays too, by those that they replace in loads and stores.
+    """
+
+    def value(old: Value) -> Value:
+        return values.get(old, old)
+
+    def accessed(name: str) -> str:
+        return operands.get(name, name)
+
+    return _changed(block, value, accessed)
+
+
+def _changed(
+    block: Block, value: Callable[[Value], Value], accessed: Callable[[str], str]
+) -> Block:
+    def changed(field: Any) -> Any:
+        if isinstance(field, Value):
+            return value(field)
+        if isinstance(field, Block):
+            return _changed(field, value, accessed)
+        if isinstance(field, tuple) and field and isinstance(field[0], Value):
+            return tuple(map(value, field))
+        return field
+
+    body = []
+    for statement in block.body:
+        parts = {f.name: changed(getattr(statement, f.name)) for f in fields(statement)}
+        if isinstance(statement, nodes.Load | nodes.Store):
+            parts["operand"] = accessed(statement.operand)
+        body.append(type(statement)(**parts))
+    return Block(tuple(map(value, block.params)), tuple(body), tuple(map(value, block.results)))

@@ -1,0 +1,399 @@
+"""Loops over columns inside of the loops over rows that they hold, in strips of columns.
+
+KernelIR writes a reduction over outer axes as a loop over columns that holds a reduction over rows.
+Run like that, every step would jump a row. Here the columns go in strips, with one running value
+for each column in a local array, and the rows outside:
+
+    for j:                          strip j by 1024:
+        %1 = reduce i { load x }        for j: running[j] = init
+        store o f(%1)                   for i:                  <- streams along memory
+                                            for j: running[j] = combine(running[j], x[i, j])
+                                        for j: store o f(running[j])
+
+The body of the column loop is cut into parts: each Reduce and each loop over rows is one, and what
+stands between them is one. A value that a later part needs is kept in a local array as well.
+
+Float sums are added in blocks of rows, whose sums are added in float64. Maxima and minima of floats
+run as integers that grow with the floats, nan at the far end: one instruction for each element
+where floats take six that wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuflow.base.records import record
+from gpuflow.compiler.schedules.schedule import KernelRewrite
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    For,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Strip,
+    Value,
+)
+from gpuflow.kir.rewrite import defined, renamed
+from gpuflow.kir.walk import owned_blocks, results_of, statements, unused_number, uses_of
+from gpuflow.targets.printer import FLOATS, combine_functions
+
+COLUMN_BLOCK = 1024  # columns at a time
+
+# Rows between two additions to the float64 totals: fewer than along a row, as a column is added in
+# order and not in vector lanes.
+ROW_BLOCK = 64
+
+# Of a float in an integer of its width: the integer, its bits, and those of the mantissa.
+_ORDERED = {"float32": ("int32", 32, 23), "float64": ("int64", 64, 52)}
+
+
+def columns_in_rows(kernel: Kernel) -> Kernel:
+    """A column kernel with the loops over its columns inside of those over its rows.
+
+    Args:
+        kernel: any kernel; one that is no column kernel stays as it is.
+    """
+    if kernel.kind != "column":
+        return kernel
+    interchange = Interchange(kernel, COLUMN_BLOCK)
+    body = interchange.outside(kernel.body)
+    return replace(kernel, body=body, locals=(*kernel.locals, *interchange.locals))
+
+
+COLUMNS_IN_ROWS = KernelRewrite("columns in rows", columns_in_rows)
+
+
+@record
+class Part:
+    """Statements of the column loop that share one loop over the columns of a strip."""
+
+    statements: tuple[Statement, ...]
+    crosses_rows: bool
+
+
+def split_parts(body: Block) -> tuple[Part, ...]:
+    """Cut the body of a column loop into parts."""
+    parts: list[Part] = []
+    straight: list[Statement] = []
+    for statement in body.body:
+        if not _crosses_rows(statement):
+            straight.append(statement)
+            continue
+        if straight:
+            parts.append(Part(tuple(straight), False))
+            straight = []
+        parts.append(Part((statement,), True))
+    if straight:
+        parts.append(Part(tuple(straight), False))
+    return tuple(parts)
+
+
+def _crosses_rows(statement: Statement) -> bool:
+    return bool(_axes_of(statement))
+
+
+def _axes_of(statement: Statement) -> tuple[str, ...]:
+    if isinstance(statement, Reduce):
+        return statement.axes
+    if isinstance(statement, For) and statement.axis is not None:
+        return (statement.axis,)
+    return ()
+
+
+def _needed(items: Sequence[Statement], results: Iterable[Value] = ()) -> set[Value]:
+    """All values that statements, their blocks and ``results`` take from outside."""
+    taken = set(results)
+    for statement in statements(Block(body=tuple(items))):
+        taken.update(uses_of(statement))
+        for owned in owned_blocks(statement):
+            taken.update(owned.results)
+    return taken - defined(items)
+
+
+class Interchange:
+    """Rewrites loops over columns.
+
+    Args:
+        kernel: that they stand in.
+        size: columns of a strip.
+
+    Attributes:
+        locals: the arrays that the rewritten loops use.
+    """
+
+    def __init__(self, kernel: Kernel, size: int) -> None:
+        self.kernel, self.size = kernel, size
+        self.locals: list[Local] = []
+        self._order = {axis.name: place for place, axis in enumerate(kernel.axes)}
+        self._roles = {axis.name: axis.role for axis in kernel.axes}
+        self._exact = {axis.name: axis.exact for axis in kernel.axes}
+        self._scalars = {o.name for o in kernel.operands if o.mode is Mode.SCALAR}
+        self._free = unused_number(kernel.body)
+        # Of the loop that is rewritten: its axis; values in arrays; and constants and scalars,
+        # which every loop that uses them writes again.
+        self.axis = ""
+        self.arrays: dict[Value, Local] = {}
+        self.constants: dict[Value, Const | Load] = {}
+
+    def outside(self, block: Block) -> Block:
+        """The body of a column kernel, rewritten."""
+        body: list[Statement] = []
+        for statement in block.body:
+            if isinstance(statement, For) and statement.axis is not None:
+                if self._can_interchange(statement.axis, statement.body):
+                    statement = Strip(
+                        statement.axis, self.size, self.inside(statement.axis, statement.body)
+                    )
+                else:
+                    statement = replace(statement, body=self.outside(statement.body))
+            body.append(statement)
+        return replace(block, body=tuple(body))
+
+    def inside(self, axis: str, body: Block) -> Block:
+        """What a strip of columns does that a loop over columns did.
+
+        Args:
+            axis: of the columns.
+            body: of the loop; its loops over rows hold no other loops over axes.
+        """
+        self.axis, self.arrays, self.constants = axis, {}, {}
+        parts = split_parts(body)
+        self._find_arrays(parts)
+        return Block(body=tuple([s for part in parts for s in self._part(part)]))
+
+    def _can_interchange(self, axis: str, body: Block) -> bool:
+        """Whether a loop over columns holds only loops over outer axes, and none in another."""
+        inner = [_axes_of(item) for item in statements(body) if _crosses_rows(item)]
+        direct = [item for item in body.body if _crosses_rows(item)]
+        names = [name for axes in inner for name in axes]
+        is_outer = all(
+            self._order[name] < self._order[axis] and self._roles[name] is not Role.PARALLEL
+            for name in names
+        )
+        is_parallel = self._roles[axis] in (Role.PARALLEL, Role.VECTOR)
+        return is_parallel and is_outer and 0 < len(direct) == len(inner)
+
+    def _find_arrays(self, parts: Sequence[Part]) -> None:
+        """Results of reductions and what a later part uses are kept."""
+        for place, part in enumerate(parts):
+            later = {v for other in parts[place + 1 :] for v in _needed(other.statements)}
+            for statement in part.statements:
+                if isinstance(statement, Const) or (
+                    isinstance(statement, Load) and statement.operand in self._scalars
+                ):
+                    self.constants[statement.out] = statement
+                    continue
+                for value in results_of(statement):
+                    if part.crosses_rows or value in later:
+                        self.arrays[value] = self._array(value, "column", value.dtype)
+
+    def _array(self, value: Value, what: str, dtype: str) -> Local:
+        local = Local(f"t{value.number}_{what}", dtype, ((self.axis, self.size),))
+        self.locals.append(local)
+        return local
+
+    def fresh(self, dtype: str) -> Value:
+        """A new value."""
+        self._free += 1
+        return Value(self._free - 1, dtype)
+
+    def _part(self, part: Part) -> list[Statement]:
+        statement = part.statements[0]
+        if isinstance(statement, Reduce):
+            return self._reduce_rows(statement)
+        if isinstance(statement, For) and part.crosses_rows:
+            return [For(statement.axis, Block(body=(self._columns(statement.body.body),)))]
+        kept = [v for s in part.statements for v in results_of(s) if v in self.arrays]
+        stores = any(isinstance(s, Store) for s in statements(Block(body=part.statements)))
+        return [self._columns(part.statements, kept)] if kept or stores else []
+
+    # Loops over the columns of a strip
+
+    def _columns(self, items: Sequence[Statement], kept: Sequence[Value] = ()) -> For:
+        """Statements in a loop over columns; ``kept`` values go to their arrays."""
+        column = _Column(self, items, kept)
+        column.store([(self.arrays[value], column.value(value)) for value in kept])
+        return column.loop()
+
+    def _reduce_rows(self, s: Reduce) -> list[Statement]:
+        """Rows outside, columns inside; float sums in blocks of rows with float64 totals."""
+        functions = combine_functions(s) or ("",) * len(s.outs)
+        pairs = list(zip(functions, s.outs, strict=True))
+        totals = {
+            out: self._array(out, "total", "float64")
+            for fn, out in pairs
+            if fn == "add" and out.dtype in FLOATS
+        }
+        keys = {
+            out: (fn, self._array(out, "key", _ORDERED[out.dtype][0]))
+            for fn, out in pairs
+            if fn in ("max", "min") and out.dtype in _ORDERED
+        }
+        first = _Column(self, (), s.init)
+        for out, init in zip(s.outs, s.init, strict=True):
+            value = first.value(init)
+            if out in keys:
+                fn, array = keys[out]
+                first.store([(array, first.key(value, fn))])
+                continue
+            first.store([(self.arrays[out], value)])
+            if out in totals:
+                first.store([(totals[out], first.cast(value, "float64"))])
+        rows = self._rows(s, functions, totals, keys)
+        if not totals and not keys:
+            return [first.loop(), *rows]
+        last = _Column(self, ())
+        for out, array in totals.items():
+            last.store([(self.arrays[out], last.cast(last.load(array), out.dtype))])
+        for out, (fn, array) in keys.items():
+            last.store([(self.arrays[out], last.unkeyed(last.load(array), fn, out.dtype))])
+        return [first.loop(), *rows, last.loop()]
+
+    def _rows(
+        self, s: Reduce, functions: Sequence[str], totals: dict[Value, Local],
+        keys: dict[Value, tuple[str, Local]],
+    ) -> tuple[Statement, ...]:  # fmt: skip
+        """Loops over rows, the last axis in blocks where there are totals."""
+        *outer, last = s.axes
+        rows = For(last, Block(body=(self._row(s, functions, keys),)))
+        every: tuple[Statement, ...] = (rows,)
+        if totals:
+            begin, end = _Column(self, ()), _Column(self, ())
+            for out, total in totals.items():
+                begin.store([(self.arrays[out], begin.constant(0.0, out.dtype))])
+                part = end.cast(end.load(self.arrays[out]), "float64")
+                end.store([(total, end.apply("add", end.load(total), part))])
+            block = begin.loop(), rows, end.loop()
+            exact = self._exact[last]
+            is_one = exact is not None and exact <= ROW_BLOCK
+            every = block if is_one else (Strip(last, ROW_BLOCK, Block(body=block)),)
+        for axis in reversed(outer):
+            every = (For(axis, Block(body=every)),)
+        return every
+
+    def _row(
+        self, s: Reduce, functions: Sequence[str], keys: dict[Value, tuple[str, Local]]
+    ) -> For:
+        """Combine the elements of one row with what is running."""
+        arrays = [keys[out][1] if out in keys else self.arrays[out] for out in s.outs]
+        row = _Column(self, s.body.body, s.body.results)
+        running = [row.load(array) for array in arrays]
+        row.body()
+        elements = [row.value(value) for value in s.body.results]
+        if combine_functions(s) is None:
+            combined = row.combined(s.combine, (*running, *elements))
+        else:
+            combined = []
+            for out, fn, old, new in zip(s.outs, functions, running, elements, strict=True):
+                element = row.key(new, fn) if out in keys else new
+                combined.append(row.apply(fn, old, element))
+        row.store(list(zip(arrays, combined, strict=True)))
+        return row.loop()
+
+
+class _Column:
+    """One loop over the columns of a strip, statement by statement; its values are new ones.
+
+    Args:
+        interchange: that it belongs to.
+        items: statements that it will hold, which ``body`` adds, as does asking for a value.
+        results: further values that it uses.
+    """
+
+    def __init__(
+        self, interchange: Interchange, items: Sequence[Statement], results: Iterable[Value] = ()
+    ) -> None:
+        self._of = interchange
+        self._items: Sequence[Statement] | None = items
+        self._statements: list[Statement] = []
+        self._values: dict[Value, Value] = {}
+        for value in sorted(_needed(items, results), key=lambda v: v.number):
+            constant = interchange.constants.get(value)
+            if constant is not None:
+                self._values[value] = self._add(replace(constant, out=self._new(value.dtype)))
+            elif value in interchange.arrays:
+                self._values[value] = self.load(interchange.arrays[value])
+
+    def loop(self) -> For:
+        """The finished loop."""
+        self.body()
+        return For(self._of.axis, Block(body=tuple(self._statements)))
+
+    def body(self) -> None:
+        """Add the statements that it holds, once."""
+        if self._items is None:
+            return
+        items, self._items = self._items, None
+        numbered = sorted(defined(items), key=lambda value: value.number)
+        self._values.update({value: self._new(value.dtype) for value in numbered})
+        self._statements += renamed(Block(body=tuple(items)), self._values, {}).body
+
+    def value(self, value: Value) -> Value:
+        """What stands for a value here."""
+        self.body()
+        return self._values.get(value, value)
+
+    def combined(self, combine: Block, values: Sequence[Value]) -> list[Value]:
+        """The results of a combine block on values."""
+        names = dict(zip(combine.params, values, strict=True))
+        numbered = sorted(defined(combine.body), key=lambda value: value.number)
+        names.update({value: self._new(value.dtype) for value in numbered})
+        block = renamed(combine, names, {})
+        self._statements += block.body
+        return list(block.results)
+
+    def load(self, local: Local) -> Value:
+        return self._add(Load(self._new(local.dtype), local.name))
+
+    def store(self, pairs: Sequence[tuple[Local, Value]]) -> None:
+        self._statements += [Store(local.name, value) for local, value in pairs]
+
+    def constant(self, value: int | float, dtype: str) -> Value:
+        return self._add(Const(self._new(dtype), value))
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        return value if value.dtype == dtype else self._add(Cast(self._new(dtype), value))
+
+    def apply(self, fn: str, *arguments: Value, dtype: str = "") -> Value:
+        out = self._new(dtype or arguments[0].dtype)
+        self._statements.append(Apply((out,), fn, arguments))
+        return out
+
+    def key(self, value: Value, fn: str) -> Value:
+        """The float's bits as an integer that grows with it, turned until nan is at the far end."""
+        dtype, _, mantissa = _ORDERED[value.dtype]
+        bits = self.apply(f"bitcast_{dtype}", value, dtype=dtype)
+        return self.apply("add", self._flipped(bits), self._turn(dtype, mantissa, fn))
+
+    def unkeyed(self, key: Value, fn: str, dtype: str) -> Value:
+        """The float of such an integer."""
+        bits = self.apply("sub", key, self._turn(key.dtype, _ORDERED[dtype][2], fn))
+        return self.apply(f"bitcast_{dtype}", self._flipped(bits), dtype=dtype)
+
+    def _turn(self, dtype: str, mantissa: int, fn: str) -> Value:
+        # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
+        turn = (1 << mantissa) - 1
+        return self.constant(-turn if fn == "max" else turn, dtype)
+
+    def _flipped(self, bits: Value) -> Value:
+        """Reverse the order of negative floats; the inverse of itself."""
+        width = int(bits.dtype.removeprefix("int"))
+        sign = self.apply("shift_right_arithmetic", bits, self.constant(width - 1, bits.dtype))
+        magnitude = self.constant((1 << (width - 1)) - 1, bits.dtype)
+        return self.apply("xor", bits, self.apply("and", sign, magnitude))
+
+    def _new(self, dtype: str) -> Value:
+        return self._of.fresh(dtype)
+
+    def _add(self, statement: Const | Load | Cast) -> Value:
+        self._statements.append(statement)
+        return statement.out
