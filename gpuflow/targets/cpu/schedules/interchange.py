@@ -24,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuflow.base.records import record
-from gpuflow.compiler.schedules.schedule import KernelRewrite
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -67,9 +66,6 @@ def columns_in_rows(kernel: Kernel) -> Kernel:
     interchange = Interchange(kernel, COLUMN_BLOCK)
     body = interchange.outside(kernel.body)
     return replace(kernel, body=body, locals=(*kernel.locals, *interchange.locals))
-
-
-COLUMNS_IN_ROWS = KernelRewrite("columns in rows", columns_in_rows)
 
 
 @record

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from gpuflow.compiler.schedules.schedule import KernelRewrite
 from gpuflow.targets.cpu.schedules.full_memory_order import FULL_MEMORY_ORDER
-from gpuflow.targets.cpu.schedules.interchange import COLUMNS_IN_ROWS
+from gpuflow.targets.cpu.schedules.interchange import columns_in_rows
 from gpuflow.targets.cpu.schedules.memory_order import MEMORY_ORDER
 from gpuflow.targets.cpu.schedules.row_phases import ROW_PHASES
-from gpuflow.targets.cpu.schedules.row_values import ROW_VALUES
+from gpuflow.targets.cpu.schedules.row_values import keep_row_values
 from gpuflow.targets.cpu.schedules.rows_across_lanes import ROWS_ACROSS_LANES
 from gpuflow.targets.cpu.schedules.short_rows import SHORT_ROW_LOOPS
 from gpuflow.targets.cpu.schedules.split_reductions import SPLIT_REDUCTIONS
@@ -23,4 +24,7 @@ CPU_SCHEDULES = (
     TILED_MAPS,
 )
 
-CPU_REWRITES = (ROW_VALUES, COLUMNS_IN_ROWS)
+CPU_REWRITES = (
+    KernelRewrite("row values kept", keep_row_values),
+    KernelRewrite("columns in rows", columns_in_rows),
+)

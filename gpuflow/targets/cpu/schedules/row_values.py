@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuflow.compiler.schedules.schedule import KernelRewrite
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -54,9 +53,6 @@ def keep_row_values(kernel: Kernel) -> Kernel:
         replace(o, mode=Mode.INOUT) if o.name == operand else o for o in kernel.operands
     )
     return replace(kernel, body=body, operands=operands)
-
-
-ROW_VALUES = KernelRewrite("row values kept", keep_row_values)
 
 
 def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, str] | None:
