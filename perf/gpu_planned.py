@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +27,19 @@ from gpuflow.targets.cuda.driver.driver import GpuDriver
 # Multiprocessors decide about grids alone; these are an H100's.
 PROCESSORS = 132
 _ALIGNMENT = 512  # of what CuPy's pools give
+_REMEMBERED = 1024  # launches
 
 
 class _NotRun(Exception):
     """A library was to compute something."""
+
+
+class Launched(NamedTuple):
+    """A kernel that was to be launched, with its grid and block."""
+
+    kernel: Any
+    grid: Any
+    block: Any
 
 
 class PlannedApi:
@@ -37,6 +47,9 @@ class PlannedApi:
 
     Args:
         compute_capability: (9, 0) for sm_90.
+
+    Attributes:
+        launched: the last launches that were prepared, in order.
     """
 
     name = "a GPU that only plans"
@@ -49,6 +62,7 @@ class PlannedApi:
     def __init__(self, compute_capability: tuple[int, int]) -> None:
         self.compute_capability = compute_capability
         self._streams, self._next = 0, 1 << 20
+        self.launched: deque[Launched] = deque(maxlen=_REMEMBERED)
 
     def activate(self) -> None:
         """There is no current device."""
@@ -117,7 +131,8 @@ class PlannedApi:
         shared_bytes: int = 0,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch of nothing."""
-        del function, grid, block, words, stream, shared_bytes
+        del words, stream, shared_bytes
+        self.launched.append(Launched(function, grid, block))
         return _nothing
 
     def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> None:

@@ -88,10 +88,10 @@ def chain(storage, rounds):
 @pytest.mark.parametrize("vectorize", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("storage", STORAGES)
-def test_no_conversion_takes_the_slow_unit(storage, architecture, vectorize, tmp_path):
+def test_no_conversion_takes_the_slow_unit(storage, architecture, vectorize):
     """F2F has few units, and stood in every rounding of a single number."""
     _, built = build(chain(storage, True), vectorize, architecture)
-    found = sass(built.cubin, tmp_path)
+    found = sass(built.cubin)
     slow = [line for line in found if line.split()[0].startswith("F2F.")]
     assert not slow, slow
     paired = [line for line in found if "F2FP" in line]

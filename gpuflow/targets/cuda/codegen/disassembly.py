@@ -1,0 +1,42 @@
+"""The machine code of built kernels as text, by NVIDIA's disassembler: for tests and reports."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+INSTALL = "pip install nvidia-cuda-nvdisasm"
+
+
+@cache
+def disassembler() -> str | None:
+    """NVIDIA's disassembler, of its wheel or of a toolkit; None: it is not installed."""
+    packages = importlib.util.find_spec("nvidia")
+    folders = None if packages is None else packages.submodule_search_locations
+    for folder in folders or ():
+        for path in sorted(Path(folder).glob("*/bin/nvdisasm")):
+            return str(path)
+    return shutil.which("nvdisasm")
+
+
+def disassembled(cubin: bytes) -> list[str]:
+    """The instructions of a cubin, with their operands, in order.
+
+    Raises:
+        FileNotFoundError: there is no disassembler.
+    """
+    tool = disassembler()
+    if tool is None:
+        raise FileNotFoundError(
+            f"[cuda build] nvdisasm must be installed to read machine code. Fix: {INSTALL}."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True)
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", done.stdout)
