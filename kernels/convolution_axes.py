@@ -33,17 +33,17 @@ def without_holes(taps, places, step, pad, hole, gap, every, skip, phase):
         places and the gap of taps in elements, and where the first place meets the first tap.
     """
     at = number(phase * step - pad)
-    first, own = number(0), number(taps)
+    first, count = number(0), number(taps)
     if hole > 1:
-        own = number(0)
+        count = number(0)
         while first < skip and (at + first * gap) % hole != 0:
             first = number(first + 1)
         if first < skip:
-            own = number((taps - first + skip - 1) // skip)
+            count = number((taps - first + skip - 1) // skip)
         at = number((at + first * gap) // hole)
         places = number((places - phase + every - 1) // every)
         step, gap = number(every * step // hole), number(skip * gap // hole)
-    return first, own, places, step, gap, at
+    return first, count, places, step, gap, at
 
 
 def is_inside(position, size):

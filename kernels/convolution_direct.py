@@ -63,8 +63,8 @@ def coordinate(element, step, size):
     if size == 1:
         return number(0)
     above, _ = split(element, step)
-    _, own = split(above, size)
-    return own
+    _, remainder = split(above, size)
+    return remainder
 
 
 def convolve_directly(

@@ -101,10 +101,10 @@ def tap_positions(state, gaps, first):
     return number(state[0] * gaps[0]), number(state[1] * gaps[1]), p2
 
 
-def fetch_left(held, shared, at, lhs, table, state, own, is_wanted, left):
+def fetch_left(held, shared, at, lhs, table, state, lane_place, is_wanted, left):
     """Begin to copy this thread's chunks of rows, or read them into registers."""
     sizes, gaps, steps, depth, depth_step = left
-    part, first_row = own
+    part, first_row = lane_place
     first = number(state[3] * CHUNK)
     p0, p1, p2 = tap_positions(state, gaps, first)
     offset = slice_offset(state, steps, first, depth_step)
@@ -133,10 +133,10 @@ def fetch_left(held, shared, at, lhs, table, state, own, is_wanted, left):
                 held[CHUNK * k + j] = value
 
 
-def fetch_right(held, shared, at, rhs, table, state, own, is_wanted, right):
+def fetch_right(held, shared, at, rhs, table, state, lane_place, is_wanted, right):
     """The same for columns, which have no margins."""
     steps, depth, depth_step = right
-    part, first_column = own
+    part, first_column = lane_place
     first = number(state[3] * CHUNK)
     offset = slice_offset(state, steps, first, depth_step)
     for k in range(COLUMNS // LANE_ROWS):
@@ -154,10 +154,10 @@ def fetch_right(held, shared, at, rhs, table, state, own, is_wanted, right):
                 held[CHUNK * k + j] = value
 
 
-def fetch_left_across(shared, at, lhs, table, state, own, is_wanted, left, rows):
+def fetch_left_across(shared, at, lhs, table, state, lane_place, is_wanted, left, rows):
     """Begin to copy 16 bytes of neighboring rows for each place along this thread's chunk."""
     sizes, gaps, steps, depth, depth_step = left
-    part, lane = own
+    part, lane = lane_place
     first = number(state[3] * CHUNK)
     p0, p1, p2 = tap_positions(state, gaps, first)
     offset = slice_offset(state, steps, first, depth_step)
@@ -178,10 +178,10 @@ def fetch_left_across(shared, at, lhs, table, state, own, is_wanted, left, rows)
         copy_async(shared, at + (part * CHUNK + k) * (ROWS + CHUNK) + row, lhs, index, inside)
 
 
-def fetch_right_across(shared, at, rhs, table, state, own, is_wanted, right, columns):
+def fetch_right_across(shared, at, rhs, table, state, lane_place, is_wanted, right, columns):
     """The same for columns, which have no margins."""
     steps, depth, depth_step = right
-    part, lane = own
+    part, lane = lane_place
     first = number(state[3] * CHUNK)
     offset = slice_offset(state, steps, first, depth_step)
     for i in range(COLUMNS // LANE_ROWS):
@@ -195,9 +195,9 @@ def fetch_right_across(shared, at, rhs, table, state, own, is_wanted, right, col
         copy_async(shared, place, rhs, index, inside)
 
 
-def put(shared, at, held, count, own):
+def put(shared, at, held, count, lane_place):
     """Write what was read to shared memory, 16 bytes at a time."""
-    part, row = own
+    part, row = lane_place
     for k in range(count):
         place = at + (row + LANE_ROWS * k) * PITCH + part * CHUNK
         h = CHUNK * k

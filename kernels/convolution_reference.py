@@ -91,10 +91,10 @@ def _meetings(x: np.ndarray, w: np.ndarray, how: _How) -> Iterator[tuple[Dims, D
     """Every place with every tap that meets an element there, and the element."""
     for place in product(*map(range, _counts(x, w, how))):
         for tap in product(*map(range, w.shape[3:])):
-            found = [
+            tap_elements = [
                 divmod(p * stride + t * gap - low, hole)
                 for p, t, stride, (low, _), hole, gap in zip(place, tap, *how, strict=True)
             ]
-            sizes = zip(found, x.shape[3:], strict=True)
+            sizes = zip(tap_elements, x.shape[3:], strict=True)
             if all(rest == 0 and 0 <= at < size for (at, rest), size in sizes):
-                yield place, tap, tuple(at for at, _ in found)
+                yield place, tap, tuple(at for at, _ in tap_elements)

@@ -73,20 +73,20 @@ def find_digit(counts, words, wanted, row, rows, shift):
         words, wanted: (2, rows): before it, and set by the first block, after it.
         row, rows: of the block. shift: the digit's lowest bit.
     """
-    firsts, found, counted = shared_array(int32, 256), shared_word(), shared_array(uint32, 1)
+    firsts, prefix_words, counted = shared_array(int32, 256), shared_word(), shared_array(uint32, 1)
     thread = int32(cuda.threadIdx.x)
-    own = int32(counts[row * 256 + thread])
-    firsts[thread] = own
+    count = int32(counts[row * 256 + thread])
+    firsts[thread] = count
     digits_to_places(firsts, thread)
     before, left = words[row], int32(wanted[row])
-    if firsts[thread] < left and left <= firsts[thread] + own:
-        found[0] = word(before | word(word(thread) << word(shift)))
+    if firsts[thread] < left and left <= firsts[thread] + count:
+        prefix_words[0] = word(before | word(word(thread) << word(shift)))
         counted[0] = uint32(left - firsts[thread])
         if cuda.blockIdx.x == 0:
-            words[rows + row] = found[0]
+            words[rows + row] = prefix_words[0]
             wanted[rows + row] = counted[0]
     barrier()
-    return found[0], int32(counted[0])
+    return prefix_words[0], int32(counted[0])
 
 
 def count_candidates(source, counts, words, wanted, rows, length, inner, kept, shift):
@@ -119,12 +119,12 @@ def count_candidates(source, counts, words, wanted, rows, length, inner, kept, s
     for k in range(ITEMS):
         digit, is_candidate = int32(0), False
         if first + 32 * k < length:
-            own = load_word(source, order, row, first + 32 * k, length, inner)
-            digit = digit_of(own, shift)
+            key = load_word(source, order, row, first + 32 * k, length, inner)
+            digit = digit_of(key, shift)
             if FIRST:
                 is_candidate = True
             else:
-                is_candidate = word(own >> word(shift + 8)) == prefix
+                is_candidate = word(key >> word(shift + 8)) == prefix
         votes = uint32(cuda.ballot_sync(0xFFFFFFFF, is_candidate))
         if votes != uint32(0):  # the same for the whole warp, and mostly not so
             lanes = uint32(same_digit(digit) & votes)
@@ -162,8 +162,8 @@ def count_selected(source, counts, words, wanted, sums, rows, length, inner):
     for k in range(ITEMS):
         is_less, is_equal = False, False
         if first + 32 * k < length:
-            own = load_word(source, counts, row, first + 32 * k, length, inner)
-            is_less, is_equal = own < limit, own == limit
+            key = load_word(source, counts, row, first + 32 * k, length, inner)
+            is_less, is_equal = key < limit, key == limit
         less = int32(less + int32(count_ones(uint32(cuda.ballot_sync(0xFFFFFFFF, is_less)))))
         equal = int32(equal + int32(count_ones(uint32(cuda.ballot_sync(0xFFFFFFFF, is_equal)))))
     if lane == 0:
@@ -214,10 +214,10 @@ def gather_selected(source, words, wanted, sums, target, chosen, rows, length, i
             equal = int32(equal + sums[begin + tiles + tile - 1] - sums[begin + tiles - 1])
         for k in range(ITEMS):
             place = first + 32 * k
-            is_less, is_equal, own = False, False, word(0)
+            is_less, is_equal, key = False, False, word(0)
             if place < length:
-                own = load_word(source, chosen, row, place, length, inner)
-                is_less, is_equal = own < limit, own == limit
+                key = load_word(source, chosen, row, place, length, inner)
+                is_less, is_equal = key < limit, key == limit
             votes_less = uint32(cuda.ballot_sync(0xFFFFFFFF, is_less))
             votes_equal = uint32(cuda.ballot_sync(0xFFFFFFFF, is_equal))
             if turn == 1:
@@ -225,7 +225,7 @@ def gather_selected(source, words, wanted, sums, target, chosen, rows, length, i
                 twins = int64(equal) + int64(count_ones(uint32(votes_equal & below)))
                 if is_less or (is_equal and twins < most):
                     at = row * kept + before + min(twins, most)
-                    target[at] = own
+                    target[at] = key
                     chosen[at] = uint32(place)
             less = int32(less + int32(count_ones(votes_less)))
             equal = int32(equal + int32(count_ones(votes_equal)))

@@ -82,9 +82,9 @@ def find_general_eigenvalues(source, values, left, right, count, size):
     is_done = False
     if largest < number(math.inf):
         shift = scale_general(memory, base, largest, size)
-        low, high, own, power = balance(memory, base, size)
+        low, high, source_row, power = balance(memory, base, size)
         if VECTORS:
-            begin_basis(memory, base, own, power)
+            begin_basis(memory, base, source_row, power)
         to_hessenberg(memory, base, low, high)
         if COMPLEX:
             is_done = complex_schur(memory, base, size, low, high)
@@ -180,7 +180,7 @@ def balance(memory, base, size):
         at the lane's place; and the exponent of what its column was multiplied by.
     """
     lane = lane_of_warp()
-    own, low, high = lane, int32(0), int32(size - 1)
+    source_row, low, high = lane, int32(0), int32(size - 1)
     is_found = True
     while is_found and high > 0:
         alone = lane <= high
@@ -190,7 +190,7 @@ def balance(memory, base, size):
         row = highest(vote(alone))
         is_found = row >= 0
         if is_found:
-            own = exchange(memory, base, own, row, high)
+            source_row = exchange(memory, base, source_row, row, high)
             high = int32(high - 1)
     is_found = True
     while is_found and low < high:
@@ -201,12 +201,12 @@ def balance(memory, base, size):
         row = highest(vote(alone))
         is_found = row >= 0
         if is_found:
-            own = exchange(memory, base, own, row, low)
+            source_row = exchange(memory, base, source_row, row, low)
             low = int32(low + 1)
-    return low, high, own, scale_rows(memory, base, low, high)
+    return low, high, source_row, scale_rows(memory, base, low, high)
 
 
-def exchange(memory, base, own, row, other):
+def exchange(memory, base, source_row, row, other):
     """Exchange two rows and columns of T; gives which row stands at the lane's place then."""
     lane = lane_of_warp()
     if row != other:
@@ -215,13 +215,13 @@ def exchange(memory, base, own, row, other):
         cuda.syncwarp()
         swap(memory, element(base, row, lane), element(base, other, lane))
         cuda.syncwarp()
-        of_row = cuda.shfl_sync(0xFFFFFFFF, own, row)
-        of_other = cuda.shfl_sync(0xFFFFFFFF, own, other)
+        of_row = cuda.shfl_sync(0xFFFFFFFF, source_row, row)
+        of_other = cuda.shfl_sync(0xFFFFFFFF, source_row, other)
         if lane == row:
-            own = of_other
+            source_row = of_other
         elif lane == other:
-            own = of_row
-    return own
+            source_row = of_row
+    return source_row
 
 
 def swap(memory, place, other):
@@ -280,7 +280,7 @@ def multiply(memory, place, factor):
 # --- results -------------------------------------------------------------------------------
 
 
-def begin_basis(memory, base, own, power):
+def begin_basis(memory, base, source_row, power):
     """Z of the balanced matrix: permuted and scaled.
 
     Behind its rows stands what they are to be multiplied by for left vectors, whose scaling is the
@@ -292,8 +292,8 @@ def begin_basis(memory, base, own, power):
         if COMPLEX:
             memory[element(base, i, lane) + Z_IMAG] = number(0.0)
     cuda.syncwarp()
-    memory[element(base, own, lane) + Z] = power_of_two(power)
-    memory[element(base, own, LINE - 1) + Z] = power_of_two(-2 * power)
+    memory[element(base, source_row, lane) + Z] = power_of_two(power)
+    memory[element(base, source_row, LINE - 1) + Z] = power_of_two(-2 * power)
     cuda.syncwarp()
 
 

@@ -138,15 +138,15 @@ def factor_lu(source, factors, pivots, order, count, rows, columns):
         return
     size = int32(min(rows, columns))
     load_matrix(source, tile, base, matrix * rows * columns, rows, columns)
-    own = lane  # which row stands at the lane's place
+    source_row = lane  # which row stands at the lane's place
     for k in range(size):
         chosen = pivot_of(tile, base, k, rows)
-        pivot_row = cuda.shfl_sync(0xFFFFFFFF, own, chosen)
-        this_row = cuda.shfl_sync(0xFFFFFFFF, own, k)
+        pivot_row = cuda.shfl_sync(0xFFFFFFFF, source_row, chosen)
+        this_row = cuda.shfl_sync(0xFFFFFFFF, source_row, k)
         if lane == k:
-            own = pivot_row
+            source_row = pivot_row
         elif lane == chosen:
-            own = this_row
+            source_row = this_row
         if lane == 0:
             pivots[matrix * size + k] = chosen
         cuda.syncwarp()
@@ -166,7 +166,7 @@ def factor_lu(source, factors, pivots, order, count, rows, columns):
         cuda.syncwarp()
     store_matrix(tile, factors, base, matrix * rows * columns, rows, columns)
     if lane < rows:
-        order[matrix * rows + lane] = own
+        order[matrix * rows + lane] = source_row
 
 
 def factor_cholesky(source, target, count, size):
@@ -285,11 +285,11 @@ def factor_qr(source, q, r, count, rows, columns, inner):
         return
     load_matrix(source, tile, base, matrix * rows * columns, rows, columns)
     size = int32(min(rows, columns))
-    own = number(0.0)  # lane k keeps the factor of reflection k
+    lane_factor = number(0.0)  # lane k keeps the factor of reflection k
     for k in range(size):
         factor = make_reflection(tile, base, k, rows)
         if lane == k:
-            own = factor
+            lane_factor = factor
         cuda.syncwarp()
         if lane > k and lane < columns:
             reflect(tile, tile, base, k, rows, factor)
@@ -298,7 +298,7 @@ def factor_qr(source, q, r, count, rows, columns, inner):
         turned[base + LINE * i + lane] = number(1.0) if lane == i else number(0.0)
     for turn in range(size):
         k = size - 1 - turn
-        reflect(tile, turned, base, k, rows, cuda.shfl_sync(0xFFFFFFFF, own, k))
+        reflect(tile, turned, base, k, rows, cuda.shfl_sync(0xFFFFFFFF, lane_factor, k))
     store_matrix(turned, q, base, matrix * rows * inner, rows, inner)
     for i in range(inner):
         if lane < columns:

@@ -104,23 +104,23 @@ def to_hessenberg(memory, base, low, high):
     """Clear columns of T below the diagonal under the main one, within rows ``low`` to ``high``."""
     lane = lane_of_warp()
     for k in range(low, high - 1):
-        own, own_imag = number(0.0), number(0.0)
+        re, im = number(0.0), number(0.0)
         if lane > k and lane <= high:
-            own = memory[element(base, lane, k)]
+            re = memory[element(base, lane, k)]
             if COMPLEX:
-                own_imag = memory[element(base, lane, k) + T_IMAG]
-        below = max(size_of(own), size_of(own_imag)) if lane > k + 1 else number(0.0)
+                im = memory[element(base, lane, k) + T_IMAG]
+        below = max(size_of(re), size_of(im)) if lane > k + 1 else number(0.0)
         largest = warp_largest(below)
         cuda.syncwarp()
         if largest > number(0.0):
-            head = cuda.shfl_sync(0xFFFFFFFF, own, k + 1)
-            head_imag = cuda.shfl_sync(0xFFFFFFFF, own_imag, k + 1)
+            head = cuda.shfl_sync(0xFFFFFFFF, re, k + 1)
+            head_imag = cuda.shfl_sync(0xFFFFFFFF, im, k + 1)
             largest = max(largest, max(size_of(head), size_of(head_imag)))
-            own, own_imag = own / largest, own_imag / largest
+            re, im = re / largest, im / largest
             head, head_imag = head / largest, head_imag / largest
-            new = -with_sign(root_of(warp_sum(own * own + own_imag * own_imag)), head)
+            new = -with_sign(root_of(warp_sum(re * re + im * im)), head)
             factor, factor_imag = (new - head) / new, -head_imag / new
-            v, v_imag = divided(own, own_imag, head - new, head_imag)
+            v, v_imag = divided(re, im, head - new, head_imag)
             new *= largest
             if lane == k + 1:
                 v, v_imag = number(1.0), number(0.0)
@@ -149,8 +149,8 @@ def block_start(memory, base, low, high, last):
         place = element(base, lane, lane)
         above = element(base, lane - 1, lane - 1)
         below = element_size(memory, place - 1)
-        own, before = element_size(memory, place), element_size(memory, above)
-        total = own + before
+        size, before = element_size(memory, place), element_size(memory, above)
+        total = size + before
         if total == number(0.0):
             if lane - 2 >= low:
                 total += element_size(memory, above - 1)
@@ -161,7 +161,7 @@ def block_start(memory, base, low, high, last):
         elif below <= epsilon() * total:
             beside, gap = element_size(memory, above + 1), distance(memory, place, above)
             larger, smaller = max(below, beside), min(below, beside)
-            wide, narrow = max(own, gap), min(own, gap)
+            wide, narrow = max(size, gap), min(size, gap)
             scale = wide + larger
             limit = max(vanishing(), epsilon() * (narrow * (wide / scale)))
             is_small = smaller * (larger / scale) <= limit

@@ -127,13 +127,13 @@ def rotation_of(v, v_imag, w, w_imag):
         return number(1.0), zero, zero, v, v_imag
     # The direction of a number is lost where it is subnormal.
     v, v_imag, w, w_imag = v / scale, v_imag / scale, w / scale, w_imag / scale
-    length, own = length_of(w, w_imag), length_of(v, v_imag)
-    if own < vanishing():
+    length, length_v = length_of(w, w_imag), length_of(v, v_imag)
+    if length_v < vanishing():
         return zero, w / length, -w_imag / length, length * scale, zero
-    whole = length_of(own, length)
-    re, im = v / own, v_imag / own
+    whole = length_of(length_v, length)
+    re, im = v / length_v, v_imag / length_v
     sine, sine_imag = times(re, im, w / whole, -w_imag / whole)
-    return own / whole, sine, sine_imag, re * (whole * scale), im * (whole * scale)
+    return length_v / whole, sine, sine_imag, re * (whole * scale), im * (whole * scale)
 
 
 def turn(memory, place, imag, step, cosine, sine, sine_imag):

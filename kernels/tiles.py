@@ -252,7 +252,7 @@ def _add_mixed_plain(sums, weights, shared, right):
     lane = int32(cuda.threadIdx.x) & 31
     # Each lane needs the weights of its rows in all columns, of which the four lanes that share a
     # row hold two each in turn. Four floats more for each row keep eight rows in different banks.
-    own = shared_array(float32, ROWS * (COLUMNS + 4))
+    staged = shared_array(float32, ROWS * (COLUMNS + 4))
     first = (int32(cuda.threadIdx.x) >> 5) * (16 * M_TILES) + (lane >> 2)
     # Of the whole block: lanes that may have parted would cost the assembler all registers.
     barrier()
@@ -260,13 +260,13 @@ def _add_mixed_plain(sums, weights, shared, right):
         for r in range(2 * M_TILES):
             at = 4 * ((r // 2) * N_TILES + n) + 2 * (r % 2)
             place = (first + 8 * r) * (COLUMNS + 4) + 8 * n + 2 * (lane & 3)
-            store_vector(own, place, (weights[at], weights[at + 1]))
+            store_vector(staged, place, (weights[at], weights[at + 1]))
     cuda.syncwarp()
     right_row = right + 2 * (lane & 3)
     w = local_array(float32, 8 * M_TILES)
     for k in range(0, COLUMNS, 4):
         for r in range(2 * M_TILES):
-            x = load_vector(own, (first + 8 * r) * (COLUMNS + 4) + k, 4)
+            x = load_vector(staged, (first + 8 * r) * (COLUMNS + 4) + k, 4)
             for i in range(4):
                 w[4 * r + i] = x[i]
         for i in range(4):

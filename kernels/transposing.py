@@ -55,16 +55,16 @@ def copy_transposed(
     i, j = split(rest, size_j)
     first_a, first_b = int64(tile_a * TILE), int64(tile_b * TILE)
     place = int64(i * step_i + j * step_j)
-    own, other = int32(cuda.threadIdx.x % TILE), int32(cuda.threadIdx.x // TILE)
-    a = first_a + own
-    for k in range(other, TILE, THREADS // TILE):
+    column, row = int32(cuda.threadIdx.x % TILE), int32(cuda.threadIdx.x // TILE)
+    a = first_a + column
+    for k in range(row, TILE, THREADS // TILE):
         b = first_b + k
         if a < size_a and b < size_b:
-            tile[k * PITCH + own] = source[place + a + b * step_b]
+            tile[k * PITCH + column] = source[place + a + b * step_b]
     barrier()
     place = int64(i * out_i + j * out_j)
-    b = first_b + own
-    for k in range(other, TILE, THREADS // TILE):
+    b = first_b + column
+    for k in range(row, TILE, THREADS // TILE):
         a = first_a + k
         if a < size_a and b < size_b:
-            target[place + a * out_a + b] = tile[own * PITCH + k]
+            target[place + a * out_a + b] = tile[column * PITCH + k]

@@ -319,10 +319,12 @@ def check_cudnn() -> str:
     except OSError:
         raise Trouble(f"is not found: {ours}") from None
     version = cudnn_version(library)
-    found = f"{'.'.join(map(str, version))} (needed: {CUDNN}), {path}"
+    version_and_path = f"{'.'.join(map(str, version))} (needed: {CUDNN}), {path}"
     if version[0] != CUDNN:
-        raise Trouble(f"{found}: {ours}")
-    return found if config.environment.cudnn else f"{found}; GPUFLOW_CUDNN=0: {ours}"
+        raise Trouble(f"{version_and_path}: {ours}")
+    if config.environment.cudnn:
+        return version_and_path
+    return f"{version_and_path}; GPUFLOW_CUDNN=0: {ours}"
 
 
 def check_cufft() -> str:

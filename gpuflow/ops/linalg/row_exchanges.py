@@ -65,8 +65,8 @@ def _row_order_body(context: Any, in_avals: Any, out: Any, params: dict[str, Any
         moved = builder.select(builder.apply("eq", place, other), row, place)
         return builder.select(builder.apply("eq", place, row), other, moved)
 
-    (found,) = builder.for_count(count, [place], exchanged)
-    return builder.cast(found, "int32")
+    (source,) = builder.for_count(count, [place], exchanged)
+    return builder.cast(source, "int32")
 
 
 # Where each thread finds its own row; one that walks through all of them, as on the CPU, would be
