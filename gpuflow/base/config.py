@@ -250,8 +250,8 @@ class _Local(threading.local):
         process: the settings of the process when ``settings`` was made.
     """
 
-    changed = _NOTHING
-    switched = _NOTHING
+    changed: Mapping[str, Any] = _NOTHING
+    switched: Mapping[str, Any] = _NOTHING
     settings: Settings | None = None
     process: Settings | None = None
 

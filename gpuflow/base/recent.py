@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-class Recent:
+class Recent(Generic[K, V]):
     """A dict of at most ``most`` values: for a new one the value used longest ago makes room.
 
     As long as it is at most half full, finding something costs what it does in a dict. Any thread
@@ -19,15 +22,15 @@ class Recent:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: dict[Hashable, Any] = {}  # in the order of their use
+        self._values: dict[K, V] = {}  # in the order of their use
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def __iter__(self) -> Iterator[Hashable]:
+    def __iter__(self) -> Iterator[K]:
         return iter(list(self._values))
 
-    def get(self, key: Hashable) -> Any:
+    def get(self, key: K) -> V | None:
         """The value of ``key``, or None.
 
         Raises:
@@ -39,7 +42,7 @@ class Recent:
             self._values[key] = value  # behind all others
         return value
 
-    def put(self, key: Hashable, value: Any) -> None:
+    def put(self, key: K, value: V) -> None:
         """Keep a value, which is not None."""
         self._values[key] = value
         while len(self._values) > self._most:
@@ -51,7 +54,7 @@ class Recent:
             if old is not None:
                 self.drop(old)
 
-    def drop(self, value: Any) -> None:
+    def drop(self, value: V) -> None:
         """Called with each value that makes room."""
 
     def clear(self) -> None:

@@ -56,7 +56,7 @@ class Program:
         return self.jaxpr.out_avals[: self.out_tree.num_leaves]
 
 
-_programs: WeakKeyDictionary[Any, Recent] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[Any, Recent[Any, Program]] = WeakKeyDictionary()
 _MOST_PROGRAMS = 1024  # of one function, some 20 kB each
 
 

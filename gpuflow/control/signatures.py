@@ -60,7 +60,7 @@ class _Known:
     short: tuple[tree.TreeDef, tuple[Any, ...]] | None
 
 
-class Signatures(Recent):
+class Signatures(Recent[Signature, _Known]):
     """Entries by signature.
 
     Attributes:
