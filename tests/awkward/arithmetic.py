@@ -175,9 +175,9 @@ def clip(w: Writer) -> None:
 
 
 def extreme(w: Writer) -> None:
-    found = _with_axis(w, lambda v: v.is_float or v.is_integer, empty=False)
-    if found is not None:
-        v, d, axis, rest = found
+    operand = _with_axis(w, lambda v: v.is_float or v.is_integer, empty=False)
+    if operand is not None:
+        v, d, axis, rest = operand
         if w.chance(0.3):
             rest = (*v.shape[:d], 1, *v.shape[d + 1 :])
             axis = f"{axis}, keepdims=True"
@@ -185,16 +185,16 @@ def extreme(w: Writer) -> None:
 
 
 def position(w: Writer) -> None:
-    found = _with_axis(w, lambda v: v.dtype != "complex64", empty=False)
-    if found is not None:
-        v, _, axis, rest = found
+    operand = _with_axis(w, lambda v: v.dtype != "complex64", empty=False)
+    if operand is not None:
+        v, _, axis, rest = operand
         w.add(f"jnp.{w.pick(['argmax', 'argmin'])}({v.name}, axis={axis})", rest, "int32", EXACT)
 
 
 def integer_sum(w: Writer) -> None:
-    found = _with_axis(w, lambda v: v.is_integer)
-    if found is not None:
-        v, _, axis, rest = found
+    operand = _with_axis(w, lambda v: v.is_integer)
+    if operand is not None:
+        v, _, axis, rest = operand
         call = w.pick(["sum", "prod"])
         text = f"jnp.{call}({v.name}, axis={axis}, dtype={v.dtype!r})"
         w.add(text, rest, v.dtype, EXACT)
@@ -207,16 +207,16 @@ def _has_truth(v: Value) -> bool:
 
 
 def truth(w: Writer) -> None:
-    found = _with_axis(w, _has_truth)
-    if found is not None:
-        v, _, axis, rest = found
+    operand = _with_axis(w, _has_truth)
+    if operand is not None:
+        v, _, axis, rest = operand
         w.add(f"jnp.{w.pick(['any', 'all'])}({v.name}, axis={axis})", rest, "bool", EXACT)
 
 
 def count(w: Writer) -> None:
-    found = _with_axis(w, _has_truth)
-    if found is not None:
-        v, _, axis, rest = found
+    operand = _with_axis(w, _has_truth)
+    if operand is not None:
+        v, _, axis, rest = operand
         w.add(f"jnp.count_nonzero({v.name}, axis={axis})", rest, "int32", EXACT)
 
 
@@ -228,9 +228,9 @@ RUNNING = (
 
 
 def running(w: Writer) -> None:
-    found = _with_axis(w, lambda v: v.is_integer)
-    if found is not None:
-        v, d, axis, _ = found
+    operand = _with_axis(w, lambda v: v.is_integer)
+    if operand is not None:
+        v, d, axis, _ = operand
         w.add(w.pick(RUNNING).format(v.name, axis, v.dtype, d), v.shape, v.dtype, EXACT)
 
 
@@ -240,10 +240,10 @@ SORTS = (
 
 
 def sort(w: Writer) -> None:
-    found = _with_axis(w, lambda v: v.dtype != "complex64")
-    if found is None:
+    operand = _with_axis(w, lambda v: v.dtype != "complex64")
+    if operand is None:
         return
-    v, d, axis, _ = found
+    v, d, axis, _ = operand
     form = w.pick(SORTS)
     descending = w.pick(["", ", descending=True"])
     dtype = "int32" if "argsort" in form else v.dtype
@@ -284,9 +284,9 @@ def product(w: Writer) -> None:
 
 def float_sum(w: Writer) -> None:
     """Of small integers as floats, which add up without rounding."""
-    found = _with_axis(w, lambda v: v.dtype in ("int8", "uint8", "bool"))
-    if found is not None:
-        v, _, axis, rest = found
+    operand = _with_axis(w, lambda v: v.dtype in ("int8", "uint8", "bool"))
+    if operand is not None:
+        v, _, axis, rest = operand
         text = f"jnp.{w.pick(['sum', 'mean'])}({v.name}.astype('float32'), axis={axis})"
         w.add(text, rest, "float32", EXACT if "sum" in text else ROUGH)
 

@@ -61,8 +61,8 @@ def test_other_structures_are_told_apart(number):
             assert read(value) == leaves
         elif treedef != tree.structure(0):
             # A leaf may be anything to the reader; what it returns has then no leaf there.
-            found = read(value)
-            assert found is None or not tree.all_leaves(found)
+            result = read(value)
+            assert result is None or not tree.all_leaves(result)
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))

@@ -82,11 +82,11 @@ class Case:
     def wanted_gradients(self, slope):
         """Gradients in the layout, for a slope in it."""
         slope = slope.transpose(self.numbers.out_spec)
-        found = reference.convolution_gradients(
+        result = reference.convolution_gradients(
             self.lhs, self.rhs, slope, *self.how, *self.groups
         )
         specs = self.numbers[:2]
-        return [x.transpose(np.argsort(s)) for x, s in zip(found, specs, strict=True)]
+        return [x.transpose(np.argsort(s)) for x, s in zip(result, specs, strict=True)]
 
     def assert_near(self, got, want):
         """Compare, as exactly as the dtype allows."""
@@ -247,13 +247,13 @@ def test_gradients_in_tensorfloat32(name, few_builds):
     def gradients(x, w):
         return gf.vjp(lambda x, w: case(x, w, precision=lax.Precision.HIGH), x, w)[1](slope)
 
-    found = on_gpu(gradients, *case.operands)
+    result = on_gpu(gradients, *case.operands)
     exact = case.wanted_gradients(slope)
     own, case.lhs, case.rhs = (case.lhs, case.rhs), rounded(case.lhs), rounded(case.rhs)
     near = case.wanted_gradients(rounded(slope))
     case.lhs, case.rhs = (np.abs(x) for x in own)
     sizes = case.wanted_gradients(np.abs(slope))
-    for got, want, rough, size in zip(found, exact, near, sizes, strict=True):
+    for got, want, rough, size in zip(result, exact, near, sizes, strict=True):
         np.testing.assert_array_less(np.abs(got - rough), 1e-5 * size + 1e-30)
         assert 1e-6 < (np.abs(got - want) / np.maximum(size, 1e-30)).max() < 2.0**-10 + 2e-5
 

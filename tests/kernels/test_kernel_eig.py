@@ -71,22 +71,22 @@ def assert_decomposed(a, values, left, right):
 )
 def test_values(dtype, size):
     a = matrices(some(size), size, dtype)
-    found = values_of(a)
-    assert found.shape == a.shape[:2]
-    assert found.dtype == (np.complex64 if dtype == "complex64" else np.complex128)
+    values = values_of(a)
+    assert values.shape == a.shape[:2]
+    assert values.dtype == (np.complex64 if dtype == "complex64" else np.complex128)
     for k in range(len(a)):
         # Matrices of random numbers have conditions of eigenvalues of some tens.
         want = np.linalg.eigvals(a[k].astype(np.complex128)) if size else np.zeros(0)
-        assert_near(found[k], want, 100 * units(a[k]))
+        assert_near(values[k], want, 100 * units(a[k]))
 
 
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_batches(count):
     a = matrices(count, 4, "float64")
-    found = values_of(a)
-    assert found.shape == (count, 4)
+    values = values_of(a)
+    assert values.shape == (count, 4)
     for k in range(count):
-        assert_near(found[k], np.linalg.eigvals(a[k]), 100 * units(a[k]))
+        assert_near(values[k], np.linalg.eigvals(a[k]), 100 * units(a[k]))
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def special(size):
 def test_hard_matrices(dtype, factor):
     names = special(8)
     a = np.stack([x * factor for x in names.values()]).astype(dtype)
-    found = decomposed(a)
-    for name, *parts in zip(names, a, *found, strict=True):
+    result = decomposed(a)
+    for name, *parts in zip(names, a, *result, strict=True):
         assert_decomposed(*parts)
         if name in ("jordan", "nilpotent", "zero", "one", "triangular", "lower"):
             # Rows that stand alone are set aside, so that these are exact, defective or not.
@@ -145,8 +145,8 @@ def test_hard_matrices(dtype, factor):
 def test_balancing_finds_small_values_of_unbalanced_matrices():
     scales = 2.0 ** np.arange(-24, 25, 8)
     a = matrices(1, 7, "float64")
-    found = values_of(scales[:, None] * a / scales)
-    assert_near(found[0], np.linalg.eigvals(a[0]), 1000 * units(a))
+    values = values_of(scales[:, None] * a / scales)
+    assert_near(values[0], np.linalg.eigvals(a[0]), 1000 * units(a))
 
 
 def test_defective_values_spread_by_a_root_of_rounding():

@@ -45,10 +45,10 @@ def test_cholesky_of_what_is_not_positive_is_nan():
     x = matrices(3, 9, 9)
     a = x @ x.transpose(0, 2, 1) + 9 * np.eye(9, dtype=np.float32)
     a[1, 4, 4] = -1
-    found = on_gpu(lambda a: lax.linalg.cholesky(a), a)
-    assert np.isnan(found[1][np.tril_indices(9)]).all()
+    result = on_gpu(lambda a: lax.linalg.cholesky(a), a)
+    assert np.isnan(result[1][np.tril_indices(9)]).all()
     for k in (0, 2):
-        factor = found[k].astype(np.float64)
+        factor = result[k].astype(np.float64)
         assert_near(a[k], factor @ factor.T, 9, 20)
 
 

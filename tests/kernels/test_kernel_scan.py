@@ -30,8 +30,8 @@ def reference(scan, x):
     """The meaning of the kernels: elements are combined one after the other."""
     turned = x[:, ::-1] if scan.reverse else x
     wide = np.float64 if dtypes.is_floating(x.dtype) else None
-    found = REFERENCES[scan.combine].accumulate(turned, 1, dtype=wide)
-    return found[:, ::-1] if scan.reverse else found
+    result = REFERENCES[scan.combine].accumulate(turned, 1, dtype=wide)
+    return result[:, ::-1] if scan.reverse else result
 
 
 def run_scan(scan, x):

@@ -110,10 +110,10 @@ def test_unary_floats_match_mpmath(fn, dtype):
     low, high = DOMAINS.get(fn, (-INF, INF))
     limits = np.finfo(dtype)
     samples = [x for x in float_samples(dtype) if np.isfinite(x) and low <= float(x) <= high]
-    found = one(fn, np.array(samples, dtype))
-    assert found.dtype == dtype
+    result = one(fn, np.array(samples, dtype))
+    assert result.dtype == dtype
     with mpmath.workdps(40):
-        for x, got in zip(samples, found, strict=True):
+        for x, got in zip(samples, result, strict=True):
             if fn not in ("sqrt", "cbrt", "tanh", "atan", "logistic") and abs(x) > 2**40:
                 continue  # overflow or argument reduction, which mpmath does at great length
             want = UNARY[fn](mpmath.mpf(float(x)))
@@ -171,19 +171,19 @@ SPECIAL = {
 @pytest.mark.parametrize("fn", sorted(SPECIAL))
 def test_unary_special_values(fn, dtype):
     points, wanted = zip(*SPECIAL[fn], strict=True)
-    found = one(fn, np.array(points, dtype))
-    want = np.array(wanted).astype(found.dtype)
-    np.testing.assert_array_equal(found, want)
-    if found.dtype.kind == "f":
+    result = one(fn, np.array(points, dtype))
+    want = np.array(wanted).astype(result.dtype)
+    np.testing.assert_array_equal(result, want)
+    if result.dtype.kind == "f":
         numbers = ~np.isnan(want)
-        np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(want)[numbers])
+        np.testing.assert_array_equal(np.signbit(result)[numbers], np.signbit(want)[numbers])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_erf_inv_inverts_erf(dtype):
     x = np.linspace(-0.99, 0.99, 33).astype(dtype)
-    found = one("erf_inv", x).astype(np.float64)
-    back = [math.erf(value) for value in found]
+    result = one("erf_inv", x).astype(np.float64)
+    back = [math.erf(value) for value in result]
     # One rounding of the result, times the slope of erf (at most 1.13).
     np.testing.assert_allclose(back, x.astype(np.float64), atol=4 * np.finfo(dtype).eps)
 
@@ -248,7 +248,7 @@ BINARY = {
 def test_binary_floats_match_math(fn, dtype):
     samples = float_samples(dtype)
     x, y = (grid.reshape(-1) for grid in np.meshgrid(samples, samples))
-    found = one(fn, x, y)
+    result = one(fn, x, y)
     with np.errstate(all="ignore"):
         want = np.array([BINARY[fn](float(a), float(b)) for a, b in zip(x, y)]).astype(dtype)
     rounds = fn in ("atan2", "pow", "hypot")
@@ -257,11 +257,11 @@ def test_binary_floats_match_math(fn, dtype):
     tolerance = {"rtol": 4 * limits.eps, "atol": 2 * limits.smallest_subnormal}
     if rounds:
         with np.errstate(all="ignore"):
-            np.testing.assert_allclose(found, want, **tolerance)
+            np.testing.assert_allclose(result, want, **tolerance)
     else:
-        np.testing.assert_array_equal(found, want)
+        np.testing.assert_array_equal(result, want)
         numbers = ~np.isnan(want)
-        np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(want)[numbers])
+        np.testing.assert_array_equal(np.signbit(result)[numbers], np.signbit(want)[numbers])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -334,10 +334,10 @@ INTEGER_UNARY = {
 def test_binary_integers_match_python(fn, dtype):
     samples = integer_samples(dtype)
     x, y = (grid.reshape(-1) for grid in np.meshgrid(samples, samples))
-    found = one(fn, x, y)
+    result = one(fn, x, y)
     pairs = zip(x, y, strict=True)
     want = [wrap(INTEGER_BINARY[fn](int(a), int(b), dtype), dtype) for a, b in pairs]
-    np.testing.assert_array_equal(found, np.array(want, dtype))
+    np.testing.assert_array_equal(result, np.array(want, dtype))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -383,9 +383,9 @@ def test_rounding_gives_the_nearest_stored_value(storage):
     x = np.random.default_rng(3).uniform(-4, 4, 200).astype(np.float32)
     above = np.searchsorted(stored, x.astype(np.float64))
     nearest = np.minimum(abs(stored[above] - x), abs(stored[above - 1] - x))
-    found = one(f"round_{storage}", x)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(abs(found.astype(np.float64) - x), nearest)
+    result = one(f"round_{storage}", x)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(abs(result.astype(np.float64) - x), nearest)
     exact = stored.astype(np.float32)
     np.testing.assert_array_equal(one(f"round_{storage}", exact), exact)
 
@@ -408,8 +408,8 @@ def test_threefry_matches_the_published_vectors():
     ]
     for given, want in cases:
         words = (np.array([word], np.uint32) for word in given)
-        found = FUNCTIONS["threefry2x32"](*words)
-        assert tuple(int(part[0]) for part in found) == want
+        result = FUNCTIONS["threefry2x32"](*words)
+        assert tuple(int(part[0]) for part in result) == want
 
 
 def test_casts_saturate_truncate_and_wrap():

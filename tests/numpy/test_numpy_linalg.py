@@ -82,15 +82,15 @@ def spectral_radius(a):
 def test_gradient_of_the_spectral_radius():
     real = gf.grad(spectral_radius)(jnp.array([[1.0, -1.0], [1.0, 1.0]]))
     np.testing.assert_allclose(real, [[0.354, -0.354], [0.354, 0.354]], atol=5e-4)
-    found = gf.grad(spectral_radius)(jnp.array([[1 + 1j, -1], [1, 1]]))
+    result = gf.grad(spectral_radius)(jnp.array([[1 + 1j, -1], [1, 1]]))
     want = [[0.38 - 0.616j, -0.38 - 0.235j], [0.38 + 0.235j, 0.145 - 0.235j]]
-    np.testing.assert_allclose(found, want, atol=1e-3)
+    np.testing.assert_allclose(result, want, atol=1e-3)
 
 
 def test_spectral_radius_of_many():
     a = matrix((128, 3, 3), np.float32)
-    found = gf.jit(gf.vmap(spectral_radius))(a)
-    np.testing.assert_allclose(found, np.abs(np.linalg.eigvals(a)).max(-1), rtol=1e-4)
+    result = gf.jit(gf.vmap(spectral_radius))(a)
+    np.testing.assert_allclose(result, np.abs(np.linalg.eigvals(a)).max(-1), rtol=1e-4)
     slopes = gf.jit(gf.vmap(gf.grad(spectral_radius)))(a)
     assert slopes.shape == a.shape
     np.testing.assert_allclose(slopes[5], gf.grad(spectral_radius)(a[5]), rtol=1e-3, atol=1e-4)
@@ -161,10 +161,10 @@ def test_symmetric_matrices(dtype):
         compare(linalg.eigvalsh(h, side), np.linalg.eigvalsh(h))
         values, vectors = linalg.eigh(h, side)
         compare(vectors * np.asarray(values)[:, None, :] @ adjoint(vectors), h)
-    found = linalg.svd(h, hermitian=True)
-    compare(found.S, np.linalg.svd(h, compute_uv=False))
-    compare(found.U * np.asarray(found.S)[:, None, :] @ np.asarray(found.Vh), h)
-    compare(linalg.svd(h, hermitian=True, compute_uv=False), found.S)
+    result = linalg.svd(h, hermitian=True)
+    compare(result.S, np.linalg.svd(h, compute_uv=False))
+    compare(result.U * np.asarray(result.S)[:, None, :] @ np.asarray(result.Vh), h)
+    compare(linalg.svd(h, hermitian=True, compute_uv=False), result.S)
     compare(linalg.pinv(h, hermitian=True), np.linalg.inv(h), 1e-9)
 
 
@@ -347,9 +347,9 @@ def test_derivatives(name):
     for order in (loss, lambda x: jnp.sum(gf.grad(loss)(x) * along)):
         ahead, behind = (float(order(x + sign * step * along)) for sign in (1, -1))
         want = (ahead - behind) / (2 * step)
-        found = float(jnp.sum(gf.grad(order)(x) * along))
-        assert found == pytest.approx(want, rel=1e-5, abs=1e-5)
-        assert float(gf.jvp(order, (x,), (along,))[1]) == pytest.approx(found, rel=1e-8)
+        result = float(jnp.sum(gf.grad(order)(x) * along))
+        assert result == pytest.approx(want, rel=1e-5, abs=1e-5)
+        assert float(gf.jvp(order, (x,), (along,))[1]) == pytest.approx(result, rel=1e-8)
 
 
 @pytest.mark.parametrize("name", ["inv", "det", "pinv"])

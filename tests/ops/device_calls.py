@@ -39,5 +39,5 @@ def wide(a):
 
 
 def call(primitive, cupy, *operands, **params):
-    found = primitive.impl(cupy.xp, *map(device, operands), **params)
-    return [out.get() for out in found] if isinstance(found, list) else found.get()
+    result = primitive.impl(cupy.xp, *map(device, operands), **params)
+    return [out.get() for out in result] if isinstance(result, list) else result.get()

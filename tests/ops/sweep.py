@@ -212,8 +212,8 @@ def vjp(function: Function, primals: Sequence[Any], cotangents: Sequence[Any]) -
     _, jaxpr, residuals, _ = linearize_flat(function, primals)
     check_jaxpr(jaxpr)
     unknown = [UndefinedPrimal(var.aval) for var in jaxpr.invars]
-    found = backward_pass(jaxpr, residuals, unknown, cotangents)
-    return [instantiate(cotangent) for cotangent in found]
+    result = backward_pass(jaxpr, residuals, unknown, cotangents)
+    return [instantiate(cotangent) for cotangent in result]
 
 
 def vmap(function: Function, values: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:

@@ -581,8 +581,8 @@ def test_groups_over_several_names_are_those_of_one_axis(name):
     got = gf.jit(_both(two))(x)
     np.testing.assert_allclose(np.asarray(got).reshape(want.shape), want, **TOLERANCE)
     slope = gf.grad(lambda v: jnp.sum(gf.vmap(one, axis_name="k")(v)))(flat)
-    found = gf.grad(lambda v: jnp.sum(_both(two)(v)))(x)
-    np.testing.assert_allclose(np.asarray(found).reshape(flat.shape), slope, **TOLERANCE)
+    result = gf.grad(lambda v: jnp.sum(_both(two)(v)))(x)
+    np.testing.assert_allclose(np.asarray(result).reshape(flat.shape), slope, **TOLERANCE)
 
 
 def test_an_alias_stands_for_its_parts():

@@ -261,8 +261,8 @@ def test_conversion_to_the_same_type_is_no_op():
 def test_select_n_clamps_integer_predicates():
     cases = f32(1, 2, 3, 4), f32(10, 20, 30, 40), f32(100, 200, 300, 400)
     same(select.select_n(i32(0, 1, 5, -3), *cases), [1, 20, 300, 4])
-    found = grad(lambda *c: select.select_n(i32(0, 1, 5, -3), *c), *cases)
-    assert np.stack(found).tolist() == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
+    result = grad(lambda *c: select.select_n(i32(0, 1, 5, -3), *c), *cases)
+    assert np.stack(result).tolist() == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
     same(select.select(True, f32(1), f32(2)), [1])
     same(select.select_n(np.array(False), f32(1)), [1])
 

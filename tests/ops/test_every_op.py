@@ -144,17 +144,17 @@ def test_the_sweep_knows_how_to_call_it(name):
 def test_values(primitive, sample, mode):
     """Every accepted dtype, against float64."""
     wanted = MODES[mode].dtypes
-    found = accepted_dtypes(primitive, sample, DTYPES_32)
-    for dtype in [dtype for dtype in found if dtype.name in wanted] or found[:1]:
+    accepted = accepted_dtypes(primitive, sample, DTYPES_32)
+    for dtype in [dtype for dtype in accepted if dtype.name in wanted] or accepted[:1]:
         values = operands(primitive, sample, dtype)
         check_against_float64(primitive, sample, dtype, values, mode)
     with x64():
         wide = accepted_dtypes(primitive, sample, DTYPES_64)
         for dtype in wide:
-            if dtype.name in wanted or not found:
+            if dtype.name in wanted or not accepted:
                 values = operands(primitive, sample, dtype)
                 check_against_float64(primitive, sample, dtype, values, mode)
-    assert found or wide, "no dtype is accepted"
+    assert accepted or wide, "no dtype is accepted"
 
 
 # With subnormal numbers of float32 (1e-40) and float16 (6e-8), and the bounds of integers.
@@ -262,8 +262,8 @@ def check_first_order(function: Any, primals: list[Any], what: str) -> None:
             as_numpy(got), want, rtol=1e-6, atol=1e-8 * scale, err_msg=f"jvp {what}"
         )
     cotangents = directions([as_numpy(out) for out in out_tangents], 2)
-    found = vjp(function, primals, cotangents)
-    left, right = pairing(cotangents, out_tangents), pairing(found, tangents)
+    result = vjp(function, primals, cotangents)
+    left, right = pairing(cotangents, out_tangents), pairing(result, tangents)
     np.testing.assert_allclose(right, left, rtol=1e-9, atol=1e-9, err_msg=f"vjp {what}")
 
 
@@ -345,16 +345,17 @@ def check_transpose(primitive: Any, params: dict[str, Any], values: list[Any], n
     (cotangent,) = directions([as_numpy(out)], 5)
     aval = aval_of(values[number])
     given = [*values[:number], UndefinedPrimal(aval), *values[number + 1 :]]
-    found = primitive.transpose(cotangent, *given, **params)
-    assert len(found) == len(values)
-    if found[number] is None:  # not linear in this operand
+    result = primitive.transpose(cotangent, *given, **params)
+    assert len(result) == len(values)
+    if result[number] is None:  # not linear in this operand
         return
-    assert (aval_of(found[number]).shape, aval_of(found[number]).dtype) == (aval.shape, aval.dtype)
-    assert all(part is None for k, part in enumerate(found) if k != number)
+    result_aval = aval_of(result[number])
+    assert (result_aval.shape, result_aval.dtype) == (aval.shape, aval.dtype)
+    assert all(part is None for k, part in enumerate(result) if k != number)
     zero = [*values[:number], np.zeros_like(values[number]), *values[number + 1 :]]
     (offset,) = bound(primitive, params)(*zero)
     change = as_numpy(out) - as_numpy(offset)
-    left, right = pairing([cotangent], [change]), pairing([found[number]], [values[number]])
+    left, right = pairing([cotangent], [change]), pairing([result[number]], [values[number]])
     np.testing.assert_allclose(right, left, rtol=1e-6, atol=1e-6)
 
 
@@ -374,8 +375,8 @@ def check_kernel(primitive: Any, sample: Sample, dtype: Any, values: list[Any]) 
     if not has_kernel(primitive, [*in_avals, *out_avals]):
         return
     arrays = [as_numpy(value) for value in values]
-    found = run_kernel(primitive, arrays, in_avals, out_avals, params)
-    for got, out in zip(found, outs, strict=True):
+    result = run_kernel(primitive, arrays, in_avals, out_avals, params)
+    for got, out in zip(result, outs, strict=True):
         want, what = as_numpy(out), f"kernel of {primitive.name} {dtype}"
         assert got.dtype == storage_dtype(aval_of(out).dtype)
         assert_close(got, want, tolerance_of(primitive, sample), what, has_sums(primitive))

@@ -101,9 +101,9 @@ def test_nan_spreads():
 
 def test_radices():
     for length in [*LENGTHS, LONGEST, 2 * LONGEST, SHORTEST // 2, 7 << 12]:
-        found = radices(length)
-        if found is not None:
-            assert prod(found) == length and SHORTEST <= length <= LONGEST
+        factors = radices(length)
+        if factors is not None:
+            assert prod(factors) == length and SHORTEST <= length <= LONGEST
     assert radices(1 << 16) == (8, 8, 8, 16, 8)
     assert [radices(n) for n in (4099, 5000, 7 << 12, 2 * LONGEST, 2048)] == [None] * 5
 

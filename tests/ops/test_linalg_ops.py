@@ -211,9 +211,9 @@ def test_subsets(subset):
     for part, whole in zip(linalg.eigh(h, subset_by_index=subset), linalg.eigh(h)):
         np.testing.assert_array_equal(part, np.asarray(whole)[..., chosen])
     u, s, vh = linalg.svd(a, full_matrices=False)
-    found = linalg.svd(a, full_matrices=False, subset_by_index=subset)
+    result = linalg.svd(a, full_matrices=False, subset_by_index=subset)
     wanted = np.asarray(u)[:, chosen], np.asarray(s)[chosen], np.asarray(vh)[chosen]
-    for part, whole in zip(found, wanted):
+    for part, whole in zip(result, wanted):
         np.testing.assert_array_equal(part, whole)
 
 
@@ -231,8 +231,8 @@ def test_eigenvalues_by_the_public_function(dtype, monkeypatch):
     a = matrix((5, 3, 3), dtype)
 
     def values():
-        found = linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
-        return np.asarray(found[0])
+        result = linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
+        return np.asarray(result[0])
 
     first = values()
     monkeypatch.setattr("gpuflow.ops.linalg.eig._LOOP", None)
@@ -286,13 +286,13 @@ def test_derivatives(name, dtype):
 
 def check_first_order(function, primals):
     tangents = [matrix(x.shape, x.dtype, seed=7) for x in primals]
-    found = jvp(function, primals, tangents)
+    result = jvp(function, primals, tangents)
     # Truncation and rounding of central differences balance near the cube root of eps.
-    for got, want in zip(found, difference_quotient(function, primals, tangents, 6e-6)):
+    for got, want in zip(result, difference_quotient(function, primals, tangents, 6e-6)):
         scale = max(1.0, float(np.abs(want).max(initial=0.0)))
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7 * scale)
-    cotangents = [matrix(np.shape(t), np.asarray(t).dtype, seed=8) for t in found]
-    left = pairing(cotangents, found)
+    cotangents = [matrix(np.shape(t), np.asarray(t).dtype, seed=8) for t in result]
+    left = pairing(cotangents, result)
     right = pairing(vjp(function, primals, cotangents), tangents)
     np.testing.assert_allclose(right, left, rtol=1e-8, atol=1e-8)
 
@@ -397,8 +397,8 @@ def test_no_convergence_gives_nan(monkeypatch):
 def test_singular_triangular_matrices_divide_by_zero(batch):
     a = np.broadcast_to(np.array([[1.0, 0.0], [2.0, 0.0]]), (*batch, 2, 2))
     b = np.broadcast_to(np.array([[1.0], [5.0]]), (*batch, 2, 1))
-    found = np.asarray(linalg.triangular_solve(a, b, left_side=True, lower=True))
-    np.testing.assert_array_equal(found, np.broadcast_to([[1.0], [np.inf]], b.shape))
+    result = np.asarray(linalg.triangular_solve(a, b, left_side=True, lower=True))
+    np.testing.assert_array_equal(result, np.broadcast_to([[1.0], [np.inf]], b.shape))
 
 
 def test_singular_matrices_have_lu():

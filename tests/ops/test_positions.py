@@ -44,18 +44,18 @@ def test_every_dtype_along_every_axis(name, dtype):
         for shape in [(5, 17), (3, 4099), (4, 3, 10)]:
             x = random(shape, dtype)
             for axis in range(len(shape)):
-                found = np.asarray(jitted(name, axis)(x))
-                np.testing.assert_array_equal(found, expected(name, x, axis))
-                assert found.dtype == np.int64
+                result = np.asarray(jitted(name, axis)(x))
+                np.testing.assert_array_equal(result, expected(name, x, axis))
+                assert result.dtype == np.int64
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_size(shape):
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     for axis in range(len(shape)):
-        found = np.asarray(jitted("argmax", axis)(x))
-        np.testing.assert_array_equal(found, x.argmax(axis))
-        assert found.dtype == np.int32
+        result = np.asarray(jitted("argmax", axis)(x))
+        np.testing.assert_array_equal(result, x.argmax(axis))
+        assert result.dtype == np.int32
         np.testing.assert_array_equal(jitted("argmin", axis)(x), x.argmin(axis))
 
 
@@ -116,10 +116,10 @@ def test_beside_other_reductions_and_stores():
         return y, y.argmax(axis), y.max(axis), y.argmin(axis), y.sum(axis)
 
     for axis in (0, 1):
-        found = gf.jit(function, static_argnums=1)(x, axis)
+        result = gf.jit(function, static_argnums=1)(x, axis)
         y = x * 2
         wanted = y, y.argmax(axis), y.max(axis), y.argmin(axis), y.sum(axis)
-        for a, b in zip(found, wanted, strict=True):
+        for a, b in zip(result, wanted, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -132,8 +132,8 @@ def test_views():
         "broadcast": lambda x: x[:, :1] + jnp.zeros((1, 50), x.dtype),
     }.items():
         for axis in (0, 1):
-            found = gf.jit(lambda x, view=view, axis=axis: view(x).argmax(axis))(x)
-            np.testing.assert_array_equal(found, np.asarray(view(x)).argmax(axis), err_msg=name)
+            result = gf.jit(lambda x, view=view, axis=axis: view(x).argmax(axis))(x)
+            np.testing.assert_array_equal(result, np.asarray(view(x)).argmax(axis), err_msg=name)
 
 
 def test_under_vmap_and_in_a_scan():
@@ -155,9 +155,9 @@ def test_under_vmap_and_in_a_scan():
 def test_index_dtypes(index_dtype):
     x = random((100, 3), "float32")
     with gf.enable_x64():
-        found = gf.jit(lambda x: lax.argmax(x, 0, np.dtype(index_dtype)))(x)
-        assert found.dtype == index_dtype
-        np.testing.assert_array_equal(found, x.argmax(0))
+        result = gf.jit(lambda x: lax.argmax(x, 0, np.dtype(index_dtype)))(x)
+        assert result.dtype == index_dtype
+        np.testing.assert_array_equal(result, x.argmax(0))
 
 
 def test_an_axis_must_not_be_empty():

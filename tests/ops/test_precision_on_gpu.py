@@ -352,8 +352,8 @@ def test_algorithms_ask_for_all_digits(name):
 def test_algorithms_lose_no_digits(name, gpu):
     """By default they give the bits that they give with products of float32."""
     function, *args = ALGORITHMS[name]
-    found = gf.jit(derivative(function, "vjp"))(*args)
+    result = gf.jit(derivative(function, "vjp"))(*args)
     with gf.default_matmul_precision("highest"):
         exact = gf.jit(derivative(function, "vjp"))(*args)
-    for got, want in zip(gf.tree.leaves(found), gf.tree.leaves(exact), strict=True):
+    for got, want in zip(gf.tree.leaves(result), gf.tree.leaves(exact), strict=True):
         np.testing.assert_array_equal(got, want)

@@ -196,6 +196,6 @@ def test_an_array_with_gaps_is_left_to_numpy():
     out = ShapedArray((SIZE,), np.dtype(np.float32))
     assert scatter_parts_p.lower.kernels(views, [out], {"combine": "add"}) is None
     x, places, values = case(np.float32)
-    found = scatter_parts_p.impl(np, x, places, values[:, None], combine="add")
+    result = scatter_parts_p.impl(np, x, places, values[:, None], combine="add")
     wanted = one_by_one("add", x, places, values, np.float64)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-3)

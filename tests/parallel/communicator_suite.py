@@ -68,8 +68,8 @@ def check_short_sums(c, rounds):
                 same(got, np.full(5, total).astype(dtype))
         # Alike on all ranks whatever was rounded.
         mixed = np.random.default_rng(c.rank).standard_normal(1003).astype(dtype)
-        found = c.all_reduce(mixed, "sum")
-        assert all(row.tobytes() == found.tobytes() for row in c.all_gather(found))
+        result = c.all_reduce(mixed, "sum")
+        assert all(row.tobytes() == result.tobytes() for row in c.all_gather(result))
 
 
 def check_bits(c, device):

@@ -201,11 +201,11 @@ def chosen(mesh):
     given = put(rows, "x", None, "y"), put(rows[0], None, "y"), put(words, "x"), put(kernel)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = gf.jit(f)(*given, np.int32(2))
+        result = gf.jit(f)(*given, np.int32(2))
     for name in ("take", "along", "window", "update", "set", "added", "joined", "running"):
-        assert found[name].sharding.spec == P("x", None, "y"), (name, found[name].sharding)
-    assert found["table"].sharding.spec == P(None, "y")
-    return found
+        assert result[name].sharding.spec == P("x", None, "y"), (name, result[name].sharding)
+    assert result["table"].sharding.spec == P(None, "y")
+    return result
 
 
 def unpartitioned(mesh):

@@ -63,9 +63,9 @@ class Doubling:
 def test_joined_sums_have_the_values_of_single_ones(dtype):
     x = jnp.asarray(X * 8).astype(dtype)
     with serving(PROCESSES, communicator := Doubling()):
-        found = gf.jit(lambda x: (total(x.T), total(x[1]), total(x[2, 3])))(x)
+        result = gf.jit(lambda x: (total(x.T), total(x[1]), total(x[2, 3])))(x)
     assert communicator.shapes == [(36,)]
-    for got, own in zip(found, (x.T, x[1], x[2, 3]), strict=True):
+    for got, own in zip(result, (x.T, x[1], x[2, 3]), strict=True):
         assert got.shape == own.shape and got.dtype == own.dtype
         np.testing.assert_array_equal(got, own + own)
 

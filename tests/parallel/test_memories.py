@@ -48,9 +48,9 @@ def test_processes_of_simulated_devices(one_memory, tmp_path):
 )
 def test_processes(size, devices, checked, one_memory, tmp_path):
     values = {"GPUFLOW_CPU_DEVICES": devices, "GPUFLOW_CHECK": checked}
-    found = results(tmp_path, size, **values)
-    assert set(found) == set(one_memory)
-    check_same(found, one_memory)
+    result = results(tmp_path, size, **values)
+    assert set(result) == set(one_memory)
+    check_same(result, one_memory)
 
 
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None

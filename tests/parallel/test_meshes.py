@@ -24,10 +24,10 @@ def test_as_in_jax(line):
         with pytest.raises(getattr(builtins, expected["error"])):
             eval(line, space)
         return
-    found = described(eval(line, space), gf)
+    result = described(eval(line, space), gf)
     if isinstance(expected, dict):
         # Stored with 7 digits; sums of up to 32 float32 terms in another order.
         values = pytest.approx(expected["values"], rel=2e-6)
-        assert found == {**expected, "values": values}
+        assert result == {**expected, "values": values}
     else:
-        assert found == expected
+        assert result == expected

@@ -252,11 +252,11 @@ def test_a_process_that_is_gone_ends_the_others(mode, status, text):
     for rank in (0, 2):
         assert ended[rank].status == 1, ended[rank].output
         # The second one may not have ended where rank 1 is gone already.
-        found = re.search(
+        match = re.search(
             r"\[all_reduce\] all ranks must reach all_reduce number [23]; got (.*)",
             ended[rank].output,
         )
-        assert found and found[1].startswith(text), ended[rank].output
+        assert match and match[1].startswith(text), ended[rank].output
         assert "aborted True" in ended[rank].output
 
 

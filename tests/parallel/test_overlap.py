@@ -77,11 +77,11 @@ def test_results_are_those_of_a_sum_at_once(beside):
     inner = Doubling()
     communicator = OverlappedCommunicator(inner, beside)
     with serving(PROCESSES, communicator):
-        found = gf.jit(backward)(jnp.asarray(X))
+        result = gf.jit(backward)(jnp.asarray(X))
     first = X @ X
-    np.testing.assert_allclose(found[0], 4 * first.T, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found[1], 2 * (first @ X) + 1, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(found[2], 6 * (first @ X), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(result[0], 4 * first.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result[1], 2 * (first @ X) + 1, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(result[2], 6 * (first @ X), rtol=1e-5, atol=1e-4)
     threads = [name for _, name in inner.calls]
     assert (threads[0] == "gpuflow-sums") == beside and "gpuflow-sums" not in threads[1:]
     communicator.worker.stop()

@@ -50,10 +50,10 @@ def losses(path, launcher, **values):
     ids=["4 virtual", "4 processes", "2 processes of 2"],
 )
 def test_training_is_the_same_on_any_devices(launcher, devices, one_device, tmp_path):
-    found = losses(tmp_path / "losses", launcher, GPUFLOW_CPU_DEVICES=devices)
-    assert len(found) == 50 and found[-1] < 0.7 * found[0]
+    result = losses(tmp_path / "losses", launcher, GPUFLOW_CPU_DEVICES=devices)
+    assert len(result) == 50 and result[-1] < 0.7 * result[0]
     # Sums of 64 examples in another order: a few roundings of float32, over 50 steps.
-    np.testing.assert_allclose(found, one_device, rtol=1e-5)
+    np.testing.assert_allclose(result, one_device, rtol=1e-5)
 
 
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None
@@ -61,5 +61,5 @@ HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not No
 
 @pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
 def test_training_over_mpi(one_device, tmp_path):
-    found = losses(tmp_path / "losses", [*LAUNCH, "--mpi", "-n", "2"])
-    np.testing.assert_allclose(found, one_device, rtol=1e-5)
+    result = losses(tmp_path / "losses", [*LAUNCH, "--mpi", "-n", "2"])
+    np.testing.assert_allclose(result, one_device, rtol=1e-5)

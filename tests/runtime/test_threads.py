@@ -157,8 +157,8 @@ def test_threads_share_a_simulated_device_as_they_share_a_stream():
         x = gf.device_put(values[number], where)
         return [float(total(x)) for _ in range(4)]
 
-    found = at_once(4, work)
-    assert found == [[24_000.0 * (k + 1)] * 4 for k in range(4)]
+    result = at_once(4, work)
+    assert result == [[24_000.0 * (k + 1)] * 4 for k in range(4)]
 
 
 def test_memory_that_a_stream_still_reads_is_not_released_by_another_thread():
@@ -200,7 +200,7 @@ def test_threads_get_one_driver_of_a_device():
     (where,) = gf.devices("once")
     before = set(device.in_use.drivers), device.in_use.several
     try:
-        found = at_once(4, lambda number: where.driver)
+        result = at_once(4, lambda number: where.driver)
     finally:
         device.in_use.drivers, device.in_use.several = before
-    assert len(made) == 1 and all(one is made[0] for one in found)
+    assert len(made) == 1 and all(one is made[0] for one in result)

@@ -196,10 +196,10 @@ def test_counts_of_a_mode_are_default_integers():
     a = np.array([[1, 2], [1, 3], [2, 3]], np.float32)
     for wide, dtype in ((False, np.int32), (True, np.int64)):
         with gf.enable_x64(wide):
-            found = stats.mode(a)
-            assert found.count.dtype == dtype
-            np.testing.assert_array_equal(found.mode, [1, 3])
-            np.testing.assert_array_equal(found.count, [2, 2])
+            result = stats.mode(a)
+            assert result.count.dtype == dtype
+            np.testing.assert_array_equal(result.mode, [1, 3])
+            np.testing.assert_array_equal(result.count, [2, 2])
 
 
 @pytest.mark.parametrize("policy", ["propagate", "omit"])
@@ -278,7 +278,7 @@ def test_gmres_of_narrow_floats(dtype, method):
 @pytest.mark.parametrize("method", ["BFGS", "l-bfgs-experimental-do-not-rely-on-this"])
 def test_minima_in_narrow_floats(dtype, method):
     start = jnp.arange(1, 4).astype(dtype)
-    found = optimize.minimize(lambda u: jnp.sum((u - 1) ** 2), start, method=method)
-    assert str(found.x.dtype) == dtype
+    result = optimize.minimize(lambda u: jnp.sum((u - 1) ** 2), start, method=method)
+    assert str(result.x.dtype) == dtype
     # Where the slope is below the tolerance of 1e-5 the nearest number is 1 itself.
-    np.testing.assert_array_equal(found.x.astype("float32"), np.ones(3))
+    np.testing.assert_array_equal(result.x.astype("float32"), np.ones(3))

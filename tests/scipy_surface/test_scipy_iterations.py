@@ -53,14 +53,14 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_minima(name, method):
     function, start = PROBLEMS[name]
-    found = minimize(function, start, method=method, options={"maxiter": 300})
+    result = minimize(function, start, method=method, options={"maxiter": 300})
     theirs = scipy.optimize.minimize(lambda x: float(function(jnp.asarray(x))), start,
                                      jac=lambda x: np.asarray(gf.grad(function)(x)))  # fmt: skip
-    assert float(found.fun) <= float(theirs.fun) + 1e-7
-    assert np.abs(found.jac).max() < (1e-5 if bool(found.success) else 1e-3)
-    assert int(found.nit) <= 3 * theirs.nit + 10
-    assert (int(found.status) == 0) == bool(found.success)
-    np.testing.assert_allclose(function(found.x), found.fun, rtol=1e-9, atol=1e-15)
+    assert float(result.fun) <= float(theirs.fun) + 1e-7
+    assert np.abs(result.jac).max() < (1e-5 if bool(result.success) else 1e-3)
+    assert int(result.nit) <= 3 * theirs.nit + 10
+    assert (int(result.status) == 0) == bool(result.success)
+    np.testing.assert_allclose(function(result.x), result.fun, rtol=1e-9, atol=1e-15)
 
 
 def test_float32_minimum_under_jit_and_vmap():
@@ -75,9 +75,9 @@ def test_float32_minimum_under_jit_and_vmap():
 def test_complex_minimum():
     target = jnp.array([1 + 2j, -0.5j])
     method = "l-bfgs-experimental-do-not-rely-on-this"
-    found = minimize(lambda x: jnp.sum(jnp.abs(x - target) ** 4), jnp.zeros(2, complex),
+    result = minimize(lambda x: jnp.sum(jnp.abs(x - target) ** 4), jnp.zeros(2, complex),
                      method=method)  # fmt: skip
-    np.testing.assert_allclose(found.x, target, atol=0.05)
+    np.testing.assert_allclose(result.x, target, atol=0.05)
 
 
 def test_why_it_ends():
@@ -91,8 +91,8 @@ def test_why_it_ends():
 
 
 def test_a_wall_of_nan_is_avoided():
-    found = minimize(lambda x: jnp.sum(x - jnp.log(x)), np.full(3, 4.0), method="BFGS")
-    np.testing.assert_allclose(found.x, 1, atol=1e-4)
+    result = minimize(lambda x: jnp.sum(x - jnp.log(x)), np.full(3, 4.0), method="BFGS")
+    np.testing.assert_allclose(result.x, 1, atol=1e-4)
 
 
 # --- sparse systems ------------------------------------------------------------------------
@@ -257,5 +257,5 @@ def test_bfgs_begins_anew_where_rounding_has_spoilt_its_matrix(start):
 
     x0 = np.full(2, start, np.float32)
     for run in (lambda f: f, gf.jit):
-        found = run(lambda x: minimize(quadratic, x, method="BFGS").fun)(x0)
-        assert float(found) < 0.05
+        result = run(lambda x: minimize(quadratic, x, method="BFGS").fun)(x0)
+        assert float(result) < 0.05

@@ -242,8 +242,8 @@ def test_rotations_from_other_forms():
     for name in ("from_rotvec", "from_mrp"):
         for scale in (1.0, 1e-5):
             want = getattr(truth.Rotation, name)(scale * vectors).as_quat(canonical=True)
-            found = getattr(transform.Rotation, name)(scale * vectors)
-            compare(found.as_quat(canonical=True), want)
+            result = getattr(transform.Rotation, name)(scale * vectors)
+            compare(result.as_quat(canonical=True), want)
     compare((ours[::2] * ours[1::2]).as_matrix(), (theirs[::2] * theirs[1::2]).as_matrix())
     for inverse in (False, True):
         compare(ours.apply(vectors, inverse), theirs.apply(vectors, inverse))

@@ -170,9 +170,9 @@ def test_callbacks_see_numpy_arrays(device):
 def test_the_demo(tmp_path):
     command = [sys.executable, "-m", "gpuflow.cli.main", "demo", "--steps", "2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(
+    completed = subprocess.run(
         [*command, "--platform", "cuda_sim"], capture_output=True, text=True, cwd=tmp_path,
         env=environment, timeout=300,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    assert "cuda_sim:0" in found.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "cuda_sim:0" in completed.stdout

@@ -49,8 +49,8 @@ def run(function, args, monkeypatch):
     with monkeypatch.context() as patch, gf.default_device(device):
         patch.setattr(launch, "compile_cuda", noting)
         gf.clear_caches()
-        found = gf.jit(function)(*args)
-        return [np.asarray(leaf).tobytes() for leaf in gf.tree.leaves(found)], kernels
+        result = gf.jit(function)(*args)
+        return [np.asarray(leaf).tobytes() for leaf in gf.tree.leaves(result)], kernels
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -62,9 +62,9 @@ EXACT = {
 @pytest.mark.parametrize("opcode", EXACT)
 def test_integer_arithmetic_wraps(opcode, name):
     x, y = integers(name), integers(name)
-    found = lanes(f"{opcode}.{name} $0, $1, $2;", x, y, result=x.dtype)
+    result = lanes(f"{opcode}.{name} $0, $1, $2;", x, y, result=x.dtype)
     exact = [EXACT[opcode](a, b) for a, b in zip(wide(x), wide(y), strict=True)]
-    np.testing.assert_array_equal(found, wrapped(exact, x.dtype))
+    np.testing.assert_array_equal(result, wrapped(exact, x.dtype))
 
 
 @pytest.mark.parametrize("name", INTEGERS)
@@ -97,10 +97,10 @@ def test_quotients_round_to_zero(name):
     y[(y == 0) | (y == -1 if y.dtype.kind == "i" else False)] = 3
     quotient = [int(Fraction(a, b)) for a, b in zip(wide(x), wide(y), strict=True)]
     rest = [a - b * q for a, b, q in zip(wide(x), wide(y), quotient, strict=True)]
-    found = lanes(f"div.{name} $0, $1, $2;", x, y, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped(quotient, x.dtype))
-    found = lanes(f"rem.{name} $0, $1, $2;", x, y, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped(rest, x.dtype))
+    result = lanes(f"div.{name} $0, $1, $2;", x, y, result=x.dtype)
+    np.testing.assert_array_equal(result, wrapped(quotient, x.dtype))
+    result = lanes(f"rem.{name} $0, $1, $2;", x, y, result=x.dtype)
+    np.testing.assert_array_equal(result, wrapped(rest, x.dtype))
 
 
 def test_integer_division_by_zero_is_an_error():
@@ -115,12 +115,12 @@ def test_integer_division_by_zero_is_an_error():
 
 def test_saturated_sums():
     x = np.array([2**31 - 1, -(2**31), 5, -5], np.int32)
-    found = lanes("add.sat.s32 $0, $1, $2;", x, x, result=np.int32)
-    assert found.tolist() == [2**31 - 1, -(2**31), 10, -10]
-    found = lanes("sub.sat.s32 $0, $1, $2;", x, -x, result=np.int32)
-    assert found.tolist() == [2**31 - 1, 0, 10, -10]
-    found = lanes("mad.hi.sat.s32 $0, $1, $2, $3;", x, x, x, result=np.int32)
-    assert found.tolist() == [2**31 - 1, -(2**30), 5, -5]
+    result = lanes("add.sat.s32 $0, $1, $2;", x, x, result=np.int32)
+    assert result.tolist() == [2**31 - 1, -(2**31), 10, -10]
+    result = lanes("sub.sat.s32 $0, $1, $2;", x, -x, result=np.int32)
+    assert result.tolist() == [2**31 - 1, 0, 10, -10]
+    result = lanes("mad.hi.sat.s32 $0, $1, $2, $3;", x, x, x, result=np.int32)
+    assert result.tolist() == [2**31 - 1, -(2**30), 5, -5]
 
 
 @pytest.mark.parametrize("name", ["u32", "u64"])
@@ -133,14 +133,14 @@ def test_carry_chains_add_and_subtract_longer_numbers(name):
             for l1, h1, l2, h2 in zip(*map(wide, (a, b, c, d)), strict=True)
         ]
         low = f"{opcode}.cc.{name} $0, $1, $3;"
-        found = lanes(low, a, b, c, d, result=a.dtype)
-        np.testing.assert_array_equal(found, wrapped(exact, a.dtype))
+        result = lanes(low, a, b, c, d, result=a.dtype)
+        np.testing.assert_array_equal(result, wrapped(exact, a.dtype))
         high = f"{low} {carried}.{name} $0, $2, $4;"
-        found = lanes(high, a, b, c, d, result=a.dtype)
-        np.testing.assert_array_equal(found, wrapped([v >> bits for v in exact], a.dtype))
+        result = lanes(high, a, b, c, d, result=a.dtype)
+        np.testing.assert_array_equal(result, wrapped([v >> bits for v in exact], a.dtype))
         third = f"{low} {carried}.cc.{name} $0, $2, $4; {carried}.{name} $0, 0, 0;"
-        found = lanes(third, a, b, c, d, result=a.dtype)
-        np.testing.assert_array_equal(found, wrapped([v >> 2 * bits for v in exact], a.dtype))
+        result = lanes(third, a, b, c, d, result=a.dtype)
+        np.testing.assert_array_equal(result, wrapped([v >> 2 * bits for v in exact], a.dtype))
 
 
 def test_products_with_carries():
@@ -148,8 +148,8 @@ def test_products_with_carries():
     x, y, z = integers("u64"), integers("u64"), integers("u64")
     chain = "mad.lo.cc.u64 $0, $1, $2, $3; madc.hi.u64 $0, $1, $2, 0;"
     exact = [a * b + c for a, b, c in zip(wide(x), wide(y), wide(z), strict=True)]
-    found = lanes(chain, x, y, z, result=np.uint64)
-    np.testing.assert_array_equal(found, wrapped([v >> 64 for v in exact], np.uint64))
+    result = lanes(chain, x, y, z, result=np.uint64)
+    np.testing.assert_array_equal(result, wrapped([v >> 64 for v in exact], np.uint64))
 
 
 @pytest.mark.parametrize("name", ["u32", "s32"])
@@ -158,30 +158,30 @@ def test_products_of_24_bits(name):
     low = [(v & 0xFFFFFF) - (0x1000000 if name == "s32" and v & 0x800000 else 0) for v in wide(x)]
     other = [(v & 0xFFFFFF) - (0x1000000 if name == "s32" and v & 0x800000 else 0) for v in wide(y)]
     exact = [a * b for a, b in zip(low, other, strict=True)]
-    found = lanes(f"mul24.lo.{name} $0, $1, $2;", x, y, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped(exact, x.dtype))
-    found = lanes(f"mul24.hi.{name} $0, $1, $2;", x, y, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped([v >> 16 for v in exact], x.dtype))
-    found = lanes(f"mad24.lo.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
+    result = lanes(f"mul24.lo.{name} $0, $1, $2;", x, y, result=x.dtype)
+    np.testing.assert_array_equal(result, wrapped(exact, x.dtype))
+    result = lanes(f"mul24.hi.{name} $0, $1, $2;", x, y, result=x.dtype)
+    np.testing.assert_array_equal(result, wrapped([v >> 16 for v in exact], x.dtype))
+    result = lanes(f"mad24.lo.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
     total = [a + b for a, b in zip(exact, wide(z), strict=True)]
-    np.testing.assert_array_equal(found, wrapped(total, x.dtype))
+    np.testing.assert_array_equal(result, wrapped(total, x.dtype))
 
 
 @pytest.mark.parametrize("name", ["s16", "s32", "s64"])
 def test_negation_and_magnitude(name):
     x = integers(name)
-    found = lanes(f"neg.{name} $0, $1;", x, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped([-v for v in wide(x)], x.dtype))
-    found = lanes(f"abs.{name} $0, $1;", x, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped([abs(v) for v in wide(x)], x.dtype))
+    result = lanes(f"neg.{name} $0, $1;", x, result=x.dtype)
+    np.testing.assert_array_equal(result, wrapped([-v for v in wide(x)], x.dtype))
+    result = lanes(f"abs.{name} $0, $1;", x, result=x.dtype)
+    np.testing.assert_array_equal(result, wrapped([abs(v) for v in wide(x)], x.dtype))
 
 
 @pytest.mark.parametrize("name", ["u32", "s32", "u64"])
 def test_sum_of_absolute_differences(name):
     x, y, z = integers(name), integers(name), integers(name)
-    found = lanes(f"sad.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
+    result = lanes(f"sad.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
     exact = [c + abs(a - b) for a, b, c in zip(wide(x), wide(y), wide(z), strict=True)]
-    np.testing.assert_array_equal(found, wrapped(exact, x.dtype))
+    np.testing.assert_array_equal(result, wrapped(exact, x.dtype))
 
 
 def test_dot_products_of_bytes():
@@ -189,14 +189,14 @@ def test_dot_products_of_bytes():
     for first, second in (("u32", "u32"), ("s32", "u32"), ("s32", "s32")):
         one, two = (np.int8 if t == "s32" else np.uint8 for t in (first, second))
         a, b = x.view(one).reshape(-1, 4).astype(int), y.view(two).reshape(-1, 4).astype(int)
-        found = lanes(f"dp4a.{first}.{second} $0, $1, $2, $3;", x, y, z)
-        np.testing.assert_array_equal(found, wrapped(wide((a * b).sum(1) + z.astype(int)), "u4"))
+        result = lanes(f"dp4a.{first}.{second} $0, $1, $2, $3;", x, y, z)
+        np.testing.assert_array_equal(result, wrapped(wide((a * b).sum(1) + z.astype(int)), "u4"))
         half = np.int16 if first == "s32" else np.uint16
         a = x.view(half).reshape(-1, 2).astype(int)
         for place, name in enumerate(("lo", "hi")):
-            found = lanes(f"dp2a.{name}.{first}.{second} $0, $1, $2, $3;", x, y, z)
+            result = lanes(f"dp2a.{name}.{first}.{second} $0, $1, $2, $3;", x, y, z)
             exact = (a * b[:, 2 * place : 2 * place + 2]).sum(1) + z.astype(int)
-            np.testing.assert_array_equal(found, wrapped(wide(exact), "u4"))
+            np.testing.assert_array_equal(result, wrapped(wide(exact), "u4"))
 
 
 def test_packed_integers():
@@ -204,10 +204,10 @@ def test_packed_integers():
     for name, part in (("u16x2", np.uint16), ("s16x2", np.int16)):
         a, b = x.view(part), y.view(part)
         for opcode, function in (("add", np.add), ("min", np.minimum), ("max", np.maximum)):
-            found = lanes(f"{opcode}.{name} $0, $1, $2;", x, y)
-            np.testing.assert_array_equal(found, function(a, b).view(np.uint32))
-    found = lanes("max.s32.relu $0, $1, $2;", np.array([-5, 3], "i4"), np.array([-7, 1], "i4"))
-    assert found.tolist() == [0, 3]
+            result = lanes(f"{opcode}.{name} $0, $1, $2;", x, y)
+            np.testing.assert_array_equal(result, function(a, b).view(np.uint32))
+    result = lanes("max.s32.relu $0, $1, $2;", np.array([-5, 3], "i4"), np.array([-7, 1], "i4"))
+    assert result.tolist() == [0, 3]
 
 
 # --- floats ------------------------------------------------------------------------------
@@ -268,12 +268,12 @@ def test_rounding_in_every_direction(opcode, name, mode):
     }[opcode]
     given = (x, y, z) if opcode == "fma" else (x, y)
     operands = ", ".join(f"${k + 1}" for k in range(len(given)))
-    found = lanes(f"{opcode}.{mode}.{name} $0, {operands};", *given, result=dtype)
+    result = lanes(f"{opcode}.{mode}.{name} $0, {operands};", *given, result=dtype)
     want = [
         rounded(exact(*(Fraction(float(v)) for v in values)), dtype, mode)
         for values in zip(x, y, z, strict=True)
     ]
-    np.testing.assert_array_equal(found.astype(float), want)
+    np.testing.assert_array_equal(result.astype(float), want)
 
 
 def test_fma_of_float32_does_not_round_twice():
@@ -285,31 +285,31 @@ def test_fma_of_float32_does_not_round_twice():
         rounded(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)), np.float32, "rn")
         for a, b, c in zip(x, y, z, strict=True)
     ]
-    found = lanes("fma.rn.f32 $0, $1, $2, $3;", x, y, z, result=np.float32)
-    np.testing.assert_array_equal(found.astype(float), want)
+    result = lanes("fma.rn.f32 $0, $1, $2, $3;", x, y, z, result=np.float32)
+    np.testing.assert_array_equal(result.astype(float), want)
 
 
 def test_fma_of_float64_is_exact_where_parts_underflow_or_overflow():
     x = np.array([1e-200, 1e200, 2.0**-600, 1e300, 5e-324, 0.0, np.inf, -0.0])
     y = np.array([1e-200, 1e200, 2.0**-474, 1e10, 0.5, 3.0, 1.0, 1.0])
     z = np.array([1e-300, -1e300, 2.0**-1074, -1e308, 5e-324, -0.0, 1.0, -0.0])
-    found = lanes("fma.rn.f64 $0, $1, $2, $3;", x, y, z, result=np.float64)
+    result = lanes("fma.rn.f64 $0, $1, $2, $3;", x, y, z, result=np.float64)
     want = [1e-300, np.inf, 2 * 2.0**-1074, np.inf, 1e-323, 0.0, np.inf, -0.0]
-    np.testing.assert_array_equal(found, want)
-    assert np.signbit(found[-1])
+    np.testing.assert_array_equal(result, want)
+    assert np.signbit(result[-1])
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_fma_of_halves_is_rounded_once(name):
     x, y, z = floats(name), np.roll(floats(name), 5), np.roll(floats(name), 9)
     finite = np.isfinite((x.astype(float) * y.astype(float)) + z.astype(float))
-    found = lanes(f"fma.rn.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
+    result = lanes(f"fma.rn.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
     # float64 holds these products and sums exactly, or the test would be too weak
     want = (x[finite].astype(float) * y[finite].astype(float)) + z[finite].astype(float)
     inside = np.abs(want) < 6e4
     if name == "f16":
-        np.testing.assert_array_equal(found[finite][inside], want[inside].astype(np.float16))
-    error = np.abs(found[finite][inside].astype(float) - want[inside])
+        np.testing.assert_array_equal(result[finite][inside], want[inside].astype(np.float16))
+    error = np.abs(result[finite][inside].astype(float) - want[inside])
     assert (error <= np.abs(want[inside]) * 2.0 ** (-11 if name == "f16" else -8) + 1e-7).all()
 
 
@@ -317,15 +317,15 @@ def test_fma_of_halves_is_rounded_once(name):
 def test_extremes_of_floats(name):
     x, y = floats(name), np.roll(floats(name), 1)
     for opcode, plain, nan in (("min", np.fmin, np.minimum), ("max", np.fmax, np.maximum)):
-        found = lanes(f"{opcode}.{name} $0, $1, $2;", x, y, result=x.dtype)
-        np.testing.assert_array_equal(found.astype(float), plain(x.astype(float), y.astype(float)))
-        found = lanes(f"{opcode}.NaN.{name} $0, $1, $2;", x, y, result=x.dtype)
-        np.testing.assert_array_equal(found.astype(float), nan(x.astype(float), y.astype(float)))
+        result = lanes(f"{opcode}.{name} $0, $1, $2;", x, y, result=x.dtype)
+        np.testing.assert_array_equal(result.astype(float), plain(x.astype(float), y.astype(float)))
+        result = lanes(f"{opcode}.NaN.{name} $0, $1, $2;", x, y, result=x.dtype)
+        np.testing.assert_array_equal(result.astype(float), nan(x.astype(float), y.astype(float)))
     zeros = np.array([0.0, -0.0], x.dtype)
-    found = lanes(f"max.{name} $0, $1, $2;", zeros, zeros[::-1].copy(), result=x.dtype)
-    assert not np.signbit(found).any()
-    found = lanes(f"min.{name} $0, $1, $2;", zeros, zeros[::-1].copy(), result=x.dtype)
-    assert np.signbit(found).all()
+    result = lanes(f"max.{name} $0, $1, $2;", zeros, zeros[::-1].copy(), result=x.dtype)
+    assert not np.signbit(result).any()
+    result = lanes(f"min.{name} $0, $1, $2;", zeros, zeros[::-1].copy(), result=x.dtype)
+    assert np.signbit(result).all()
 
 
 def test_extremes_of_three_and_by_size():
@@ -341,8 +341,8 @@ def test_signs(name):
     same(lanes(f"neg.{name} $0, $1;", x, result=x.dtype), -x)
     same(lanes(f"abs.{name} $0, $1;", x, result=x.dtype), np.abs(x))
     if name in ("f32", "f64"):
-        found = lanes(f"copysign.{name} $0, $1, $2;", x, y, result=x.dtype)
-        same(found, np.copysign(y, x))
+        result = lanes(f"copysign.{name} $0, $1, $2;", x, y, result=x.dtype)
+        same(result, np.copysign(y, x))
 
 
 FUNCTIONS = {
@@ -365,15 +365,15 @@ def test_functions_of_other_types():
     x = np.array([0.5, 2, 9], np.float64)
     np.testing.assert_array_equal(lanes("sqrt.rn.f64 $0, $1;", x, result="f8"), np.sqrt(x))
     np.testing.assert_array_equal(lanes("rcp.rn.f64 $0, $1;", x, result="f8"), 1 / x)
-    found = lanes("rcp.approx.ftz.f64 $0, $1;", x, result="f8")
-    assert (found.view(np.uint64) & 0xFFFFFFFF == 0).all()
-    np.testing.assert_allclose(found, 1 / x, rtol=2.0**-20)
+    result = lanes("rcp.approx.ftz.f64 $0, $1;", x, result="f8")
+    assert (result.view(np.uint64) & 0xFFFFFFFF == 0).all()
+    np.testing.assert_allclose(result, 1 / x, rtol=2.0**-20)
     h = x.astype(np.float16)
     np.testing.assert_array_equal(lanes("ex2.approx.f16 $0, $1;", h, result="f2"), np.exp2(h))
     for mode, value in (("rz", 1.4142135), ("rp", 1.4142137), ("rm", 1.4142135)):
         two = np.full(2, 2, np.float32)
-        found = lanes(f"sqrt.{mode}.f32 $0, $1;", two, result="f4")
-        assert found[0] == np.float32(value)
+        result = lanes(f"sqrt.{mode}.f32 $0, $1;", two, result="f4")
+        assert result[0] == np.float32(value)
 
 
 def test_division_forms():
@@ -387,13 +387,13 @@ def test_division_forms():
 def test_flushing_saturation_and_relu():
     x = np.array([1e-40, -1e-40, 0.25, 1.5, -2, np.nan], np.float32)
     one = np.ones(6, np.float32)
-    found = lanes("mul.ftz.f32 $0, $1, $2;", x, one, result="f4")
-    assert found[:2].tolist() == [0, 0] and np.signbit(found[:2]).tolist() == [False, True]
-    found = lanes("mul.sat.f32 $0, $1, $2;", x, one, result="f4")
-    np.testing.assert_array_equal(found, np.array([1e-40, 0, 0.25, 1, 0, 0], np.float32))
+    result = lanes("mul.ftz.f32 $0, $1, $2;", x, one, result="f4")
+    assert result[:2].tolist() == [0, 0] and np.signbit(result[:2]).tolist() == [False, True]
+    result = lanes("mul.sat.f32 $0, $1, $2;", x, one, result="f4")
+    np.testing.assert_array_equal(result, np.array([1e-40, 0, 0.25, 1, 0, 0], np.float32))
     h = x.astype(np.float16)
-    found = lanes("fma.rn.relu.f16 $0, $1, $2, $2;", h, np.zeros(6, "f2"), result="f2")
-    np.testing.assert_array_equal(found, np.array([0, 0, 0, 0, 0, np.nan], np.float16))
+    result = lanes("fma.rn.relu.f16 $0, $1, $2, $2;", h, np.zeros(6, "f2"), result="f2")
+    np.testing.assert_array_equal(result, np.array([0, 0, 0, 0, 0, np.nan], np.float16))
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -402,23 +402,23 @@ def test_packed_floats(name):
     a, b, c = (random.standard_normal(64).astype(part) for _ in range(3))
     x, y, z = (v.view(np.uint32) for v in (a, b, c))
     for opcode, function in ARITHMETIC.items():
-        found = lanes(f"{opcode}.rn.{name}x2 $0, $1, $2;", x, y)
-        np.testing.assert_array_equal(found.view(part).astype(float), function(a, b).astype(float))
-    found = lanes(f"fma.rn.{name}x2 $0, $1, $2, $3;", x, y, z).view(part)
+        result = lanes(f"{opcode}.rn.{name}x2 $0, $1, $2;", x, y)
+        np.testing.assert_array_equal(result.view(part).astype(float), function(a, b).astype(float))
+    result = lanes(f"fma.rn.{name}x2 $0, $1, $2, $3;", x, y, z).view(part)
     single = lanes(f"fma.rn.{name} $0, $1, $2, $3;", a, b, c, result=part)
-    np.testing.assert_array_equal(found.astype(float), single.astype(float))
-    found = lanes(f"neg.{name}x2 $0, $1;", x).view(part)
-    np.testing.assert_array_equal(found.astype(float), -a.astype(float))
+    np.testing.assert_array_equal(result.astype(float), single.astype(float))
+    result = lanes(f"neg.{name}x2 $0, $1;", x).view(part)
+    np.testing.assert_array_equal(result.astype(float), -a.astype(float))
 
 
 def test_pairs_of_float32():
     a, b, c = (random.standard_normal(64).astype(np.float32) for _ in range(3))
     x, y, z = (v.view(np.uint64) for v in (a, b, c))
-    found = lanes("add.rn.f32x2 $0, $1, $2;", x, y, result=np.uint64)
-    np.testing.assert_array_equal(found.view(np.float32), a + b)
-    found = lanes("fma.rn.f32x2 $0, $1, $2, $3;", x, y, z, result=np.uint64)
+    result = lanes("add.rn.f32x2 $0, $1, $2;", x, y, result=np.uint64)
+    np.testing.assert_array_equal(result.view(np.float32), a + b)
+    result = lanes("fma.rn.f32x2 $0, $1, $2, $3;", x, y, z, result=np.uint64)
     single = lanes("fma.rn.f32 $0, $1, $2, $3;", a, b, c, result=np.float32)
-    np.testing.assert_array_equal(found.view(np.float32), single)
+    np.testing.assert_array_equal(result.view(np.float32), single)
 
 
 def test_tests_of_numbers():
@@ -429,5 +429,5 @@ def test_tests_of_numbers():
         "normal": [0, 1, 0, 0, 0, 1], "subnormal": [0, 0, 1, 0, 0, 0],
     }  # fmt: skip
     for how, values in want.items():
-        found = lanes(f"testp.{how}.f32 %p1, $1; selp.u32 $0, 1, 0, %p1;", x)
-        assert found.tolist() == values
+        result = lanes(f"testp.{how}.f32 %p1, $1; selp.u32 $0, 1, 0, %p1;", x)
+        assert result.tolist() == values

@@ -38,8 +38,8 @@ def test_logic(bits):
     dtype = np.dtype(f"u{bits // 8}")
     x, y = words(dtype=dtype), words(dtype=dtype)
     for opcode, want in (("and", x & y), ("or", x | y), ("xor", x ^ y)):
-        found = lanes(f"{opcode}.b{bits} $0, $1, $2;", x, y, result=dtype)
-        np.testing.assert_array_equal(found, want)
+        result = lanes(f"{opcode}.b{bits} $0, $1, $2;", x, y, result=dtype)
+        np.testing.assert_array_equal(result, want)
     np.testing.assert_array_equal(lanes(f"not.b{bits} $0, $1;", x, result=dtype), ~x)
     np.testing.assert_array_equal(lanes(f"cnot.b{bits} $0, $1;", x, result=dtype), x == 0)
 
@@ -48,18 +48,18 @@ def test_logic_of_predicates():
     x, y = words() & 1, words() & 1
     body = "setp.ne.u32 %p1, $1, 0; setp.ne.u32 %p2, $2, 0;"
     for opcode, want in (("and", x & y), ("or", x | y), ("xor", x ^ y)):
-        found = lanes(f"{body} {opcode}.pred %p3, %p1, %p2; selp.u32 $0, 1, 0, %p3;", x, y)
-        np.testing.assert_array_equal(found, want)
-    found = lanes(f"{body} not.pred %p3, %p1; selp.u32 $0, 1, 0, %p3;", x, y)
-    np.testing.assert_array_equal(found, 1 - x)
+        result = lanes(f"{body} {opcode}.pred %p3, %p1, %p2; selp.u32 $0, 1, 0, %p3;", x, y)
+        np.testing.assert_array_equal(result, want)
+    result = lanes(f"{body} not.pred %p3, %p1; selp.u32 $0, 1, 0, %p3;", x, y)
+    np.testing.assert_array_equal(result, 1 - x)
 
 
 def test_any_function_of_three_bits():
     a, b, c = words(), words(), words()
     want = {0x80: a & b & c, 0x96: a ^ b ^ c, 0xE8: a & b | b & c | a & c, 0xCA: a & b | ~a & c}
     for table, value in want.items():
-        found = lanes(f"lop3.b32 $0, $1, $2, $3, {table:#x};", a, b, c)
-        np.testing.assert_array_equal(found, value)
+        result = lanes(f"lop3.b32 $0, $1, $2, $3, {table:#x};", a, b, c)
+        np.testing.assert_array_equal(result, value)
 
 
 def test_shifts():
@@ -70,8 +70,8 @@ def test_shifts():
     np.testing.assert_array_equal(lanes("shl.b32 $0, $1, $2;", x, distance), left)
     right = np.where(distance > 31, 0, x >> short).astype(U32)
     np.testing.assert_array_equal(lanes("shr.u32 $0, $1, $2;", x, distance), right)
-    found = lanes("shr.s32 $0, $1, $2;", x, distance)
-    np.testing.assert_array_equal(found, (x.view(I32) >> short.astype(I32)).view(U32))
+    result = lanes("shr.s32 $0, $1, $2;", x, distance)
+    np.testing.assert_array_equal(result, (x.view(I32) >> short.astype(I32)).view(U32))
     np.testing.assert_array_equal(lanes("shl.b32 $0, $1, 5;", x), x << 5)
     np.testing.assert_array_equal(lanes("shl.b32 $0, $1, 99;", x), 0 * x)
     y = words()
@@ -79,11 +79,11 @@ def test_shifts():
     for mode, limit in (("wrap", lambda d: d & 31), ("clamp", lambda d: min(d, 32))):
         pairs = [(v, limit(int(d))) for v, d in zip(both, distance, strict=True)]
         want = [(v << d >> 32) & 0xFFFFFFFF for v, d in pairs]
-        found = lanes(f"shf.l.{mode}.b32 $0, $1, $2, $3;", x, y, distance)
-        np.testing.assert_array_equal(found, np.array(want, U32))
+        result = lanes(f"shf.l.{mode}.b32 $0, $1, $2, $3;", x, y, distance)
+        np.testing.assert_array_equal(result, np.array(want, U32))
         want = [(v >> d) & 0xFFFFFFFF for v, d in pairs]
-        found = lanes(f"shf.r.{mode}.b32 $0, $1, $2, $3;", x, y, distance)
-        np.testing.assert_array_equal(found, np.array(want, U32))
+        result = lanes(f"shf.r.{mode}.b32 $0, $1, $2, $3;", x, y, distance)
+        np.testing.assert_array_equal(result, np.array(want, U32))
 
 
 def extracted(value, position, length, bits, signed):
@@ -103,10 +103,10 @@ def test_fields(bits):
     x, y = words(128, dtype), words(128, dtype)
     start, length = (random.integers(0, 70, 128).astype(U32) for _ in range(2))
     for kind in "us":
-        found = lanes(f"bfe.{kind}{bits} $0, $1, $2, $3;", x, start, length, result=dtype)
+        result = lanes(f"bfe.{kind}{bits} $0, $1, $2, $3;", x, start, length, result=dtype)
         given = zip(x, start, length, strict=True)
         want = [extracted(*map(int, three), bits, kind == "s") for three in given]
-        np.testing.assert_array_equal(found, np.array(want, dtype))
+        np.testing.assert_array_equal(result, np.array(want, dtype))
     mask = [
         ((1 << min(int(n), bits)) - 1) << int(s) & ((1 << bits) - 1)
         for s, n in zip(start, length, strict=True)
@@ -115,19 +115,19 @@ def test_fields(bits):
         (int(b) & ~m | int(v) << int(s) & m) & ((1 << bits) - 1)
         for v, b, s, m in zip(x, y, start, mask, strict=True)
     ]
-    found = lanes(f"bfi.b{bits} $0, $1, $2, $3, $4;", x, y, start, length, result=dtype)
-    np.testing.assert_array_equal(found, np.array(want, dtype))
+    result = lanes(f"bfi.b{bits} $0, $1, $2, $3, $4;", x, y, start, length, result=dtype)
+    np.testing.assert_array_equal(result, np.array(want, dtype))
 
 
 def test_masks_and_extensions():
     start, length = np.array([0, 4, 30, 40], U32), np.array([32, 8, 8, 3], U32)
-    found = lanes("bmsk.clamp.b32 $0, $1, $2;", start, length)
-    assert [hex(v) for v in found] == ["0xffffffff", "0xff0", "0xc0000000", "0x0"]
-    found = lanes("bmsk.wrap.b32 $0, $1, $2;", start, length)
-    assert [hex(v) for v in found] == ["0x0", "0xff0", "0xc0000000", "0x700"]
+    result = lanes("bmsk.clamp.b32 $0, $1, $2;", start, length)
+    assert [hex(v) for v in result] == ["0xffffffff", "0xff0", "0xc0000000", "0x0"]
+    result = lanes("bmsk.wrap.b32 $0, $1, $2;", start, length)
+    assert [hex(v) for v in result] == ["0x0", "0xff0", "0xc0000000", "0x700"]
     x, count = np.full(4, 0xABCD80, U32), np.array([8, 7, 0, 33], U32)
-    found = lanes("szext.clamp.s32 $0, $1, $2;", x, count)
-    assert [hex(v) for v in found] == ["0xffffff80", "0x0", "0x0", "0xabcd80"]
+    result = lanes("szext.clamp.s32 $0, $1, $2;", x, count)
+    assert [hex(v) for v in result] == ["0xffffff80", "0x0", "0x0", "0xabcd80"]
     assert lanes("szext.wrap.u32 $0, $1, $2;", x, count).tolist() == [0x80, 0, 0, 0]
 
 
@@ -135,14 +135,14 @@ def test_counts():
     x, y = words(), words(dtype=U64)
     for bits, values in ((32, x), (64, y)):
         numbers = [int(v) for v in values]
-        found = lanes(f"popc.b{bits} $0, $1;", values)
-        assert found.tolist() == [v.bit_count() for v in numbers]
-        found = lanes(f"clz.b{bits} $0, $1;", values)
-        assert found.tolist() == [bits - v.bit_length() for v in numbers]
-        found = lanes(f"brev.b{bits} $0, $1;", values, result=values.dtype)
-        assert found.tolist() == [int(f"{v:0{bits}b}"[::-1], 2) for v in numbers]
-        found = lanes(f"bfind.u{bits} $0, $1;", values).view(I32)
-        assert found.tolist() == [v.bit_length() - 1 for v in numbers]
+        result = lanes(f"popc.b{bits} $0, $1;", values)
+        assert result.tolist() == [v.bit_count() for v in numbers]
+        result = lanes(f"clz.b{bits} $0, $1;", values)
+        assert result.tolist() == [bits - v.bit_length() for v in numbers]
+        result = lanes(f"brev.b{bits} $0, $1;", values, result=values.dtype)
+        assert result.tolist() == [int(f"{v:0{bits}b}"[::-1], 2) for v in numbers]
+        result = lanes(f"bfind.u{bits} $0, $1;", values).view(I32)
+        assert result.tolist() == [v.bit_length() - 1 for v in numbers]
     signed = np.array([0, -1, 5, -6], I32)
     assert lanes("bfind.s32 $0, $1;", signed).view(I32).tolist() == [-1, -1, 2, 2]
     assert lanes("bfind.shiftamt.s32 $0, $1;", signed).view(I32).tolist() == [-1, -1, 29, 29]
@@ -151,15 +151,15 @@ def test_counts():
 def test_the_nth_set_bit():
     mask = np.full(5, 0b101100, U32)
     base, offset = np.array([0, 0, 5, 2, 1], U32), np.array([1, 3, -2, 0, 0], I32)
-    found = lanes("fns.b32 $0, $1, $2, $3;", mask, base, offset)
-    assert found.view(I32).tolist() == [2, 5, 3, 2, -1]
+    result = lanes("fns.b32 $0, $1, $2, $3;", mask, base, offset)
+    assert result.view(I32).tolist() == [2, 5, 3, 2, -1]
 
 
 def test_permutations_of_bytes():
     a, b = np.full(4, 0x33221100, U32), np.full(4, 0x77665584, U32)
     choice = np.array([0x7531, 0x3210, 0x000C, 0x8888], U32)
-    found = lanes("prmt.b32 $0, $1, $2, $3;", a, b, choice)
-    assert [hex(v) for v in found] == ["0x77553311", "0x33221100", "0xff", "0x0"]
+    result = lanes("prmt.b32 $0, $1, $2, $3;", a, b, choice)
+    assert [hex(v) for v in result] == ["0x77553311", "0x33221100", "0xff", "0x0"]
     control = np.arange(4).astype(U32)
     want = {
         "f4e": ["0x33221100", "0x84332211", "0x55843322", "0x66558433"],
@@ -170,8 +170,8 @@ def test_permutations_of_bytes():
         "rc16": ["0x11001100", "0x33223322", "0x11001100", "0x33223322"],
     }
     for mode, values in want.items():
-        found = lanes(f"prmt.b32.{mode} $0, $1, $2, $3;", a, b, control)
-        assert [hex(v) for v in found] == values, mode
+        result = lanes(f"prmt.b32.{mode} $0, $1, $2, $3;", a, b, control)
+        assert [hex(v) for v in result] == values, mode
 
 
 # --- comparisons -------------------------------------------------------------------------
@@ -194,12 +194,12 @@ def test_comparisons_of_floats(how):
     values = np.array([0.0, -0.0, 1, -1, np.inf, np.nan], F32)
     x, y = (v.reshape(-1).copy() for v in np.meshgrid(values, values))
     want = [holds(how, float(a), float(b)) for a, b in zip(x, y, strict=True)]
-    found = lanes(f"setp.{how}.f32 %p1, $1, $2; selp.u32 $0, 1, 0, %p1;", x, y)
-    assert found.tolist() == want
+    result = lanes(f"setp.{how}.f32 %p1, $1, $2; selp.u32 $0, 1, 0, %p1;", x, y)
+    assert result.tolist() == want
     if how in ORDERED:
         for name, dtype in (("f64", "f8"), ("f16", "f2"), ("bf16", BF16)):
-            found = lanes(f"set.{how}.u32.{name} $0, $1, $2;", x.astype(dtype), y.astype(dtype))
-            assert (found != 0).tolist() == want
+            result = lanes(f"set.{how}.u32.{name} $0, $1, $2;", x.astype(dtype), y.astype(dtype))
+            assert (result != 0).tolist() == want
 
 
 def test_comparisons_of_integers_see_the_sign():
@@ -208,8 +208,8 @@ def test_comparisons_of_integers_see_the_sign():
         ("lt", "s32", [1, 0, 0]), ("lt", "u32", [0, 0, 1]), ("lo", "u32", [0, 0, 1]),
         ("hs", "u32", [1, 1, 0]), ("ls", "u32", [0, 1, 1]), ("hi", "u32", [1, 0, 0]),
     ):  # fmt: skip
-        found = lanes(f"setp.{how}.{name} %p1, $1, $2; selp.u32 $0, 1, 0, %p1;", x, y)
-        assert found.tolist() == want, (how, name)
+        result = lanes(f"setp.{how}.{name} %p1, $1, $2; selp.u32 $0, 1, 0, %p1;", x, y)
+        assert result.tolist() == want, (how, name)
 
 
 def test_comparisons_with_logic_and_two_results():
@@ -226,22 +226,22 @@ def test_packed_comparisons():
     low, high = np.array([1, 5], np.float16), np.array([3, 2], np.float16)
     x = np.stack([low, high], 1).view(U32).reshape(-1)
     y = np.full(4, 2.5, np.float16).view(U32)
-    found = lanes("setp.lt.f16x2 %p1|%p2, $1, $2; selp.u32 $0, 1, 0, %p1;"
+    result = lanes("setp.lt.f16x2 %p1|%p2, $1, $2; selp.u32 $0, 1, 0, %p1;"
                   "@%p2 add.u32 $0, $0, 2;", x, y)  # fmt: skip
-    assert found.tolist() == [1, 2]
-    found = lanes("set.gt.f16x2.f16x2 $0, $1, $2;", x, y)
-    assert found.view(np.float16).tolist() == [0, 1, 1, 0]
+    assert result.tolist() == [1, 2]
+    result = lanes("set.gt.f16x2.f16x2 $0, $1, $2;", x, y)
+    assert result.view(np.float16).tolist() == [0, 1, 1, 0]
 
 
 def test_choices():
     x, y, z = words(), words(), random.standard_normal(64).astype(F32)
     z[0] = -0.0
-    found = lanes("slct.b32.f32 $0, $1, $2, $3;", x, y, z)
-    np.testing.assert_array_equal(found, np.where(z >= 0, x, y))
-    found = lanes("slct.b32.s32 $0, $1, $2, $3;", x, y, z.view(I32))
-    np.testing.assert_array_equal(found, np.where(z.view(I32) >= 0, x, y))
-    found = lanes("setp.gt.f32 %p1, $3, 0f00000000; selp.b32 $0, $1, $2, %p1;", x, y, z)
-    np.testing.assert_array_equal(found, np.where(z > 0, x, y))
+    result = lanes("slct.b32.f32 $0, $1, $2, $3;", x, y, z)
+    np.testing.assert_array_equal(result, np.where(z >= 0, x, y))
+    result = lanes("slct.b32.s32 $0, $1, $2, $3;", x, y, z.view(I32))
+    np.testing.assert_array_equal(result, np.where(z.view(I32) >= 0, x, y))
+    result = lanes("setp.gt.f32 %p1, $3, 0f00000000; selp.b32 $0, $1, $2, %p1;", x, y, z)
+    np.testing.assert_array_equal(result, np.where(z > 0, x, y))
 
 
 # --- moves -------------------------------------------------------------------------------
@@ -249,13 +249,13 @@ def test_choices():
 
 def test_packing_and_unpacking():
     x = words()
-    found = lanes("mov.b32 {%h1, %h2}, $1; mov.b32 $0, {%h2, %h1};", x)
-    np.testing.assert_array_equal(found, x << 16 | x >> 16)
+    result = lanes("mov.b32 {%h1, %h2}, $1; mov.b32 $0, {%h2, %h1};", x)
+    np.testing.assert_array_equal(result, x << 16 | x >> 16)
     y = words(dtype=U64)
-    found = lanes("mov.b64 {%r1, _}, $1; mov.u32 $0, %r1;", y)
-    np.testing.assert_array_equal(found, y.astype(U32))
-    found = lanes("mov.b64 {%r1, %r2}, $1; mov.b64 $0, {%r1, %r2};", y, result=U64)
-    np.testing.assert_array_equal(found, y)
+    result = lanes("mov.b64 {%r1, _}, $1; mov.u32 $0, %r1;", y)
+    np.testing.assert_array_equal(result, y.astype(U32))
+    result = lanes("mov.b64 {%r1, %r2}, $1; mov.b64 $0, {%r1, %r2};", y, result=U64)
+    np.testing.assert_array_equal(result, y)
 
 
 def test_literals():
@@ -309,9 +309,9 @@ def test_unknown_special_registers_are_named():
 def test_clocks_grow(counter):
     size = "u32" if counter == "%clock" else "u64"
     letter = "r" if size == "u32" else "x"
-    found = lanes(f"mov.{size} %{letter}20, {counter}; mov.{size} %{letter}21, {counter};"
+    result = lanes(f"mov.{size} %{letter}20, {counter}; mov.{size} %{letter}21, {counter};"
                   f"setp.gt.{size} %p1, %{letter}21, %{letter}20; selp.u32 $0, 1, 0, %p1;")
-    assert found.all()
+    assert result.all()
     assert not lanes("mov.u32 $0, %clock_hi;").any()
 
 
@@ -341,11 +341,11 @@ def test_what_changes_nothing():
 def test_integers_to_integers():
     x = words().view(I32)
     for name, dtype in (("u8", "u1"), ("s8", "i1"), ("u16", "u2"), ("s16", "i2")):
-        found = lanes(f"cvt.{name}.s32 $0, $1;", x, result=I32)
-        np.testing.assert_array_equal(found, x.astype(dtype).astype(I32))
+        result = lanes(f"cvt.{name}.s32 $0, $1;", x, result=I32)
+        np.testing.assert_array_equal(result, x.astype(dtype).astype(I32))
         info = np.iinfo(dtype)
-        found = lanes(f"cvt.sat.{name}.s32 $0, $1;", x, result=I32)
-        np.testing.assert_array_equal(found, np.clip(x, info.min, info.max))
+        result = lanes(f"cvt.sat.{name}.s32 $0, $1;", x, result=I32)
+        np.testing.assert_array_equal(result, np.clip(x, info.min, info.max))
     np.testing.assert_array_equal(lanes("cvt.s64.s32 $0, $1;", x, result="i8"), x)
     np.testing.assert_array_equal(lanes("cvt.u64.u32 $0, $1;", x, result=U64), x.view(U32))
     np.testing.assert_array_equal(lanes("cvt.s32.s8 $0, $1;", x, result=I32), x.astype("i1"))
@@ -357,19 +357,19 @@ def test_floats_to_whole_numbers(how):
     x = np.append(random.standard_normal(50) * 9, [0.5, 1.5, 2.5, -0.5, -1.5, -0.0]).astype(F32)
     np.testing.assert_array_equal(lanes(f"cvt.{how}.f32.f32 $0, $1;", x, result=F32), function(x))
     np.testing.assert_array_equal(lanes(f"cvt.{how}.s32.f32 $0, $1;", x, result=I32), function(x))
-    found = lanes(f"cvt.{how}.s64.f64 $0, $1;", x.astype(float), result="i8")
-    np.testing.assert_array_equal(found, function(x))
-    found = lanes(f"cvt.{how}.s32.bf16 $0, $1;", x.astype(BF16), result=I32)
-    np.testing.assert_array_equal(found, function(x.astype(BF16).astype(F32)))
+    result = lanes(f"cvt.{how}.s64.f64 $0, $1;", x.astype(float), result="i8")
+    np.testing.assert_array_equal(result, function(x))
+    result = lanes(f"cvt.{how}.s32.bf16 $0, $1;", x.astype(BF16), result=I32)
+    np.testing.assert_array_equal(result, function(x.astype(BF16).astype(F32)))
 
 
 def test_floats_out_of_range_saturate():
     x = np.array([1e20, -1e20, np.inf, -np.inf, np.nan, 300, -3], F32)
-    found = lanes("cvt.rzi.s32.f32 $0, $1;", x, result=I32)
-    assert found.tolist() == [2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 0, 300, -3]
+    result = lanes("cvt.rzi.s32.f32 $0, $1;", x, result=I32)
+    assert result.tolist() == [2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 0, 300, -3]
     assert lanes("cvt.rzi.u8.f32 $0, $1;", x).tolist() == [255, 0, 255, 0, 0, 255, 0]
-    found = lanes("cvt.rzi.u64.f32 $0, $1;", x, result=U64)
-    assert found.tolist() == [2**64 - 1, 0, 2**64 - 1, 0, 2**63, 300, 0]
+    result = lanes("cvt.rzi.u64.f32 $0, $1;", x, result=U64)
+    assert result.tolist() == [2**64 - 1, 0, 2**64 - 1, 0, 2**63, 300, 0]
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
@@ -385,8 +385,8 @@ def test_rounding_of_conversions(mode):
         limit = np.abs(x[:64]) * 2.0 ** (-precision + (mode != "rn"))
         assert (np.abs(error[:64]) <= limit + 2.0**-24).all()
     single = x[:64].astype(F32)
-    found = lanes("cvt.rn.bf16.f32 $0, $1;", single, result=BF16)
-    np.testing.assert_array_equal(found.astype(F32), single.astype(BF16).astype(F32))
+    result = lanes("cvt.rn.bf16.f32 $0, $1;", single, result=BF16)
+    np.testing.assert_array_equal(result.astype(F32), single.astype(BF16).astype(F32))
     np.testing.assert_array_equal(lanes("cvt.f64.f32 $0, $1;", single, result="f8"), single)
 
 
@@ -398,8 +398,8 @@ def test_integers_to_floats():
     assert all(int(a) <= int(v) <= int(b) for a, v, b in zip(down, x, up, strict=True))
     assert (up > down).tolist() == [False, False, True, True, True]
     assert lanes("cvt.rz.f64.s64 $0, $1;", np.array([2**53 + 1]), result="f8")[0] == 2**53
-    found = lanes("cvt.rn.bf16.s32 $0, $1;", np.array([257, 259], I32), result=BF16)
-    assert found.astype(float).tolist() == [256, 260]
+    result = lanes("cvt.rn.bf16.s32 $0, $1;", np.array([257, 259], I32), result=BF16)
+    assert result.astype(float).tolist() == [256, 260]
     assert lanes("cvt.rn.f16.u32 $0, $1;", np.array([7], U32), result="f2")[0] == 7
 
 
@@ -414,18 +414,18 @@ def test_conversions_that_saturate_floats():
 def test_conversions_of_pairs():
     x, y = (random.standard_normal(32).astype(F32) for _ in range(2))
     for name, dtype in (("f16x2", np.float16), ("bf16x2", BF16)):
-        found = lanes(f"cvt.rn.{name}.f32 $0, $1, $2;", x, y).view(dtype).reshape(-1, 2)
-        np.testing.assert_array_equal(found[:, 1].astype(F32), x.astype(dtype).astype(F32))
-        np.testing.assert_array_equal(found[:, 0].astype(F32), y.astype(dtype).astype(F32))
+        result = lanes(f"cvt.rn.{name}.f32 $0, $1, $2;", x, y).view(dtype).reshape(-1, 2)
+        np.testing.assert_array_equal(result[:, 1].astype(F32), x.astype(dtype).astype(F32))
+        np.testing.assert_array_equal(result[:, 0].astype(F32), y.astype(dtype).astype(F32))
     big = np.array([1000, 1.1], F32)
     small = np.array([-2, -1e9], F32)
     for name, dtype in (("e4m3x2", ml_dtypes.float8_e4m3fn), ("e5m2x2", ml_dtypes.float8_e5m2)):
-        found = lanes(f"cvt.rn.satfinite.{name}.f32 $0, $1, $2;", big, small, result=np.uint16)
+        result = lanes(f"cvt.rn.satfinite.{name}.f32 $0, $1, $2;", big, small, result=np.uint16)
         most = float(ml_dtypes.finfo(dtype).max)
         want = np.array([[-2, min(1000, most)], [-most, 1.1]]).astype(dtype)
-        pairs = found.view(dtype).reshape(-1, 2).astype(F32)
+        pairs = result.view(dtype).reshape(-1, 2).astype(F32)
         np.testing.assert_array_equal(pairs, want.astype(F32))
-        back = lanes(f"cvt.rn.f16x2.{name} $0, $1;", found).view(np.float16).reshape(-1, 2)
+        back = lanes(f"cvt.rn.f16x2.{name} $0, $1;", result).view(np.float16).reshape(-1, 2)
         np.testing.assert_array_equal(back.astype(F32), want.astype(F32))
 
 
@@ -447,12 +447,12 @@ def test_video_instructions():
         ("vadd", a + b), ("vsub", a - b), ("vabsdiff", abs(a - b)), ("vmin", np.minimum(a, b)),
         ("vmax", np.maximum(a, b)),
     ):  # fmt: skip
-        found = lanes(f"{opcode}.s32.s32.s32 $0, $1, $2;", x, y)
-        np.testing.assert_array_equal(found, exact.astype(U32))
-        found = lanes(f"{opcode}.s32.s32.s32.sat $0, $1, $2;", x, y).view(I32)
-        np.testing.assert_array_equal(found, np.clip(exact, -(2**31), 2**31 - 1))
-    found = lanes("vadd.u32.u32.u32.add $0, $1.b1, $2.h1, $3;", x, y, z)
-    np.testing.assert_array_equal(found, (x >> 8 & 255) + (y >> 16) + z)
+        result = lanes(f"{opcode}.s32.s32.s32 $0, $1, $2;", x, y)
+        np.testing.assert_array_equal(result, exact.astype(U32))
+        result = lanes(f"{opcode}.s32.s32.s32.sat $0, $1, $2;", x, y).view(I32)
+        np.testing.assert_array_equal(result, np.clip(exact, -(2**31), 2**31 - 1))
+    result = lanes("vadd.u32.u32.u32.add $0, $1.b1, $2.h1, $3;", x, y, z)
+    np.testing.assert_array_equal(result, (x >> 8 & 255) + (y >> 16) + z)
     np.testing.assert_array_equal(lanes("vshl.u32.u32.u32.wrap $0, $1, $2;", x, y), x << (y & 31))
     np.testing.assert_array_equal(lanes("vshr.u32.u32.u32.wrap $0, $1, $2;", x, y), x >> (y & 31))
 
@@ -473,7 +473,7 @@ def test_video_instructions_of_several_parts(opcode):
         "vadd": a + b, "vsub": a - b, "vavrg": (a + b + 1) >> 1, "vabsdiff": abs(a - b),
         "vmin": np.minimum(a, b), "vmax": np.maximum(a, b),
     }[opcode[:-1]]  # fmt: skip
-    found = lanes(f"{opcode}.u32.u32.u32 $0, $1, $2, $3;", x, y, zero)
-    np.testing.assert_array_equal(found.view(part), exact.astype(part))
-    found = lanes(f"{opcode}.u32.u32.u32.add $0, $1, $2, $3;", x, y, x)
-    np.testing.assert_array_equal(found, (exact.reshape(-1, parts).sum(1) + x).astype(U32))
+    result = lanes(f"{opcode}.u32.u32.u32 $0, $1, $2, $3;", x, y, zero)
+    np.testing.assert_array_equal(result.view(part), exact.astype(part))
+    result = lanes(f"{opcode}.u32.u32.u32.add $0, $1, $2, $3;", x, y, x)
+    np.testing.assert_array_equal(result, (exact.reshape(-1, parts).sum(1) + x).astype(U32))

@@ -162,8 +162,8 @@ def test_entries_and_launches_are_checked():
 
 
 def test_many_blocks_run_in_turns():
-    found = of_threads("mov.u32 %r1, %ctaid.x;", 256, grid=(200,))
-    np.testing.assert_array_equal(found, np.arange(200).repeat(256))
+    result = of_threads("mov.u32 %r1, %ctaid.x;", 256, grid=(200,))
+    np.testing.assert_array_equal(result, np.arange(200).repeat(256))
 
 
 def test_statistics():
@@ -300,15 +300,15 @@ def test_lanes_meet_at_a_shuffle_that_they_reach_at_different_times():
 
 def test_votes():
     below = "setp.lt.u32 %p1, %r0, 40;"
-    found = of_threads(below + "vote.sync.ballot.b32 %r1, %p1, -1;")
-    assert found.tolist() == [2**32 - 1] * 32 + [255] * 32
+    result = of_threads(below + "vote.sync.ballot.b32 %r1, %p1, -1;")
+    assert result.tolist() == [2**32 - 1] * 32 + [255] * 32
     for mode, want in (("all", [1, 0]), ("any", [1, 1]), ("uni", [1, 0])):
         body = below + f"vote.sync.{mode}.pred %p2, %p1, -1; selp.u32 %r1, 1, 0, %p2;"
         assert of_threads(body).tolist() == np.repeat(want, 32).tolist()
     body = below + """setp.lt.u32 %p2, %r0, 8; @%p2 bra A; vote.sync.ballot.b32 %r1, %p1, -256;
     bra E; A: vote.sync.ballot.b32 %r1, %p2, 255; E:"""
-    found = of_threads(body, 32)
-    assert found.tolist() == [255] * 8 + [2**32 - 256] * 24
+    result = of_threads(body, 32)
+    assert result.tolist() == [255] * 8 + [2**32 - 256] * 24
 
 
 def test_active_lanes_and_the_elected_one():
@@ -339,9 +339,9 @@ REDUCE = {
 @pytest.mark.parametrize("form", REDUCE)
 def test_reductions_of_a_warp(form):
     values = np.random.default_rng(0).integers(0, 2**32, 64).astype(U32)
-    found = lanes(f"redux.sync.{form} $0, $1, -1;", values)
+    result = lanes(f"redux.sync.{form} $0, $1, -1;", values)
     want = [REDUCE[form]([v.item() for v in part]) for part in (values[:32], values[32:])]
-    np.testing.assert_array_equal(found, np.repeat(want, 32))
+    np.testing.assert_array_equal(result, np.repeat(want, 32))
     signed = lanes("redux.sync.min.s32 $0, $1, -1;", values).view(np.int32)
     np.testing.assert_array_equal(signed[:32], np.full(32, values[:32].view(np.int32).min()))
     x = np.array([1, -7, np.nan, 3] * 8, np.float32)
