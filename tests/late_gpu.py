@@ -93,9 +93,9 @@ class LateApi(SimApi):
         return LatePool(self.memory)
 
     def pinned(self, count):
-        made = np.empty(count, np.uint8)
-        self._pinned.append((made.ctypes.data, made.ctypes.data + count))
-        return made
+        memory = np.empty(count, np.uint8)
+        self._pinned.append((memory.ctypes.data, memory.ctypes.data + count))
+        return memory
 
     def _is_pinned(self, address):
         return any(start <= address < end for start, end in self._pinned)
@@ -110,9 +110,9 @@ class LateApi(SimApi):
 
     def event(self, stream):
         assert current.recording is None, "the event would become a part of the graph"
-        made = LateEvent(stream)
-        self.queues[stream].append(lambda: setattr(made, "done", True))
-        return made
+        late = LateEvent(stream)
+        self.queues[stream].append(lambda: setattr(late, "done", True))
+        return late
 
     def wait_event(self, stream, event):
         self.queues[stream].append(lambda: self._run(event.stream, event))

@@ -67,8 +67,8 @@ def outcome(source: str, space: dict[str, Any]) -> Any:
     except Exception as error:
         names = [kind.__name__ for kind in type(error).__mro__]
         found = {"error": next(name for name in names if hasattr(builtins, name))}
-        own = [name for name in names if hasattr(jax.errors, name)]
-        return {**found, "jax.errors": own} if own else found
+        error_names = [name for name in names if hasattr(jax.errors, name)]
+        return {**found, "jax.errors": error_names} if error_names else found
 
 
 def described(value: Any, jax: Any) -> Any:
@@ -123,8 +123,8 @@ def check(got: Any, want: Any, close: Callable[[np.ndarray, np.ndarray], None]) 
     elif isinstance(want, dict):
         # An error may say more than JAX's does, never less.
         assert isinstance(got, dict) and got.get("error") == want["error"], (got, want)
-        own = want.get("jax.errors", [None])[0]
-        assert own is None or own in got.get("jax.errors", ()), (got, want)
+        error_name = want.get("jax.errors", [None])[0]
+        assert error_name is None or error_name in got.get("jax.errors", ()), (got, want)
     else:
         assert got == want
 

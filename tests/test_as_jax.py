@@ -343,9 +343,9 @@ def test_flax_nnx_trains_as_on_jax():
 
 
 def test_names_of_hijax_are_there_and_refuse():
-    made = hijax.HiPrimitive("mine")
+    primitive = hijax.HiPrimitive("mine")
     with pytest.raises(NotImplementedError, match=r"\[mine\] values must be arrays or refs"):
-        made.bind(1.0)
+        primitive.bind(1.0)
     with pytest.raises(NotImplementedError, match=r"\[jax.experimental.hijax.AvalQDD\] values"):
         hijax.AvalQDD(1, 2)
     run_code(

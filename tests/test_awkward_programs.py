@@ -81,25 +81,25 @@ def check_fresh(number):
     """Eager, jit, disable_jit and donation agree, and nobody writes into what it is given."""
     case = make_case(number, subnormal=True)
     function = function_of(case, gf)
-    given = operands(case)
-    before = [x.tobytes() for x in given]
-    want = function(*given)
+    values = operands(case)
+    before = [x.tobytes() for x in values]
+    want = function(*values)
     for out, value in zip(want, case.results, strict=True):
         check_type(out, value, "eager")
-    arrays = [jnp.array(x) for x in given]
+    arrays = [jnp.array(x) for x in values]
     views = [np.asarray(x) for x in arrays[::2]]
     donating = gf.jit(function, donate_argnums=tuple(range(len(arrays))))
     ways = {
-        "jit": lambda: gf.jit(function)(*given),
+        "jit": lambda: gf.jit(function)(*values),
         "jit of arrays": lambda: gf.jit(function)(*arrays),
         "donated": lambda: donating(*arrays),
-        "disable_jit": lambda: without_jit(function, given),
+        "disable_jit": lambda: without_jit(function, values),
     }
     for what, way in ways.items():
         for got, wanted, value in zip(way(), want, case.results, strict=True):
             check_same(got, wanted, value, what)
-    check_given_twice(function, [jnp.array(x) for x in given], case, want)
-    assert [x.tobytes() for x in given] == before, "operands were written to"
+    check_given_twice(function, [jnp.array(x) for x in values], case, want)
+    assert [x.tobytes() for x in values] == before, "operands were written to"
     assert [x.tobytes() for x in views] == before[::2], "arrays that NumPy sees were written to"
 
 

@@ -32,8 +32,8 @@ def spaces():
     for module in MODULES:
         importlib.import_module(module)
     jax = importlib.import_module("jax")
-    given = {"jax": jax, "jnp": jax.numpy, "np": np, "lax": jax.lax, "ml_dtypes": ml_dtypes}
-    yield {name: space_of(name, given) for name in FILES}
+    space = {"jax": jax, "jnp": jax.numpy, "np": np, "lax": jax.lax, "ml_dtypes": ml_dtypes}
+    yield {name: space_of(name, space) for name in FILES}
     as_jax.uninstall()
 
 

@@ -173,8 +173,8 @@ def write_case(
     for _ in range(rng.randint(4, steps)):
         writer.pick(choices)(writer)
     text = "\n".join(writer.lines)
-    made = [v for v in writer.values[count:] if len(re.findall(rf"\b{v.name}\b", text)) == 1]
-    results = tuple([*made, rng.choice(writer.values)])
+    unused = [v for v in writer.values[count:] if len(re.findall(rf"\b{v.name}\b", text)) == 1]
+    results = tuple([*unused, rng.choice(writer.values)])
     names = ", ".join(f"x{k}" for k in range(len(operands)))
     returned = "".join(f"{v.name}, " for v in results)
     return Case(f"def program({names}):\n{text}\n    return ({returned})\n", operands, results)

@@ -38,9 +38,9 @@ def test_what_others_may_have_written_is_refused(tmp_path):
 def test_a_file_of_somebody_else_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    with pytest.raises(PermissionError, match=f"belongs to user {own}, not to user {own + 1}"):
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(PermissionError, match=f"belongs to user {owner}, not to user {owner + 1}"):
         read_private(path)
     assert "belongs to" in folder_problem(tmp_path)
 

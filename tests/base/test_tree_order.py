@@ -17,25 +17,25 @@ gf.tree_util.register_pytree_node(
 
 
 def test_keys_come_out_sorted():
-    given = {"b": 1, "a": ({"d": 2, "c": 3}, [4])}
-    out = gf.tree.map(lambda x: x, given)
-    assert out == given and list(out) == ["a", "b"] and list(out["a"][0]) == ["c", "d"]
-    assert list(given) == ["b", "a"]
+    tree = {"b": 1, "a": ({"d": 2, "c": 3}, [4])}
+    out = gf.tree.map(lambda x: x, tree)
+    assert out == tree and list(out) == ["a", "b"] and list(out["a"][0]) == ["c", "d"]
+    assert list(tree) == ["b", "a"]
     assert list(zip(out, gf.tree.leaves({"b": 1, "a": 2}), strict=True)) == [("a", 2), ("b", 1)]
 
 
 def test_of_unflatten_jit_grad_vmap_and_scan():
-    given = {"b": 1.0, "a": 2.0}
+    tree = {"b": 1.0, "a": 2.0}
     x = gf.numpy.arange(3.0)
     results = [
-        gf.tree.unflatten(gf.tree.structure(given), [1, 2]),
-        gf.grad(lambda d: d["a"] * d["b"])(given),
+        gf.tree.unflatten(gf.tree.structure(tree), [1, 2]),
+        gf.grad(lambda d: d["a"] * d["b"])(tree),
         gf.vmap(lambda v: {"b": v, "a": v})(x),
-        gf.lax.scan(lambda c, _: ({"b": c["b"], "a": c["a"]}, None), given, x)[0],
-        gf.eval_shape(lambda: given),
+        gf.lax.scan(lambda c, _: ({"b": c["b"], "a": c["a"]}, None), tree, x)[0],
+        gf.eval_shape(lambda: tree),
     ]
     compiled = gf.jit(lambda d: {"b": d["b"], "a": next(iter(d)) == "a"})
-    results += [compiled(given) for _ in range(3)]
+    results += [compiled(tree) for _ in range(3)]
     assert all(list(result) == ["a", "b"] for result in results)
     assert bool(results[-1]["a"])  # inside, keys of arguments are sorted as well
 

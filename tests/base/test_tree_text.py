@@ -69,8 +69,8 @@ def test_other_structures_are_told_apart(number):
 def test_other_nodes_are_left_to_the_tree_library(number):
     leaves, treedef = tree.flatten(OTHERS[number])
     assert reader(treedef) is None
-    made = builder(treedef)(leaves)
-    assert tree.flatten(made) == (leaves, treedef)
+    rebuilt = builder(treedef)(leaves)
+    assert tree.flatten(rebuilt) == (leaves, treedef)
 
 
 def test_dicts_may_have_gained_or_lost_keys():

@@ -368,16 +368,16 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
     def nowhere():
         raise OSError("none was found")
 
-    own = "convolutions are gpuflow's own kernels"
+    instead = "convolutions are gpuflow's own kernels"
     found, fix = "(needed: 9), /lib/libcudnn.so.9", 'Fix: pip install "nvidia-cudnn-cu13>=9,<10"'
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
-    assert _lines()["cuDNN"] == f"9.28.1 {found}; GPUFLOW_CUDNN=0: {own}"
+    assert _lines()["cuDNN"] == f"9.28.1 {found}; GPUFLOW_CUDNN=0: {instead}"
     monkeypatch.setattr(doctor_checks, "open_library", lambda name: _CuDnn(8907))
     line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
-    assert line == f"8.9.7 {found}: {own}. {fix}"
+    assert line == f"8.9.7 {found}: {instead}. {fix}"
     monkeypatch.setattr(doctor_checks, "find_cudnn", nowhere)
     line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
-    assert line == f"is not found: {own}. {fix}"
+    assert line == f"is not found: {instead}. {fix}"
     assert "MISSING" not in line
 
 

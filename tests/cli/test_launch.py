@@ -66,14 +66,14 @@ def test_environment_of_ranks(monkeypatch):
     said = {"GPUFLOW_TOKEN": "t", "CUDA_VISIBLE_DEVICES": "4, 6"}
     starts = launch._rank_starts(given, said, attempt=2)
     assert [start.rank for start in starts] == [3, 4, 5]
-    own = starts[2].environment
+    variables = starts[2].environment
     assert starts[2].command[-4:] == ("gpuflow.cli.worker", "s.py", "--steps", "3")
-    assert own["GPUFLOW_PROCESS_ID"] == "5" and own["GPUFLOW_NUM_PROCESSES"] == "6"
-    assert own["GPUFLOW_LOCAL_ID"] == "2" and own["GPUFLOW_LOCAL_SIZE"] == "3"
-    assert own["GPUFLOW_COORDINATOR"] == "a:9" and own["GPUFLOW_TOKEN"] == "t"
-    assert own["GPUFLOW_RESTART"] == "2"
-    assert own["OMP_NUM_THREADS"] == "7"  # what the user says holds
-    assert own["MKL_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
+    assert variables["GPUFLOW_PROCESS_ID"] == "5" and variables["GPUFLOW_NUM_PROCESSES"] == "6"
+    assert variables["GPUFLOW_LOCAL_ID"] == "2" and variables["GPUFLOW_LOCAL_SIZE"] == "3"
+    assert variables["GPUFLOW_COORDINATOR"] == "a:9" and variables["GPUFLOW_TOKEN"] == "t"
+    assert variables["GPUFLOW_RESTART"] == "2"
+    assert variables["OMP_NUM_THREADS"] == "7"  # what the user says holds
+    assert variables["MKL_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
 
 
 def test_each_rank_has_a_gpu(monkeypatch):

@@ -64,8 +64,8 @@ def test_scan_of_strided_and_transposed_xs():
 
 def test_scan_keeps_random_keys():
     def step(key, _):
-        key, own = gf.random.split(key)
-        return key, gf.random.uniform(own)
+        key, subkey = gf.random.split(key)
+        return key, gf.random.uniform(subkey)
 
     last, draws = _both(lambda key: (lax.scan(step, key, None, length=3)[1],) * 2, gf.random.key(0))
     assert len(set(np.asarray(draws).tolist())) == 3

@@ -75,13 +75,13 @@ def _with_vjp(f):
 @pytest.mark.parametrize("write", [_bump, _bump_item])
 @pytest.mark.parametrize("name", CASES)
 def test_caller_sees_no_writes(name, write, disabled):
-    given = np.arange(1.0, 4.0, dtype=np.float32)
-    before = given.copy()
+    argument = np.arange(1.0, 4.0, dtype=np.float32)
+    before = argument.copy()
     with gpuflow.disable_jit(disabled):
-        first = CASES[name](write, given)
-        assert np.array_equal(given, before)
-        given.flags.writeable = False
-        second = CASES[name](write, given)
+        first = CASES[name](write, argument)
+        assert np.array_equal(argument, before)
+        argument.flags.writeable = False
+        second = CASES[name](write, argument)
     for one, other in zip(gpuflow.tree.leaves(first), gpuflow.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
@@ -105,11 +105,12 @@ def test_callbacks_cannot_write_into_arrays(jitted):
 
 
 def test_results_do_not_share_the_callers_memory():
-    given = np.arange(3.0, dtype=np.float32)
-    made = [
-        jnp.asarray(given), jnp.array(given), gpuflow.device_put(given), jnp.ravel(given),
-        lax.reshape(given, (3,)), gpuflow.jit(lambda x: x)(given), lax.optimization_barrier(given),
+    source = np.arange(3.0, dtype=np.float32)
+    arrays = [
+        jnp.asarray(source), jnp.array(source), gpuflow.device_put(source), jnp.ravel(source),
+        lax.reshape(source, (3,)), gpuflow.jit(lambda x: x)(source),
+        lax.optimization_barrier(source),
     ]  # fmt: skip
-    given[:] = 9
-    for array in made:
+    source[:] = 9
+    for array in arrays:
         assert np.array_equal(np.asarray(array), [0, 1, 2])

@@ -26,9 +26,9 @@ def test_trees_matrices_loops_and_jit():
     transposed = gf.linear_transpose(f, struct)
     ct = {"out": np.array([1.0, -2.0], "f"), "total": np.float32(5.0)}
     for call in (transposed, gf.jit(transposed)):
-        (made,) = call(ct)
-        np.testing.assert_allclose(made["x"], 2 * a.T @ ct["out"])
-        assert made["y"].item() == 15.0
+        (cotangent,) = call(ct)
+        np.testing.assert_allclose(cotangent["x"], 2 * a.T @ ct["out"])
+        assert cotangent["y"].item() == 15.0
     again = gf.linear_transpose(lambda ct: transposed(ct)[0], ct)
     x = {"x": np.ones(3, "f"), "y": np.float32(1.0)}
     np.testing.assert_allclose(again(x)[0]["out"], f(x)["out"])

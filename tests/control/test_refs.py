@@ -97,8 +97,8 @@ def test_keys_can_change():
         return gf.random.bits(key)
 
     first, second = draw(), draw()
-    key, own = gf.random.split(gf.random.key(0))
-    assert int(first) == int(gf.random.bits(own)) != int(second)
+    key, subkey = gf.random.split(gf.random.key(0))
+    assert int(first) == int(gf.random.bits(subkey)) != int(second)
     assert int(second) == int(gf.random.bits(gf.random.split(key)[1]))
 
 
@@ -299,10 +299,10 @@ def test_what_others_hold_does_not_change():
         np.testing.assert_array_equal(out, [0, 1, 2, 3])
     for out in (*later, a[...], b[...]):
         np.testing.assert_array_equal(out, [1, 2, 3, 4])
-    given = jnp.zeros(4)
-    a[...] = given
+    held = jnp.zeros(4)
+    a[...] = held
     f(x)
-    np.testing.assert_array_equal(given, np.zeros(4))
+    np.testing.assert_array_equal(held, np.zeros(4))
 
 
 def test_derivatives_keep_what_they_read():

@@ -367,16 +367,16 @@ def test_errors():
     both = policies.save_from_both_policies(lambda *_, **__: 1, policies.nothing_saveable)
     with pytest.raises(ValueError, match="policies must answer with a bool; got 1"):
         gf.grad(gf.checkpoint(jnp.sin, policy=both))(1.0)
-    given = {"offload_src": "device", "offload_dst": "pinned_host"}
+    places = {"offload_src": "device", "offload_dst": "pinned_host"}
     with pytest.raises(NotImplementedError, match="memory of their device"):
-        policies.offload_dot_with_no_batch_dims(**given)
+        policies.offload_dot_with_no_batch_dims(**places)
     with pytest.raises(NotImplementedError, match="memory of their device"):
         policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=[], names_which_can_be_offloaded=["a"], **given
+            names_which_can_be_saved=[], names_which_can_be_offloaded=["a"], **places
         )
     with pytest.raises(ValueError, match=r"a name must be in one list; got \['a'\] in both"):
         policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a"], **given
+            names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a"], **places
         )
 
 

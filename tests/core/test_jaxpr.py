@@ -109,8 +109,8 @@ def test_weak_literals_stay_weak():
 
 def test_memo_makes_once_and_replace_forgets():
     jaxpr = gf.make_jaxpr(jnp.sin)(1.0).jaxpr
-    made = [jaxpr.memo("key", lambda: object()) for _ in range(2)]
-    assert made[0] is made[1]
+    values = [jaxpr.memo("key", lambda: object()) for _ in range(2)]
+    assert values[0] is values[1]
     assert jaxpr.replace(argument_names=()).memo("key", lambda: 5) == 5
 
 

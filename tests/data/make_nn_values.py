@@ -47,18 +47,18 @@ def operand(shape: list[int], seed: int) -> np.ndarray:
 def attention() -> list:
     rows = []
     for query, key, options in ATTENTION:
-        given = dict(options)
-        if "bias" in given:
-            given["bias"] = operand(given["bias"], 3)
-        if "mask" in given:
-            given["mask"] = operand(given["mask"], 4) > 0
-        for name in given:
+        arguments = dict(options)
+        if "bias" in arguments:
+            arguments["bias"] = operand(arguments["bias"], 3)
+        if "mask" in arguments:
+            arguments["mask"] = operand(arguments["mask"], 4) > 0
+        for name in arguments:
             if name.endswith("lengths"):
-                given[name] = jnp.array(given[name], jnp.int32)
-        if isinstance(given.get("local_window_size"), list):
-            given["local_window_size"] = tuple(given["local_window_size"])
+                arguments[name] = jnp.array(arguments[name], jnp.int32)
+        if isinstance(arguments.get("local_window_size"), list):
+            arguments["local_window_size"] = tuple(arguments["local_window_size"])
         arrays = [operand(shape, seed) for seed, shape in enumerate((query, key, key))]
-        out, sums = jax.nn.dot_product_attention(*arrays, **given, return_residual=True)
+        out, sums = jax.nn.dot_product_attention(*arrays, **arguments, return_residual=True)
         rows.append([query, key, options, np.ravel(out).tolist(), np.ravel(sums).tolist()])
     return rows
 
@@ -68,8 +68,8 @@ def initializers() -> list:
     for dtype, cases in (("float32", INITIALIZERS), ("bfloat16", INITIALIZERS[:9]),
                          ("complex64", COMPLEX)):
         for name, options, shape in cases:
-            made = getattr(jax.nn.initializers, name)
-            init = made if options is None else made(**options)
+            initializer = getattr(jax.nn.initializers, name)
+            init = initializer if options is None else initializer(**options)
             out = np.asarray(init(jax.random.key(3), shape, jnp.dtype(dtype)))
             wide = out.astype(np.complex64 if dtype == "complex64" else np.float32)
             parts = np.stack([wide.real.ravel(), wide.imag.ravel()]).ravel().tolist()

@@ -28,13 +28,13 @@ def main():
     stored = {}
     for kind, names in cases.KINDS.items():
         stored[kind] = {}
-        given = cases.operands(kind)
+        operands = cases.operands(kind)
         for name in names():
             module, _, attribute = name.partition(".")
 
             try:
                 function = getattr(MODULES[module], attribute)
-                found = cases.results(function, given, jax.jvp, jax.vjp, jax.jit)
+                found = cases.results(function, operands, jax.jvp, jax.vjp, jax.jit)
             except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
                 print(kind, name, type(error).__name__, str(error)[:70])
                 continue

@@ -78,16 +78,16 @@ def main():
     rows = [line for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(rows):
         label, expression, kinds, _, traced = line.split(" | ")
-        own = found.setdefault(label, {}).setdefault(expression, {})
-        if stored[expression][0] and kinds not in own:
+        results = found.setdefault(label, {}).setdefault(expression, {})
+        if stored[expression][0] and kinds not in results:
             result = workers.run((label, expression, kinds))
             if result != traced.removeprefix("JAX "):
-                own[kinds] = result
+                results[kinds] = result
         if number % 100 == 99:
             print(number, flush=True)
     kept = {
-        label: {expression: rows for expression, rows in own.items() if rows}
-        for label, own in found.items()
+        label: {expression: rows for expression, rows in results.items() if rows}
+        for label, results in found.items()
     }
     text = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
     target.write_text(text.replace('},"', '},\n"') + "\n")

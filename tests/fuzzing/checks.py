@@ -114,10 +114,10 @@ def check_vmap(program: Program, mapped: Sequence[bool], size: int) -> None:
         inputs = random_inputs(program, [count if flag else None for flag in mapped])
         results = {what: way(*inputs) for what, way in ways.items()}
         for k in sorted({0, count - 1}):
-            own = [x[k] if flag else x for x, flag in zip(inputs, mapped, strict=True)]
+            lane = [x[k] if flag else x for x, flag in zip(inputs, mapped, strict=True)]
             for what, outs in results.items():
                 name = f"{what} of {count} at {k}"
-                compare(program, [out[k] for out in outs], own, name)
+                compare(program, [out[k] for out in outs], lane, name)
 
 
 CHECKS: dict[str, Callable[[Program], None]] = {

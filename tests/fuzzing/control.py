@@ -166,11 +166,11 @@ def _vmap(params: Any, operands: Sequence[Any], run: Run, plain: bool) -> list[A
         return mapped(*args)
     rows = []
     for k in range(params["size"]):
-        own = [
+        lane = [
             x if axis is None else lax.index_in_dim(x, k, axis, False)
             for x, axis in zip(args, axes, strict=True)
         ]
-        rows.append(run(body, [*own, *closed]))
+        rows.append(run(body, [*lane, *closed]))
     return _columns(rows, out_axes, params["types"])
 
 
@@ -205,10 +205,10 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 
 
 def _call(params: Any, operands: Sequence[Any], run: Run, plain: bool) -> list[Any]:
-    body, given = params["body"], params["given"]
+    body, count = params["body"], params["given"]
     if plain:
         return run(body, operands)
-    args, closed = operands[:given], operands[given:]
+    args, closed = operands[:count], operands[count:]
     return list(WRAPPERS[params["wrapper"]](lambda *xs: run(body, [*xs, *closed]))(*args))
 
 

@@ -103,8 +103,8 @@ def check_vmap_grad(program: Program, mapped: Sequence[bool], size: int) -> None
     function = gf.vmap(gf.grad(_loss(program, weights), numbers), in_axes=axes)
     grads = gf.jit(function)(*inputs)
     for k in {0, size - 1}:
-        own = [x[k] if flag else x for x, flag in zip(inputs, mapped, strict=True)]
-        _compare_gradients(program, {f"element {k}": [g[k] for g in grads]}, own, weights)
+        lane = [x[k] if flag else x for x, flag in zip(inputs, mapped, strict=True)]
+        _compare_gradients(program, {f"element {k}": [g[k] for g in grads]}, lane, weights)
 
 
 def check_derivatives(program: Program, plain: bool = True) -> None:

@@ -137,9 +137,9 @@ def reduce(m: Maker) -> None:
     bound = {"reduce_sum": t.bound * max(count, 1), "reduce_prod": inf}
     exact = op not in bound or t.is_integer
     shape = [size for d, size in enumerate(t.shape) if d not in axes]
-    made = m.add(op, [k], shape, t.dtype, exact, bound.get(op, t.bound), axes=axes)
+    reduced = m.add(op, [k], shape, t.dtype, exact, bound.get(op, t.bound), axes=axes)
     if axes and m.chance():
-        _use_reduced(m, k, made, axes)
+        _use_reduced(m, k, reduced, axes)
 
 
 def _use_reduced(m: Maker, k: int, made: int, axes: list[int]) -> None:

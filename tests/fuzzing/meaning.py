@@ -146,8 +146,8 @@ def _pad(x: Any, value: Any, config: Sequence[Sequence[int]]) -> Any:
 
 
 def _iota(dtype: str, shape: Sequence[int], dimension: int) -> Any:
-    own = [-1 if d == dimension else 1 for d in range(len(shape))]
-    return np.broadcast_to(np.arange(shape[dimension]).reshape(own), shape)
+    line = [-1 if d == dimension else 1 for d in range(len(shape))]
+    return np.broadcast_to(np.arange(shape[dimension]).reshape(line), shape)
 
 
 def _argument(function: Any) -> Callable[..., Any]:

@@ -213,8 +213,8 @@ def _sort(*xs: Any, axis: int, keys: int, dtype: Any) -> list[Any]:
 
 
 def _argsort(x: Any, axis: int, dtype: Any) -> Any:
-    own = [-1 if d == axis else 1 for d in range(x.ndim)]
-    numbers = np.broadcast_to(np.arange(x.shape[axis]).reshape(own), x.shape)
+    line = [-1 if d == axis else 1 for d in range(x.ndim)]
+    numbers = np.broadcast_to(np.arange(x.shape[axis]).reshape(line), x.shape)
     return _sort(x, numbers, axis=axis, keys=1, dtype=dtype)[1]
 
 

@@ -118,11 +118,11 @@ def _vmap(params: Any, operands: list[Any]) -> list[Any]:
     axes = [*params["in_axes"], *[None] * (len(operands) - len(params["in_axes"]))]
     rows = []
     for k in range(params["size"]):
-        own = [
+        lane = [
             x if axis is None else np.take(x, k, axis)
             for x, axis in zip(operands, axes, strict=True)
         ]
-        rows.append(evaluate(params["body"], own))
+        rows.append(evaluate(params["body"], lane))
     return [
         _stacked([row[k] for row in rows], axis, type_)
         for k, (axis, type_) in enumerate(zip(params["out_axes"], params["types"], strict=True))

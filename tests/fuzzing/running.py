@@ -133,8 +133,8 @@ def _run_steps(
 ) -> list[Any]:
     values = list(values)
     for step in program.steps[first:last]:
-        made = _apply(step, [values[k] for k in step.args], noise, plain)
-        values += made if isinstance(step.exact, tuple) else [made]
+        results = _apply(step, [values[k] for k in step.args], noise, plain)
+        values += results if isinstance(step.exact, tuple) else [results]
     return values
 
 

@@ -27,13 +27,13 @@ TOLERANCES = {"float32": 3e-6, "tensorfloat32": 2e-3, "bfloat16": 2e-2, "float16
 
 def attention_of(batch, queries, keys, heads, key_heads, size, gradient=False, **more):
     """What the kernels are told; by default without mask, bias and lengths."""
-    given = {
+    options = {
         "causal": False, "window": None, "bias": None, "mask": None, "query_lengths": False,
         "key_lengths": False, **more,
     }  # fmt: skip
     return Attention(
         batch=batch, queries=queries, keys=keys, heads=heads, key_heads=key_heads, size=size,
-        scale=size**-0.5, gradient=gradient, **given,
+        scale=size**-0.5, gradient=gradient, **options,
     )  # fmt: skip
 
 

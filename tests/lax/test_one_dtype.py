@@ -29,8 +29,8 @@ STRICT = {*FLOATS, *INTEGERS, "clamp", "select", "pad"}
 
 
 def test_every_strict_function_is_tested():
-    own = {n for n, v in vars(one_dtype).items() if callable(v) and n in dir(lax)}
-    assert {n for n in own if getattr(lax, n) is getattr(one_dtype, n)} == STRICT
+    functions = {n for n, v in vars(one_dtype).items() if callable(v) and n in dir(lax)}
+    assert {n for n in functions if getattr(lax, n) is getattr(one_dtype, n)} == STRICT
 
 
 @pytest.mark.parametrize("name", FLOATS)

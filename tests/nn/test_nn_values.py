@@ -21,26 +21,26 @@ def operand(shape, seed):
 
 
 def attention_options(options):
-    given = dict(options)
-    if "bias" in given:
-        given["bias"] = operand(given["bias"], 3)
-    if "mask" in given:
-        given["mask"] = operand(given["mask"], 4) > 0
-    for name in given:
+    arguments = dict(options)
+    if "bias" in arguments:
+        arguments["bias"] = operand(arguments["bias"], 3)
+    if "mask" in arguments:
+        arguments["mask"] = operand(arguments["mask"], 4) > 0
+    for name in arguments:
         if name.endswith("lengths"):
-            given[name] = jnp.array(given[name], jnp.int32)
-    if isinstance(given.get("local_window_size"), list):
-        given["local_window_size"] = tuple(given["local_window_size"])
-    return given
+            arguments[name] = jnp.array(arguments[name], jnp.int32)
+    if isinstance(arguments.get("local_window_size"), list):
+        arguments["local_window_size"] = tuple(arguments["local_window_size"])
+    return arguments
 
 
 @pytest.mark.parametrize(("query", "key", "options", "want", "sums"), VALUES["attention"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_attention(query, key, options, want, sums, compiled):
-    given = attention_options(options)
+    arguments = attention_options(options)
 
     def function(*arrays):
-        return nn.dot_product_attention(*arrays, **given, return_residual=True)
+        return nn.dot_product_attention(*arrays, **arguments, return_residual=True)
 
     arrays = [operand(shape, seed) for seed, shape in enumerate((query, key, key))]
     out, residual = (gpuflow.jit(function) if compiled else function)(*arrays)
@@ -51,8 +51,8 @@ def test_attention(query, key, options, want, sums, compiled):
 
 @pytest.mark.parametrize(("dtype", "name", "options", "shape", "want"), VALUES["initializers"])
 def test_initializers(dtype, name, options, shape, want):
-    made = getattr(initializers, name)
-    init = made if options is None else made(**options)
+    initializer = getattr(initializers, name)
+    init = initializer if options is None else initializer(**options)
     out = init(gpuflow.random.key(3), shape, jnp.dtype(dtype))
     assert (out.shape, str(out.dtype)) == (tuple(shape), dtype)
     wide = np.asarray(out).astype(np.complex64 if dtype == "complex64" else np.float32)

@@ -30,12 +30,12 @@ BASE = {
 @pytest.fixture(scope="module")
 def spaces():
     """The operands of each family."""
-    made = {}
+    spaces_by_family = {}
     for family, stored in STORED.items():
-        space = made[family] = dict(BASE)
+        space = spaces_by_family[family] = dict(BASE)
         for name, text in stored["operands"].items():
             space[name] = eval(text, dict(space))
-    return made
+    return spaces_by_family
 
 
 def check(got, want):

@@ -95,8 +95,8 @@ def test_traced_indices_and_vmap(index):
     arrays = [e for e, flag in zip(entries, is_array, strict=True) if flag]
 
     def rebuilt(arrays):
-        given = iter(arrays)
-        return tuple(next(given) if f else e for e, f in zip(entries, is_array, strict=True))
+        remaining = iter(arrays)
+        return tuple(next(remaining) if f else e for e, f in zip(entries, is_array, strict=True))
 
     def f(x, *arrays):
         place = rebuilt(arrays)

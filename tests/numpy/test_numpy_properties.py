@@ -231,20 +231,20 @@ def test_copies_do_not_share_memory():
     assert jnp.asarray(x) is x
     assert x.copy().data is not x.data
     host = np.zeros(3, np.float32)
-    made = jnp.asarray(host)
+    array = jnp.asarray(host)
     host[0] = 5
-    assert float(made[0]) == 0
+    assert float(array[0]) == 0
 
 
 @pytest.mark.parametrize("shape", [np.array([2, 3]), jnp.array([2, 3]), (np.int8(2), jnp.int8(3))])
 def test_shapes_may_be_arrays(shape):
     """An array of sizes was taken for a single size, as every array can be asked to be one."""
-    made = [
+    arrays = [
         jnp.zeros(shape), jnp.broadcast_to(1.0, shape), jnp.ones(6).reshape(shape),
         gpuflow.random.normal(gpuflow.random.key(0), shape),
         gpuflow.lax.broadcasted_iota(int, shape, 1),
     ]  # fmt: skip
-    assert [x.shape for x in made] == [(2, 3)] * 5
+    assert [x.shape for x in arrays] == [(2, 3)] * 5
     assert jnp.zeros(jnp.array(3)).shape == gpuflow.lax.iota(int, jnp.array(3)).shape == (3,)
 
 

@@ -247,7 +247,8 @@ def _run_indexed(
         step = int(np.prod(shape[d + 1 :], dtype=np.int64))
         strides.update({(f"o{k}", name): step for k in range(len(out_avals))})
         strides.update({(f"d{e}", name): int(e == d) for e in range(len(shape))})
-    given = {f"x{k}": _flat(array) for k, array in enumerate(arrays)}
+    flat_arrays = {f"x{k}": _flat(array) for k, array in enumerate(arrays)}
     bases = {f"d{d}": 0 for d in range(len(shape))}
     extents = dict(zip(names, shape, strict=True))
-    return _finish(kernel, {**given, **bases, **_emptied(out_avals)}, extents, strides, out_avals)
+    memory = {**flat_arrays, **bases, **_emptied(out_avals)}
+    return _finish(kernel, memory, extents, strides, out_avals)

@@ -19,8 +19,8 @@ _LENGTHS = (np.array([3, 2], np.int32), np.array([5, 0], np.int32))
 def _loops(query, key, value, *extras, scale, causal, window, precision, present):
     """One query after the other, over the keys that it sees."""
     del precision
-    given = iter(extras)
-    bias, mask, query_lengths, key_lengths = (next(given) if x else None for x in present)
+    remaining = iter(extras)
+    bias, mask, query_lengths, key_lengths = (next(remaining) if x else None for x in present)
     batch, queries, heads, _ = query.shape
     keys, each = key.shape[1], heads // key.shape[2]
     out, sums = np.zeros(query.shape), np.zeros((batch, heads, queries))

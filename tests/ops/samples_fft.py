@@ -38,11 +38,11 @@ def _samples(fft_type):
     found = []
     for shape, count in (((5,), 1), ((2, 4), 1), ((3, 4), 2), ((2, 3, 5), 2), ((2, 3, 4), 3)):
         lengths = shape[len(shape) - count :]
-        given = shape
+        in_shape = shape
         if fft_type is FftType.IRFFT:
-            given = (*shape[:-1], shape[-1] // 2 + 1)
+            in_shape = (*shape[:-1], shape[-1] // 2 + 1)
         params = {"fft_type": fft_type, "fft_lengths": lengths}
-        found.append(Sample((given,), params, reference=_reference, tolerance=TOLERANCE))
+        found.append(Sample((in_shape,), params, reference=_reference, tolerance=TOLERANCE))
     return found
 
 

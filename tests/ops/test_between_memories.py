@@ -65,9 +65,9 @@ class Mirror:
 
 @pytest.fixture
 def mirror():
-    made = Mirror()
-    with serving("processes", made), extend_axes((PART, RANKS), aliases={"i": (PART,)}):
-        yield made
+    driver = Mirror()
+    with serving("processes", driver), extend_axes((PART, RANKS), aliases={"i": (PART,)}):
+        yield driver
 
 
 def whole(function):
@@ -217,20 +217,20 @@ def test_effects():
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_parts_of_both_kinds_are_one_axis(lanes):
     """Ranks first, then lanes: index, size, and the order of gathered values."""
-    made = Mirror()
+    driver = Mirror()
     x = np.arange(lanes, dtype=np.float32)
 
     def program(v):
         return lax.axis_index("i"), lax.all_gather(v, "i"), lax.psum(v, "i")
 
     parts = {"i": (PART, LANES)}
-    with serving("processes", made), extend_axes((PART, RANKS), aliases=parts):
+    with serving("processes", driver), extend_axes((PART, RANKS), aliases=parts):
         index, rows, total = gf.jit(gf.vmap(program, axis_name=LANES))(x)
-    np.testing.assert_array_equal(index, made.rank * lanes + np.arange(lanes))
+    np.testing.assert_array_equal(index, driver.rank * lanes + np.arange(lanes))
     np.testing.assert_array_equal(rows[0], np.tile(x, RANKS))
     np.testing.assert_array_equal(total, np.full(lanes, RANKS * x.sum()))
     # Lanes are summed first: what goes between memories is as small as it can be.
-    assert ("sum", ()) in made.calls
+    assert ("sum", ()) in driver.calls
 
 
 def test_an_array_may_differ_between_ranks(mirror):

@@ -226,9 +226,9 @@ def test_errors(number):
 
 
 def test_keys_are_no_numbers():
-    made = keys.random_seed(np.arange(3))
+    seeded = keys.random_seed(np.arange(3))
     with pytest.raises(TypeError, match=r"operands must hold numbers; got key<fry>\[3\]"):
-        dot_general(made, made, (((0,), (0,)), ((), ())))
+        dot_general(seeded, seeded, (((0,), (0,)), ((), ())))
 
 
 # --- with a vector -----------------------------------------------------------------------------

@@ -112,11 +112,11 @@ def test_vmap(number, axes):
     ]
     got = gf.vmap(lambda a, b: _call(a, b, *rest), in_axes=axes)(*stacks)
     for k in range(3):
-        own = [
+        lane = [
             x if axis is None else np.take(x, k, axis)
             for x, axis in zip(stacks, axes, strict=True)
         ]
-        np.testing.assert_allclose(got[k], _call(*own, *rest), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[k], _call(*lane, *rest), rtol=1e-4, atol=1e-5)
 
 
 # What JAX 0.10 makes of a precision, as the parameter of its convolution.

@@ -126,9 +126,9 @@ def test_the_pages_routines_are_those_that_are_called(cupy):
                 operands = [positive((*batch, 34, 34), np.float32) for _ in ranks]
                 operands = [x[..., 0] if rank == 1 else x for x, rank in zip(operands, ranks)]
                 call(primitive, cupy, *operands, **params)
-        own = {called[1:] for called in cupy.calls if called[:1] == "s"}
+        called_routines = {called[1:] for called in cupy.calls if called[:1] == "s"}
         known = {routine for names in stand_in_cupy.SIGNATURES.values() for routine in names}
-        found[name] = {one[1:] if one[1:] in known & own else one for one in cupy.calls}
+        found[name] = {one[1:] if one[1:] in known & called_routines else one for one in cupy.calls}
     assert found == rows_of_page()
 
 

@@ -26,22 +26,22 @@ def window(starts, sizes, shape):
 @pytest.mark.parametrize("sizes", [(2, 3), (5, 1), (0, 2)])
 def test_slice_and_update(starts, sizes):
     place = window(starts, sizes, X.shape)
-    given = [np.int32(start) for start in starts]
+    starts_32 = [np.int32(start) for start in starts]
     for dtype in ("float32", "int8", "bool", "complex64"):
         x = random_array(GENERATOR, X.shape, dtype)
         update = random_array(GENERATOR, sizes, dtype)
-        assert np.array_equal(np.asarray(dynamic_slice(x, given, sizes)), x[place])
+        assert np.array_equal(np.asarray(dynamic_slice(x, starts_32, sizes)), x[place])
         want = x.copy()
         want[place] = update
-        assert np.array_equal(np.asarray(dynamic_update_slice(x, update, given)), want)
+        assert np.array_equal(np.asarray(dynamic_update_slice(x, update, starts_32)), want)
         if dtype != "complex64":
-            body = run_body(dynamic_slice_p, x, *given, slice_sizes=sizes, batch_dims=0)
+            body = run_body(dynamic_slice_p, x, *starts_32, slice_sizes=sizes, batch_dims=0)
             assert np.array_equal(body, x[place])
-            body = run_body(dynamic_update_slice_p, x, update, *given, batch_dims=0)
+            body = run_body(dynamic_update_slice_p, x, update, *starts_32, batch_dims=0)
             assert np.array_equal(body, want)
     update = random_array(GENERATOR, sizes, "float32")
-    check_derivatives(lambda x: dynamic_slice(x, given, sizes), [X])
-    check_derivatives(lambda x, u: dynamic_update_slice(x, u, given), [X, update])
+    check_derivatives(lambda x: dynamic_slice(x, starts_32, sizes), [X])
+    check_derivatives(lambda x, u: dynamic_update_slice(x, u, starts_32), [X, update])
 
 
 def test_vmap():

@@ -344,8 +344,8 @@ def check_transpose(primitive: Any, params: dict[str, Any], values: list[Any], n
         return
     (cotangent,) = directions([as_numpy(out)], 5)
     aval = aval_of(values[number])
-    given = [*values[:number], UndefinedPrimal(aval), *values[number + 1 :]]
-    result = primitive.transpose(cotangent, *given, **params)
+    known = [*values[:number], UndefinedPrimal(aval), *values[number + 1 :]]
+    result = primitive.transpose(cotangent, *known, **params)
     assert len(result) == len(values)
     if result[number] is None:  # not linear in this operand
         return

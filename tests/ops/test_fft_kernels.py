@@ -122,8 +122,8 @@ def test_kernels_keep_the_rules():
     for length in (1 << 12, 1 << 14, 14400):
         for inverse in (False, True):
             out = ShapedArray((2, length), np.dtype(np.complex64))
-            made = fft_launches([contiguous(out.shape)], [out], length, inverse)
-            for launch in made.launches:
+            launches = fft_launches([contiguous(out.shape)], [out], length, inverse)
+            for launch in launches.launches:
                 verify(launch.kernel)
     apart = View((2, 4096), (1, 2), 0, (False, False))
     out = ShapedArray((2, 4096), np.dtype(np.complex64))

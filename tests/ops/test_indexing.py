@@ -119,9 +119,9 @@ def test_empty():
 
 
 def test_keys_gather():
-    made = keys.random_seed(np.arange(5))
-    got = np.asarray(keys.random_unwrap(row_gather(made, INSIDE, "clip")))
-    assert np.array_equal(got, np.asarray(keys.random_unwrap(made))[INSIDE])
+    seeded = keys.random_seed(np.arange(5))
+    got = np.asarray(keys.random_unwrap(row_gather(seeded, INSIDE, "clip")))
+    assert np.array_equal(got, np.asarray(keys.random_unwrap(seeded))[INSIDE])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -188,7 +188,7 @@ def test_errors(number):
 
 
 def test_fill_value_of_keys():
-    made = keys.random_seed(np.arange(2))
-    got = row_gather(made, np.int32(5), "fill")
+    seeded = keys.random_seed(np.arange(2))
+    got = row_gather(seeded, np.int32(5), "fill")
     assert np.asarray(keys.random_unwrap(got)).tolist() == [2**32 - 1] * 2
-    assert fill_value(made.dtype) == 2**64 - 1
+    assert fill_value(seeded.dtype) == 2**64 - 1

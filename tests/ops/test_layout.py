@@ -194,19 +194,19 @@ def test_concatenate_differentiates_one_piece():
 
 def test_keys_move_like_any_element():
     """Typed keys are one element each, whatever is done with them."""
-    made = keys.random_seed(np.arange(5))
-    raw = np.asarray(keys.random_unwrap(made))
+    seeded = keys.random_seed(np.arange(5))
+    raw = np.asarray(keys.random_unwrap(seeded))
 
     def words(moved):
         assert moved.dtype is KEY_DTYPES["threefry2x32"]
         return np.asarray(keys.random_unwrap(moved))
 
-    assert np.array_equal(words(slicing.slice_(made, (1,), (5,), (2,))), raw[1:5:2])
-    assert np.array_equal(words(slicing.rev(made, (0,))), raw[::-1])
-    joined = concatenate.concatenate([made, made], 0)
+    assert np.array_equal(words(slicing.slice_(seeded, (1,), (5,), (2,))), raw[1:5:2])
+    assert np.array_equal(words(slicing.rev(seeded, (0,))), raw[::-1])
+    joined = concatenate.concatenate([seeded, seeded], 0)
     assert np.array_equal(words(joined), np.concatenate([raw, raw]))
     one = keys.random_seed(7)
-    around = words(slicing.pad(made, one, ((1, 0, 0),)))
+    around = words(slicing.pad(seeded, one, ((1, 0, 0),)))
     assert np.array_equal(around[1:], raw) and around[0].tolist() == [0, 7]
 
 

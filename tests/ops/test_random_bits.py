@@ -176,8 +176,8 @@ def test_key_kernel_bodies():
     assert unwrapped.tolist() == raw.tolist()
     for seeds in (np.array([-1, 7], np.int32), np.array([-1, 2**40], np.int64), np.int8([-3, 3])):
         avals = [ShapedArray(seeds.shape, seeds.dtype)]
-        made = run_body(keys.random_seed_p, seeds, avals=avals, impl="threefry2x32")
-        assert made.tolist() == stored(keys.random_seed(seeds)).tolist()
+        result = run_body(keys.random_seed_p, seeds, avals=avals, impl="threefry2x32")
+        assert result.tolist() == stored(keys.random_seed(seeds)).tolist()
     numbers = np.array([3, 2**32 - 1], np.uint32)
     avals = [ShapedArray((2,), KEY), ShapedArray((2,), np.uint32)]
     folded = run_body(keys.random_fold_in_p, stored(many), numbers, avals=avals)

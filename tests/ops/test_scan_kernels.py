@@ -186,8 +186,8 @@ def test_kernels_keep_the_rules():
     for shape in SHAPES:
         for axis in range(len(shape)):
             for dtype in (np.float32, np.int16, np.complex64):
-                made = launches(cumsum_p, contiguous(shape), dtype, axis=axis)
-                for launch in made.launches:
+                kernels = launches(cumsum_p, contiguous(shape), dtype, axis=axis)
+                for launch in kernels.launches:
                     verify(launch.kernel)
 
 

@@ -185,9 +185,9 @@ def test_kernels_keep_the_rules():
         for dtype, combine in ((np.float16, "add"), (np.int8, "multiply")):
             views = [contiguous((SIZE,)), contiguous((COUNT,)), contiguous((COUNT, width))]
             out = ShapedArray((SIZE,), np.dtype(dtype))
-            made = scatter_parts_p.lower.kernels(views, [out], {"combine": combine})
-            assert len(made.launches) == 4
-            for launch in made.launches:
+            kernels = scatter_parts_p.lower.kernels(views, [out], {"combine": combine})
+            assert len(kernels.launches) == 4
+            for launch in kernels.launches:
                 verify(launch.kernel)
 
 

@@ -57,11 +57,11 @@ def check_short_sums(c, rounds):
     With ``rounds`` each of the ``size - 1`` additions may round to the dtype, in any order.
     """
     for dtype in (np.float16, ml_dtypes.bfloat16):
-        own = np.full(5, 256 if c.rank == 0 else 0.75, dtype)
+        values = np.full(5, 256 if c.rank == 0 else 0.75, dtype)
         total, half = np.float32(256 + 0.75 * (c.size - 1)), float(ml_dtypes.finfo(dtype).eps) / 2
-        for got in (c.all_reduce(own, "sum"), c.reduce_scatter(np.stack([own] * c.size))):
+        for got in (c.all_reduce(values, "sum"), c.reduce_scatter(np.stack([values] * c.size))):
             if rounds:
-                assert got.dtype == own.dtype
+                assert got.dtype == values.dtype
                 apart = np.abs(got.astype(np.float32) - total).max()
                 assert apart <= max(c.size - 1, 0) * half * total * (1 + half) ** c.size
             else:
@@ -96,14 +96,14 @@ def check_moves(c):
     for dtype in (np.float32, ml_dtypes.bfloat16, np.uint8, np.complex128, bool):
         for shape in SHAPES if dtype is np.float32 else SHAPES[:-1]:
             all_of = [values(r, shape, dtype) for r in range(c.size)]
-            own = all_of[c.rank]
-            same(c.all_gather(own), np.stack(all_of))
+            data = all_of[c.rank]
+            same(c.all_gather(data), np.stack(all_of))
             for root in {0, c.size - 1}:
-                same(c.broadcast(own, root), all_of[root])
+                same(c.broadcast(data, root), all_of[root])
             around = [(r, (r + 1) % c.size) for r in range(c.size)]
-            same(c.permute(own, around), all_of[c.rank - 1])
+            same(c.permute(data, around), all_of[c.rank - 1])
             first = all_of[-1] if c.rank == 0 else np.zeros(shape, dtype)
-            same(c.permute(own, [(c.size - 1, 0)]), first)
+            same(c.permute(data, [(c.size - 1, 0)]), first)
             parts = [values(r, (c.size, *shape), dtype) for r in range(c.size)]
             same(c.all_to_all(parts[c.rank]), np.stack([p[c.rank] for p in parts]))
             if dtype in (np.float32, np.complex128):
@@ -173,13 +173,13 @@ def check_all(c, device=np.asarray, rounds=False):
 
 def check_begun(c):
     """Sums in a thread: in order, between other collectives, and in groups that share it."""
-    own = [np.full(n, c.rank + 1.0, np.float32) for n in (1, 100_003, 7, 50_000)]
-    outs = [np.empty_like(x) for x in own]
+    arrays = [np.full(n, c.rank + 1.0, np.float32) for n in (1, 100_003, 7, 50_000)]
+    outs = [np.empty_like(x) for x in arrays]
     halves = c.split((tuple(range(c.size // 2)), tuple(range(c.size // 2, c.size))))
-    for x, out in zip(own, outs, strict=True):
+    for x, out in zip(arrays, outs, strict=True):
         c.begin(x, "sum", out)
-    part = np.empty_like(own[2])
-    halves.begin(own[2], "max", part)
+    part = np.empty_like(arrays[2])
+    halves.begin(arrays[2], "max", part)
     total = c.size * (c.size + 1) / 2
     c.end(outs[2])
     assert (outs[2] == total).all()

@@ -72,9 +72,9 @@ class DevicePointer(np.ndarray):
         if not copy and self.dtype == dtype:
             return self
         wait()
-        made = FakeCupy.empty(self.shape, np.dtype(dtype))
-        made.view(np.ndarray)[...] = np.asarray(self).astype(dtype)
-        return made
+        out = FakeCupy.empty(self.shape, np.dtype(dtype))
+        out.view(np.ndarray)[...] = np.asarray(self).astype(dtype)
+        return out
 
     def __setitem__(self, index, value):
         wait()
@@ -94,9 +94,9 @@ class Place:
 def device(array):
     """A copy in the fake CuPy's memory."""
     array = np.asarray(array)
-    made = FakeCupy.empty(array.shape, array.dtype)
-    made.view(np.ndarray)[...] = array
-    return made
+    out = FakeCupy.empty(array.shape, array.dtype)
+    out.view(np.ndarray)[...] = array
+    return out
 
 
 class _Rest(type):
@@ -294,14 +294,14 @@ class FakeComm:
 
     def swap(self, sends, receipts):
         """The sends and receives of a group, over sockets."""
-        own, ranks = self.rank_id(), self.under._members
-        to_self = [view for peer, view in sends if peer == own]
-        for target, view in zip([t for p, t in receipts if p == own], to_self, strict=True):
+        rank, ranks = self.rank_id(), self.under._members
+        to_self = [view for peer, view in sends if peer == rank]
+        for target, view in zip([t for p, t in receipts if p == rank], to_self, strict=True):
             target[:] = view
         self.under._links.exchange(
             Call("permute", 0, 0),
-            [(ranks[peer], memoryview(view)) for peer, view in sends if peer != own],
-            [Receipt(ranks[peer], memoryview(view)) for peer, view in receipts if peer != own],
+            [(ranks[peer], memoryview(view)) for peer, view in sends if peer != rank],
+            [Receipt(ranks[peer], memoryview(view)) for peer, view in receipts if peer != rank],
         )
 
     def commSplit(self, color, key):
@@ -326,11 +326,11 @@ class ThreadComm(FakeComm):
         self.boxes = boxes
 
     def swap(self, sends, receipts):
-        group, own = self.under.name, self.rank_id()
+        group, rank = self.under.name, self.rank_id()
         for peer, view in sends:
-            self.boxes[group, own, peer].put(view.copy())
+            self.boxes[group, rank, peer].put(view.copy())
         for peer, target in receipts:
-            target[:] = self.boxes[group, peer, own].get(timeout=TIMEOUT)
+            target[:] = self.boxes[group, peer, rank].get(timeout=TIMEOUT)
 
     def part(self, groups):
         return ThreadComm(self.nccl, self.under.split(groups), self.boxes)

@@ -96,14 +96,15 @@ def arrays(mesh):
     y = jnp.sin(x) + x.sum(0)
     assert y.sharding.spec == P("x", "y"), y.sharding
     again = gf.device_put(y, gf.NamedSharding(mesh, P(None, ("y", "x"))))
-    own = gf.make_array_from_callback(
+    per_device = gf.make_array_from_callback(
         (8, 4), gf.NamedSharding(mesh, P(("y", "x"))), lambda index: X[index]
     )
     for spec in [P(None, "x"), P(("y", "x")), P(None, ("y", "x")), P("x", "y"), P("y", "x")]:
         x = gf.device_put(x, gf.NamedSharding(mesh, spec))
         for shard in x.addressable_shards:
             np.testing.assert_array_equal(shard.data, X[shard.index], err_msg=str(spec))
-    return {"sum": y, "again": again, "made": own, "max": x.max(1), "product": x @ own.T}
+    product = x @ per_device.T
+    return {"sum": y, "again": again, "made": per_device, "max": x.max(1), "product": product}
 
 
 def network(mesh):
@@ -198,10 +199,10 @@ def chosen(mesh):
     def put(x, *spec):
         return gf.device_put(x, gf.NamedSharding(mesh, P(*spec)))
 
-    given = put(rows, "x", None, "y"), put(rows[0], None, "y"), put(words, "x"), put(kernel)
+    operands = put(rows, "x", None, "y"), put(rows[0], None, "y"), put(words, "x"), put(kernel)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = gf.jit(f)(*given, np.int32(2))
+        result = gf.jit(f)(*operands, np.int32(2))
     for name in ("take", "along", "window", "update", "set", "added", "joined", "running"):
         assert result[name].sharding.spec == P("x", None, "y"), (name, result[name].sharding)
     assert result["table"].sharding.spec == P(None, "y")

@@ -86,10 +86,10 @@ def main():
     assert expected[-1] < 0.5 * expected[0], expected
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for name, spec in SPECS.items():
-        own = gf.NamedSharding(mesh, spec)
-        assert weights[name].sharding.is_equivalent_to(own, weights[name].ndim), name
+        per_device = gf.NamedSharding(mesh, spec)
+        assert weights[name].sharding.is_equivalent_to(per_device, weights[name].ndim), name
         shapes = {shard.data.shape for shard in weights[name].addressable_shards}
-        assert shapes == {own.shard_shape(weights[name].shape)}, name
+        assert shapes == {per_device.shard_shape(weights[name].shape)}, name
     print(f"rank {rank} of {size} passed")
 
 

@@ -61,10 +61,10 @@ def functions():
 
     def ragged(x):
         """Every device sends 0, 1, 2, ... elements to the devices behind it."""
-        size, own = lax.axis_size("i"), lax.axis_index("i")
-        sizes = (jnp.arange(size) - own) % size
-        received = (own - jnp.arange(size)) % size
-        places = jnp.arange(size) * 0 + own * size
+        size, rank = lax.axis_size("i"), lax.axis_index("i")
+        sizes = (jnp.arange(size) - rank) % size
+        received = (rank - jnp.arange(size)) % size
+        places = jnp.arange(size) * 0 + rank * size
         starts = jnp.minimum(jnp.arange(size), 2)
 
         def sent(v):
@@ -88,23 +88,23 @@ def main():
     assert [d.process_index for d in gf.devices()] == [k // LOCAL for k in range(size * LOCAL)]
     total = size * LOCAL
     data = np.random.default_rng(0).standard_normal((total, 3)).astype(np.float32) + 1
-    own = data[rank * LOCAL : (rank + 1) * LOCAL]
+    rows = data[rank * LOCAL : (rank + 1) * LOCAL]
     programs = functions()
     for name in sys.argv[4:] or programs:
         function = programs[name]
         want = gf.vmap(function, axis_name="i")(data)
-        got = gf.pmap(function, axis_name="i")(own)
+        got = gf.pmap(function, axis_name="i")(rows)
         for found, whole in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
             part = np.asarray(whole)[rank * LOCAL : (rank + 1) * LOCAL]
             np.testing.assert_allclose(found, part, rtol=2e-6, atol=1e-6, err_msg=name)
     # Eagerly: gradients through pmap, a value that nobody maps, and results on this process.
-    slope = gf.grad(lambda x: gf.pmap(lambda v: lax.psum(v**2, "i"), "i")(x).sum())(own)
-    np.testing.assert_allclose(slope, 2 * total * own, rtol=1e-6)
+    slope = gf.grad(lambda x: gf.pmap(lambda v: lax.psum(v**2, "i"), "i")(x).sum())(rows)
+    np.testing.assert_allclose(slope, 2 * total * rows, rtol=1e-6)
     ones = gf.pmap(lambda: lax.psum(jnp.ones(2), "i"), "i", axis_size=total)()
     np.testing.assert_array_equal(ones, np.full((LOCAL, 2), total))
-    total_of_all = gf.pmap(lambda v: lax.psum(v, "i"), "i", out_axes=None)(own)
+    total_of_all = gf.pmap(lambda v: lax.psum(v, "i"), "i", out_axes=None)(rows)
     np.testing.assert_allclose(total_of_all, data.sum(0), rtol=1e-6)
-    assert multihost_utils.process_allgather(own, tiled=True).tolist() == data.tolist()
+    assert multihost_utils.process_allgather(rows, tiled=True).tolist() == data.tolist()
     multihost_utils.sync_global_devices("all is done")
     print(f"rank {rank} of {size} passed")
 

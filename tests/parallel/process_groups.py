@@ -30,15 +30,15 @@ def free_port() -> int:
 
 def environment(**values: str) -> dict[str, str]:
     """The environment of a process: one thread, and nothing of a launcher around the tests."""
-    own = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("SLURM_", "PMI_", "OMPI_", "MASTER_", "XLA_", "OPENBLAS_CORETYPE"))
     }
     paths = [str(ROOT), str(Path(__file__).parent)]
-    own |= {"PYTHONPATH": os.pathsep.join(paths), "GPUFLOW_NUM_THREADS": "1",
+    variables |= {"PYTHONPATH": os.pathsep.join(paths), "GPUFLOW_NUM_THREADS": "1",
             "GPUFLOW_PLATFORM": "cpu", "TEST_OWNER": str(os.getpid())}  # fmt: skip
-    return own | values
+    return variables | values
 
 
 def start(command: list[str], values: dict[str, str] | None = None) -> subprocess.Popen:
@@ -87,8 +87,8 @@ def run_group(
 
 def mpiexec() -> str | None:
     """The mpiexec beside this Python, or any other."""
-    own = Path(sys.executable).with_name("mpiexec")
-    return str(own) if own.exists() else shutil.which("mpiexec")
+    beside_python = Path(sys.executable).with_name("mpiexec")
+    return str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
 
 
 def children_of(pid: int) -> list[int]:

@@ -45,8 +45,8 @@ class FakeLibrary:
 
 @pytest.fixture
 def library(monkeypatch):
-    made = FakeLibrary()
-    cupy = SimpleNamespace(cuda=SimpleNamespace(nccl=made, Device=made.use))
+    fake = FakeLibrary()
+    cupy = SimpleNamespace(cuda=SimpleNamespace(nccl=fake, Device=fake.use))
     monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
     monkeypatch.setattr(nccl_connect, "SideStream", lambda device: SimpleNamespace(device=device))
     watch = SimpleNamespace(
@@ -59,7 +59,7 @@ def library(monkeypatch):
     monkeypatch.setitem(_platforms, "cuda", platform)
     counts = {**device_counts(), "cuda": 2}
     set_process(1, 2, (counts, counts))
-    yield made
+    yield fake
     set_process(0, 1, ({},))
 
 
@@ -72,11 +72,11 @@ def test_the_gpus_of_a_process_join_as_one_group(library):
     other = threading.Thread(target=lambda: first.broadcast(np.full(128, 3, np.int8), 0))
     other.start()
     with serving(HOSTS, LoopbackCommunicator(meeting, 1)):
-        made = memory_threads._team(team)
+        thread_team = memory_threads._team(team)
     other.join(10)
     assert library.log == ["start", (4, 3, 2, 0), (4, 3, 3, 1), "end"]
-    own = {rank: getattr(c, "inner", c) for rank, c in made.communicators.items()}
-    assert {rank: (c.rank, c.size) for rank, c in own.items()} == {2: (2, 4), 3: (3, 4)}
+    inner = {rank: getattr(c, "inner", c) for rank, c in thread_team.communicators.items()}
+    assert {rank: (c.rank, c.size) for rank, c in inner.items()} == {2: (2, 4), 3: (3, 4)}
 
 
 def test_where_cupy_has_no_nccl_the_error_names_what_to_install(monkeypatch):

@@ -168,8 +168,8 @@ def meet(ranks, size=3, token="t", timeout=5.0, port=None):
         except (CommunicationError, ValueError) as error:
             found[key] = str(error)
 
-    given = [rank if isinstance(rank, tuple) else (rank, size, token) for rank in ranks]
-    threads = [threading.Thread(target=run, args=(key, *one)) for key, one in enumerate(given)]
+    messages = [rank if isinstance(rank, tuple) else (rank, size, token) for rank in ranks]
+    threads = [threading.Thread(target=run, args=(key, *one)) for key, one in enumerate(messages)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -25,9 +25,9 @@ def total(x, name="i"):
 def sums_in(function, shape=(6, 5), dtype=np.float32):
     """How many elements each sum of the program has."""
     jaxpr, _ = trace_to_jaxpr(function, [ShapedArray(shape, np.dtype(dtype))])
-    made = join_calls(jaxpr)
-    check_jaxpr(made)
-    return [eqn.inputs[0].aval.size for eqn in made.eqns if eqn.primitive is psum_p]
+    joined = join_calls(jaxpr)
+    check_jaxpr(joined)
+    return [eqn.inputs[0].aval.size for eqn in joined.eqns if eqn.primitive is psum_p]
 
 
 def test_sums_that_nothing_reads_between_are_joined():

@@ -28,10 +28,10 @@ def together(work, size, timeout=20.0, meetings=None):
         except Exception as error:
             found[rank] = error
 
-    own = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in own:
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
         thread.start()
-    for thread in own:
+    for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
     return found
@@ -46,8 +46,8 @@ def joined(processes, local):
     """Meetings of threads of what would be processes, which threads stand for."""
     between = Meeting(processes, 20.0)
     worlds = [LoopbackCommunicator(between, rank) for rank in range(processes)]
-    made = [JoinedMeeting(world, Meeting(local, 20.0)) for world in worlds]
-    return [made[rank // local] for rank in range(processes * local)]
+    meetings = [JoinedMeeting(world, Meeting(local, 20.0)) for world in worlds]
+    return [meetings[rank // local] for rank in range(processes * local)]
 
 
 def test_the_suite_for_several_memories_in_each_of_several_processes():
@@ -94,8 +94,8 @@ def test_an_error_in_one_thread_ends_the_others(two_devices):
 def test_ranks_are_those_of_the_mesh_and_not_of_the_list(two_devices):
     def run(device):
         team = memory_threads._teams[two_devices[1], two_devices[0]]
-        own = team.communicators[1 - device.id]
-        return own.all_gather(np.array(device.id)).tolist()
+        communicator = team.communicators[1 - device.id]
+        return communicator.all_gather(np.array(device.id)).tolist()
 
     turned = (two_devices[1], two_devices[0])
     assert memory_threads.in_threads(run, two_devices, turned) == [[1, 0]] * 2

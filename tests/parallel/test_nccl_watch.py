@@ -155,10 +155,10 @@ def test_work_of_the_gpu_itself_may_take_longer(two):
         two.drivers[number].synchronize()
 
     other.watch.timeout = 2.0
-    own = [threading.Thread(target=run, args=(number,)) for number in range(2)]
-    for thread in own:
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
         thread.start()
-    for thread in own:
+    for thread in threads:
         thread.join(20)
     assert len(results) == 2 and one.watch._error is None
     assert not one._comm.aborted.is_set()

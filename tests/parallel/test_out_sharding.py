@@ -124,6 +124,6 @@ def test_errors(mesh):
 
 def test_the_sharding_of_one_device():
     device = gf.devices()[2]
-    made = gf.sharding.make_single_device_sharding(device)
-    assert made == SingleDeviceSharding(device)
-    assert gf.device_put(X, made).device == device
+    sharding = gf.sharding.make_single_device_sharding(device)
+    assert sharding == SingleDeviceSharding(device)
+    assert gf.device_put(X, sharding).device == device

@@ -36,9 +36,9 @@ def backward(x):
 
 def names(function):
     jaxpr, _ = trace_to_jaxpr(function, [ShapedArray((8, 8), np.dtype(np.float32))])
-    made = overlap(jaxpr)
-    check_jaxpr(made)
-    return [eqn.primitive.name for eqn in made.eqns], made is jaxpr
+    overlapped = overlap(jaxpr)
+    check_jaxpr(overlapped)
+    return [eqn.primitive.name for eqn in overlapped.eqns], overlapped is jaxpr
 
 
 def test_sums_begin_behind_their_operand_and_end_before_their_reader():

@@ -80,9 +80,9 @@ def test_arrays_move_between_shardings_and_devices(mesh):
 
 def test_arrays_are_made_of_parts(mesh):
     sharding = gf.NamedSharding(mesh, P(("y", "x"), None))
-    made = gf.make_array_from_callback((8, 4), sharding, lambda index: X[index])
-    np.testing.assert_array_equal(made, X)
-    parts = [shard.data for shard in made.addressable_shards]
+    array = gf.make_array_from_callback((8, 4), sharding, lambda index: X[index])
+    np.testing.assert_array_equal(array, X)
+    parts = [shard.data for shard in array.addressable_shards]
     again = gf.make_array_from_single_device_arrays((8, 4), sharding, parts)
     np.testing.assert_array_equal(again, X)
     with pytest.raises(ValueError, match="there must be a part for each of the 4 devices; got 1"):
@@ -268,8 +268,8 @@ def collectives_of(memories, before, after):
     x = Var(aval)
     program = ClosedJaxpr(Jaxpr((), (x,), (x,), ()))
     shardings = [gf.NamedSharding(memories.mesh, spec) for spec in (before, after)]
-    made = partition(program, memories, shardings[:1], shardings[1:]).jaxpr.jaxpr
-    return [eqn.primitive.name for eqn in made.eqns if eqn.primitive.name.startswith("all_")]
+    split = partition(program, memories, shardings[:1], shardings[1:]).jaxpr.jaxpr
+    return [eqn.primitive.name for eqn in split.eqns if eqn.primitive.name.startswith("all_")]
 
 
 def test_an_axis_moves_to_another_dimension_without_gathering(first_of_two):
@@ -290,14 +290,14 @@ def test_an_axis_moves_to_another_dimension_without_gathering(first_of_two):
 def test_values_of_other_processes_are_not_here(first_of_two):
     mesh = gf.make_mesh((8,), ("x",), devices=first_of_two)
     sharding = gf.NamedSharding(mesh, P("x"))
-    own = from_numpy(X[:4], ShapedArray((4, 4), X.dtype), first_of_two[0])
-    x = PartedArray([own], ShapedArray((8, 4), X.dtype), sharding)
+    part = from_numpy(X[:4], ShapedArray((4, 4), X.dtype), first_of_two[0])
+    x = PartedArray([part], ShapedArray((8, 4), X.dtype), sharding)
     assert not x.is_fully_addressable and "parts in several processes" in repr(x)
     assert [shard.data is None for shard in x.global_shards] == [False] * 4 + [True] * 4
     with pytest.raises(RuntimeError, match=r"values must be in this process; got f32\[8,4\]"):
         np.asarray(x)
-    made = gf.make_array_from_process_local_data(sharding, X[:4])
-    assert made.shape == (8, 4) and made.parts[0].shape == (4, 4)
+    array = gf.make_array_from_process_local_data(sharding, X[:4])
+    assert array.shape == (8, 4) and array.parts[0].shape == (4, 4)
     with pytest.raises(ValueError, match=r"this process's part of global_shape, \(8, 4\); got"):
         gf.make_array_from_process_local_data(sharding, X[:4], (16, 4))
 

@@ -14,12 +14,12 @@ ROWS = np.random.default_rng(0).normal(size=(SIZE, 12, 2)).astype(np.float32)
 
 def send(rows):
     """Index k sends rows k, k + 1, ... to the indices behind it: 0, 1, 2, 0, 1, 2, ... of them."""
-    own, others = lax.axis_index("i"), jnp.arange(SIZE)
-    sizes = (others - own) % SIZE % 3
-    received = (own - others) % SIZE % 3
+    rank, others = lax.axis_index("i"), jnp.arange(SIZE)
+    sizes = (others - rank) % SIZE % 3
+    received = (rank - others) % SIZE % 3
     output = jnp.full((3 * SIZE, 2), -1.0)
     return lax.ragged_all_to_all(
-        rows, output, others // 2, sizes, others * 0 + 3 * own, received, axis_name="i"
+        rows, output, others // 2, sizes, others * 0 + 3 * rank, received, axis_name="i"
     )
 
 

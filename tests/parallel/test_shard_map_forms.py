@@ -129,9 +129,9 @@ def test_arguments_that_are_no_arrays(mesh):
     ],
 )
 def test_refused_options(mesh, options, error, message):
-    given = {"mesh": mesh, "in_specs": P("x"), "out_specs": P("x"), **options}
+    arguments = {"mesh": mesh, "in_specs": P("x"), "out_specs": P("x"), **options}
     with pytest.raises(error, match=message):
-        gf.shard_map(lambda x: x, **given)(X)
+        gf.shard_map(lambda x: x, **arguments)(X)
 
 
 # --- nesting -----------------------------------------------------------------------------------

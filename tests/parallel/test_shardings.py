@@ -168,11 +168,11 @@ def test_arrays_from_parts(mesh):
         asked.append(index)
         return X[index]
 
-    made = gf.make_array_from_callback((8, 4), sharding, part)
-    np.testing.assert_array_equal(made, X)
-    assert len(asked) == 4 and spec_of(made) == ("x",)
+    array = gf.make_array_from_callback((8, 4), sharding, part)
+    np.testing.assert_array_equal(array, X)
+    assert len(asked) == 4 and spec_of(array) == ("x",)
     again = gf.make_array_from_single_device_arrays(
-        (8, 4), sharding, [shard.data for shard in made.addressable_shards]
+        (8, 4), sharding, [shard.data for shard in array.addressable_shards]
     )
     np.testing.assert_array_equal(again, X)
     np.testing.assert_array_equal(gf.make_array_from_process_local_data(sharding, X), X)

@@ -39,10 +39,10 @@ def test_threads_take_turns_with_the_devices(two):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        own = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
-        for thread in own:
+        threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
+        for thread in threads:
             thread.start()
-        for thread in own:
+        for thread in threads:
             thread.join(60)
             assert not thread.is_alive()
     finally:

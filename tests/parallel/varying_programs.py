@@ -218,7 +218,7 @@ def _loops(t):
         "associative": (associative, x), "grad of scan": (grad_of_scan, P()),
         "grad of map": (grad_of_map, P()), "nested": (nested, x),
     }  # fmt: skip
-    own = {
+    functions = {
         "cumulative": jnp.cumsum, "sorted": jnp.sort, "inverse": lambda a: jnp.interp(a, X, W),
         "searched": lambda a: jnp.searchsorted(X, a), "quantile": lambda a: jnp.median(a)[None],
         "polynomial": lambda a: jnp.polyval(jnp.arange(3.0), a),
@@ -241,17 +241,17 @@ def _loops(t):
         "repeated": lambda a: jnp.repeat(a, 2), "nonzero": lambda a: jnp.nonzero(a, size=2)[0],
         "top": lambda a: lax.top_k(a, 1)[0], "fourier": lambda a: jnp.fft.fft(a).real,
     }  # fmt: skip
-    made = {
+    programs = {
         f"{name}{' in jit' * jit}": lambda body=body, outs=outs, jit=jit: run(
             body, x, outs, np.concatenate([X, X]), jit=jit
         )
         for name, (body, outs) in bodies.items() for jit in (False, True)
     }  # fmt: skip
-    for name, function in own.items():
-        made[f"own {name}"] = lambda function=function: run(
+    for name, function in functions.items():
+        programs[f"own {name}"] = lambda function=function: run(
             lambda note, a: note(function(a)), x, x, np.concatenate([X, X])
         )
-    return made
+    return programs
 
 
 def _branches(t):
@@ -336,7 +336,7 @@ def _inside(t):
             lambda w: lax.psum(jnp.sin(w * a.sum()).sum(), "x")
         )(w),
     }  # fmt: skip
-    made = {}
+    programs = {}
     for name, loss in losses.items():
         for jit in (False, True):
 
@@ -344,48 +344,48 @@ def _inside(t):
                 derivative = jax.grad(loss, (0, 1))
                 return (jax.jit(derivative) if jit else derivative)(w, a)
 
-            made[f"grad of {name}{' in jit' * jit}"] = lambda both=both: mapped(
+            programs[f"grad of {name}{' in jit' * jit}"] = lambda both=both: mapped(
                 both, (P(), x), (P(), x)
             )(weights, X)
         if name not in ("own", "gathered parameters", "index"):
-            made[f"jvp of {name}"] = lambda loss=loss: mapped(
+            programs[f"jvp of {name}"] = lambda loss=loss: mapped(
                 lambda w, a: lax.pcast(
                     jnp.zeros(1), "x", to="varying"
                 ) + jax.jvp(loss, (w, a), (w + 1, a))[1],
                 (P(), x), x,
             )(weights, X)
-    made["grad of what was gathered"] = lambda: mapped(
+    programs["grad of what was gathered"] = lambda: mapped(
         lambda a: jax.grad(lambda v: (v * lax.axis_index("x")).sum())(
             lax.all_gather(a, "x", tiled=True)
         ), x, x,
     )(X)  # fmt: skip
-    made["grad of what was gathered into one"] = lambda: mapped(
+    programs["grad of what was gathered into one"] = lambda: mapped(
         lambda a: jax.grad(lambda v: (v * lax.axis_index("x")).sum())(
             lax.all_gather(a, "x", tiled=True, to="invarying")
         ), x, P(),
     )(X)  # fmt: skip
-    made["hessian"] = lambda: mapped(
+    programs["hessian"] = lambda: mapped(
         lambda w, a: jax.hessian(lambda v: lax.psum(jnp.sin(v * a.sum()).sum(), "x"))(w),
         (P(), x), P(),
     )(weights, X)  # fmt: skip
-    made["jacrev"] = lambda: mapped(
+    programs["jacrev"] = lambda: mapped(
         lambda w, a: jax.jacrev(lambda v: v * a)(w), (P(), x), x
     )(weights[:1], X)  # fmt: skip
-    made["jacfwd"] = lambda: mapped(
+    programs["jacfwd"] = lambda: mapped(
         lambda w, a: jax.jacfwd(lambda v: v * a)(w), (P(), x), x
     )(weights[:1], X)  # fmt: skip
-    made["vjp"] = lambda: mapped(
+    programs["vjp"] = lambda: mapped(
         lambda w, a: jax.vjp(lambda v: v * a.sum(), w)[1](w * a.sum())[0], (P(), x), P()
     )(weights, X)  # fmt: skip
-    made["linear_transpose"] = lambda: mapped(
+    programs["linear_transpose"] = lambda: mapped(
         lambda a: jax.linear_transpose(
             jax.linearize(lambda v: v * a.sum(), jnp.ones(1))[1], jnp.ones(1)
         )(a)[0], x, x,
     )(X)  # fmt: skip
-    made["linearize"] = lambda: mapped(
+    programs["linearize"] = lambda: mapped(
         lambda w, a: jax.linearize(lambda v: jnp.sin(v) * a.sum(), w)[1](w), (P(), x), x
     )(weights, X)  # fmt: skip
-    return made
+    return programs
 
 
 def _outside(t):
@@ -430,7 +430,7 @@ def _outside(t):
 
         return total
 
-    made = {}
+    programs = {}
     for name, (body, outs) in bodies.items():
         for check in (True, False):
             if not check and name in ("cast", "gathered into one", "gathered rows", "inner grad"):
@@ -440,24 +440,24 @@ def _outside(t):
                 return mapped(body, (x, P()), outs, check_vma=check)
 
             end = "" if check else " unchecked"
-            made[f"{name}{end}"] = lambda call=call: call()(X, W[:2])
-            made[f"{name} in jit{end}"] = lambda call=call: jax.jit(call())(X, W[:2])
-            made[f"grad of {name}{end}"] = lambda call=call: jax.grad(
+            programs[f"{name}{end}"] = lambda call=call: call()(X, W[:2])
+            programs[f"{name} in jit{end}"] = lambda call=call: jax.jit(call())(X, W[:2])
+            programs[f"grad of {name}{end}"] = lambda call=call: jax.grad(
                 scalar(call()), (0, 1)
             )(X, W[:2])
-            made[f"jit of grad of {name}{end}"] = lambda call=call: jax.jit(
+            programs[f"jit of grad of {name}{end}"] = lambda call=call: jax.jit(
                 jax.grad(scalar(call()), (0, 1))
             )(X, W[:2])
-            made[f"jvp of {name}{end}"] = lambda call=call: jax.jvp(
+            programs[f"jvp of {name}{end}"] = lambda call=call: jax.jvp(
                 call(), (X, W[:2]), (X + 1, W[2:4])
             )
-            made[f"vmap of {name}{end}"] = lambda call=call: jax.vmap(call(), (None, 0))(
+            programs[f"vmap of {name}{end}"] = lambda call=call: jax.vmap(call(), (None, 0))(
                 X, W.reshape(4, 2)
             )
-            made[f"grad of vmap of {name}{end}"] = lambda call=call: jax.grad(
+            programs[f"grad of vmap of {name}{end}"] = lambda call=call: jax.grad(
                 scalar(jax.vmap(call(), (0, None)))
             )(np.stack([X, W]), W[:2])
-    return made
+    return programs
 
 
 def _rules(t):
@@ -492,9 +492,9 @@ def _rules(t):
     def outside(f, ins, outs):
         return lambda: jax.grad(lambda a: mapped(f, ins, outs)(a).sum())(X)
 
-    made = {}
+    programs = {}
     for where, make in (("inside", inside), ("outside", outside)):
-        made |= {
+        programs |= {
             f"{where} of a block": make(plain, x, x),
             f"{where} of a shared value": make(plain, P(), P()),
             f"{where} with a total": make(total, P(), P()),
@@ -506,7 +506,7 @@ def _rules(t):
             f"{where} custom_jvp": make(twice, x, x),
             f"{where} custom_jvp of a shared value": make(twice, P(), P()),
         }
-    return made
+    return programs
 
 
 def _unchecked(t):
@@ -581,17 +581,17 @@ def _refused(t):
         "an axis twice": (lambda a, s: a[:, None], P("x", "x")),
         "a spec that is too long": (lambda a, s: a, P("x", None)),
     }  # fmt: skip
-    made = {
+    programs = {
         f"{name}{' in jit' * jit}": lambda body=body, outs=outs, jit=jit: (
             jax.jit if jit else lambda f: f
         )(mapped(body, (x, P()), outs))(X, X[:2])
         for name, (body, outs) in bodies.items() for jit in (False, True)
     }  # fmt: skip
-    made["blocks that do not divide"] = lambda: mapped(lambda a: a, x, x)(X[:7])
-    made["too few arguments"] = lambda: mapped(lambda a, b: a, (x, x), x)(X)
-    made["too many arguments"] = lambda: mapped(lambda a: a, (x,), x)(X, X)
-    made["another tree"] = lambda: mapped(lambda a: a, ([x, x],), x)((X, X))
-    made["specs that are none"] = lambda: mapped(lambda a: a, 3, x)(X)
-    made["no mesh"] = lambda: jax.shard_map(lambda a: a, in_specs=x, out_specs=x)(X)
-    made["outputs along the other axis"] = lambda: mapped(lambda a: a, x, y, mesh=t.grid)(X)
-    return made
+    programs["blocks that do not divide"] = lambda: mapped(lambda a: a, x, x)(X[:7])
+    programs["too few arguments"] = lambda: mapped(lambda a, b: a, (x, x), x)(X)
+    programs["too many arguments"] = lambda: mapped(lambda a: a, (x,), x)(X, X)
+    programs["another tree"] = lambda: mapped(lambda a: a, ([x, x],), x)((X, X))
+    programs["specs that are none"] = lambda: mapped(lambda a: a, 3, x)(X)
+    programs["no mesh"] = lambda: jax.shard_map(lambda a: a, in_specs=x, out_specs=x)(X)
+    programs["outputs along the other axis"] = lambda: mapped(lambda a: a, x, y, mesh=t.grid)(X)
+    return programs

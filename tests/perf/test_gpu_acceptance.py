@@ -90,16 +90,16 @@ def test_a_task_that_ends_its_process_is_entered_and_the_others_run(
 
 
 def test_sections_at_the_same_time_keep_their_limits(perf, tmp_path):
-    made = [
+    sections = [
         perf.processes.Section("hangs", ["-c", TASKS, "hangs"], 2),
         perf.processes.Section("fails", ["-c", TASKS, "fails"], 30, task_seconds=9),
         perf.processes.Section("no", ["-c", "import sys; print('no'); sys.exit(4)"], 30),
     ]
-    hung, failed, broken = perf.processes.run(made, 100, tmp_path)
+    hung, failed, broken = perf.processes.run(sections, 100, tmp_path)
     assert hung["status"] is None and hung["records"] == [{"row": "a"}]
     assert failed["status"] == 3 and len(failed["records"]) == 4
     assert broken["status"] == 4 and broken["tail"] == "no\n"
-    late = perf.processes.run(made[2:], 1, tmp_path)
+    late = perf.processes.run(sections[2:], 1, tmp_path)
     assert late[0]["status"] == "out of time"
 
 
@@ -153,8 +153,8 @@ def test_rows_make_their_inputs(perf):
     found = perf.rows.all_rows()
     assert len({row.name for row in found}) == len(found) > 45
     for row in found:
-        made = perf.child.inputs_of(row, row.tiny, 0)
-        assert all(isinstance(array, np.ndarray) and array.nbytes < 1 << 26 for array in made)
+        inputs = perf.child.inputs_of(row, row.tiny, 0)
+        assert all(isinstance(array, np.ndarray) and array.nbytes < 1 << 26 for array in inputs)
         assert set(row.without) <= set(perf.rows.OFF)
         # A comparison with something turned off is also measured.
         assert set(row.goal.rivals) & set(perf.rows.OFF) <= set(row.without)

@@ -50,11 +50,11 @@ for line in sys.stdin:
 @pytest.fixture
 def rows(perf):
     """Three rows that every rival takes."""
-    made = []
+    copies = []
     for name in "abc":
         row = next(iter(perf.rows.all_rows()))
-        made.append((name, perf.rows.Row(name, row.inputs, row.make, 1, 1)))
-    return made
+        copies.append((name, perf.rows.Row(name, row.inputs, row.make, 1, 1)))
+    return copies
 
 
 @pytest.mark.parametrize(

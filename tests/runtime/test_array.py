@@ -27,8 +27,8 @@ def test_numpy_sees_the_values_but_cannot_write():
     assert not view.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
         view[0] = 5
-    own = np.array(x)
-    own[0] = 5
+    copy = np.array(x)
+    copy[0] = 5
     assert x[0].item() == 0.0
     assert np.asarray(x, dtype="f8").dtype == np.float64
     np.testing.assert_array_equal(np.sin(x), np.sin(view))
@@ -36,9 +36,9 @@ def test_numpy_sees_the_values_but_cannot_write():
 
 def test_a_source_array_may_change():
     source = np.zeros(3, "f")
-    made = [jnp.asarray(source), jnp.array(source), gf.device_put(source), jnp.add(source, 0)]
+    arrays = [jnp.asarray(source), jnp.array(source), gf.device_put(source), jnp.add(source, 0)]
     source[:] = 9
-    for x in made:
+    for x in arrays:
         np.testing.assert_array_equal(x, [0, 0, 0])
 
 

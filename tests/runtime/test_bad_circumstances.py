@@ -256,7 +256,7 @@ def test_four_processes_that_build_the_same_kernels(tmp_path, answer):
 def foreign_objects():
     """Object files that no x86 or ARM process can run: of the other one, of Windows, and noise."""
     text = "define void @kernel(ptr %0, i64 %1, i64 %2) {\n  ret void\n}\n"
-    made = {"noise": bytes(range(256)) * 20, "nothing": b""}
+    objects = {"noise": bytes(range(256)) * 20, "nothing": b""}
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for triple in ("aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu", "x86_64-pc-windows"):
@@ -266,8 +266,8 @@ def foreign_objects():
             continue  # llvmlite may have been built without it
         module = llvm.parse_assembly(text)
         module.triple = triple
-        made[triple] = machine.emit_object(module)
-    return made
+        objects[triple] = machine.emit_object(module)
+    return objects
 
 
 @pytest.mark.parametrize("kind", foreign_objects())

@@ -101,8 +101,8 @@ def compiled_program(name, donates):
 
 def numpy_bytes():
     snapshot = tracemalloc.take_snapshot()
-    own = snapshot.filter_traces([tracemalloc.DomainFilter(True, NUMPY_DOMAIN)])
-    return sum(statistic.size for statistic in own.statistics("filename"))
+    numpy_traces = snapshot.filter_traces([tracemalloc.DomainFilter(True, NUMPY_DOMAIN)])
+    return sum(statistic.size for statistic in numpy_traces.statistics("filename"))
 
 
 def leaf_bytes(tree):

@@ -188,13 +188,13 @@ def test_memory_that_a_stream_still_reads_is_not_released_by_another_thread():
 
 def test_threads_get_one_driver_of_a_device():
     """Also where functools.cache and cached_property let two threads make a value (Python 3.12)."""
-    made = []
+    drivers = []
 
     @cache
     def driver(number):
         time.sleep(0.01)
-        made.append(object())
-        return made[-1]
+        drivers.append(object())
+        return drivers[-1]
 
     device.register_platform(device.Platform("once", lambda: 1, driver))
     (where,) = gf.devices("once")
@@ -203,4 +203,4 @@ def test_threads_get_one_driver_of_a_device():
         result = at_once(4, lambda number: where.driver)
     finally:
         device.in_use.drivers, device.in_use.several = before
-    assert len(made) == 1 and all(one is made[0] for one in result)
+    assert len(drivers) == 1 and all(one is drivers[0] for one in result)

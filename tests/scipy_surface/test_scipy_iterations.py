@@ -192,11 +192,11 @@ def test_adjoint_gradients():
     def loss(start, times, damping, gravity):
         return jnp.sum(odeint(pendulum, start, times, damping, gravity) ** 2)
 
-    given = [START, times, np.float64(0.25), np.float64(9.8)]
-    slopes = gf.grad(loss, (0, 1, 2, 3))(*given)
-    for k, value in enumerate(given):
+    arguments = [START, times, np.float64(0.25), np.float64(9.8)]
+    slopes = gf.grad(loss, (0, 1, 2, 3))(*arguments)
+    for k, value in enumerate(arguments):
         for place in np.ndindex(value.shape):
-            moved = [[x.copy() for x in given] for _ in range(2)]
+            moved = [[x.copy() for x in arguments] for _ in range(2)]
             step = np.zeros_like(value)
             step[place] = 1e-5
             moved[0][k], moved[1][k] = value + step, value - step

@@ -104,8 +104,8 @@ def test_fields(bits):
     start, length = (random.integers(0, 70, 128).astype(U32) for _ in range(2))
     for kind in "us":
         result = lanes(f"bfe.{kind}{bits} $0, $1, $2, $3;", x, start, length, result=dtype)
-        given = zip(x, start, length, strict=True)
-        want = [extracted(*map(int, three), bits, kind == "s") for three in given]
+        fields = zip(x, start, length, strict=True)
+        want = [extracted(*map(int, three), bits, kind == "s") for three in fields]
         np.testing.assert_array_equal(result, np.array(want, dtype))
     mask = [
         ((1 << min(int(n), bits)) - 1) << int(s) & ((1 << bits) - 1)
