@@ -97,17 +97,17 @@ def find_eigenvalues(source, vectors, values, count, size, first, kept):
         for turn in range(players - 1):
             rotate_pairs(tile, turned, base, size, players, turn)
         sweep += 1
-    value = number(lane)
+    eigenvalue = number(lane)
     if is_finite and lane < size:
-        value = tile[base + LINE * lane + lane]
+        eigenvalue = tile[base + LINE * lane + lane]
     rank = int32(0)
     for i in range(size):
-        other = cuda.shfl_sync(0xFFFFFFFF, value, i)
-        if other < value or (other == value and i < lane):
+        other = cuda.shfl_sync(0xFFFFFFFF, eigenvalue, i)
+        if other < eigenvalue or (other == eigenvalue and i < lane):
             rank += 1
     place = rank - first
     if lane < size and place >= 0 and place < kept:
-        result = value / shift
+        result = eigenvalue / shift
         values[matrix * kept + place] = result if is_finite else number(math.nan)
         if VECTORS:
             for i in range(size):
