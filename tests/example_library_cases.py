@@ -58,18 +58,18 @@ def networks(stax):
 
 def network_results(stax, random, tree_leaves):
     """Name: shape of the output, sum of each parameter, and outputs for one input."""
-    found = {}
+    results = {}
     for name, ((init, apply), shape) in networks(stax).items():
         out_shape, params = init(random.PRNGKey(3), shape)
         sizes = [2 if size == -1 else size for size in shape]
         x = np.random.default_rng(0).normal(size=sizes).astype(np.float32)
         outputs = apply(params, x, rng=random.PRNGKey(4))
-        found[name] = {
+        results[name] = {
             "shape": [int(size) for size in out_shape],
             "sums": [float(np.asarray(leaf).sum(dtype=np.float64)) for leaf in tree_leaves(params)],
             "outputs": np.asarray(outputs).ravel().tolist(),
         }
-    return found
+    return results
 
 
 def optimizer_makers(o):
@@ -105,12 +105,12 @@ def gradient(params):
 
 def optimizer_results(optimizers):
     """Name: all parameters after some steps."""
-    found = {}
+    results = {}
     for name, (init, update, get_params) in optimizer_makers(optimizers).items():
         state = init(start())
         for step in range(STEPS):
             state = update(step, gradient(get_params(state)), state)
         params = get_params(state)
         leaves = (params["a"], *params["b"])
-        found[name] = np.concatenate([np.asarray(leaf).ravel() for leaf in leaves]).tolist()
-    return found
+        results[name] = np.concatenate([np.asarray(leaf).ravel() for leaf in leaves]).tolist()
+    return results

@@ -171,9 +171,9 @@ def _getrf(dtype, given, address=None, pivots=None, info=None):
     (getrf,) = get_lapack_funcs(("getrf",), dtype=dtype)
     rows = getattr(given, "m", given.n)
     a = matrix(address or given.A, rows, given.n, given.lda, dtype)
-    a[...], order, found = getrf(a)
+    a[...], order, status = getrf(a)
     vector(pivots or given.devIpiv, len(order), np.int32)[:] = order + 1
-    vector(info or given.devInfo, 1, np.int32)[:] = found
+    vector(info or given.devInfo, 1, np.int32)[:] = status
 
 
 def _getrf_batched(dtype, given):
@@ -185,8 +185,8 @@ def _getrf_batched(dtype, given):
 def _potrf(dtype, given, address=None, info=None):
     (potrf,) = get_lapack_funcs(("potrf",), dtype=dtype)
     a = matrix(address or given.A, given.n, given.n, given.lda, dtype)
-    a[...], found = potrf(a, lower=given.uplo == LOWER, clean=False)
-    vector(info or given.devInfo, 1, np.int32)[:] = found
+    a[...], status = potrf(a, lower=given.uplo == LOWER, clean=False)
+    vector(info or given.devInfo, 1, np.int32)[:] = status
 
 
 def _potrf_batched(dtype, given):

@@ -85,17 +85,17 @@ def described(value: Any, jax: Any) -> Any:
         return str(value)
     host = np.asarray(value)
     numbers = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64).reshape(-1)
-    found = {
+    description = {
         "dtype": host.dtype.name,
         "shape": list(host.shape),
         "values": [str(v) for v in numbers.tolist()],
     }
     if not is_array:
-        found["numpy"] = True
+        description["numpy"] = True
     # Weak bools mean nothing: JAX marks some comparisons so.
     elif value.weak_type and host.dtype != bool:
-        found["weak"] = True
-    return found
+        description["weak"] = True
+    return description
 
 
 def check(got: Any, want: Any, close: Callable[[np.ndarray, np.ndarray], None]) -> None:

@@ -80,12 +80,12 @@ def _pairs(is_strict: bool) -> tuple[tuple[str, str], ...]:
     """Pairs of kinds: equal ones, arrays with Python's numbers, and some drawn of all."""
     arrays = FEW_DTYPES if is_strict else DTYPES
     numbers = ("int*", "float*", "weak int*", "weak float*")
-    found = [(name, name) for name in arrays]
-    found += [(name, number) for name in arrays for number in numbers[: 1 + is_strict]]
-    found += [("int*", "float*"), ("int*", "int*"), ("weak int*", "int*"), ("bool*", "weak int*")]
+    pairs = [(name, name) for name in arrays]
+    pairs += [(name, number) for name in arrays for number in numbers[: 1 + is_strict]]
+    pairs += [("int*", "float*"), ("int*", "int*"), ("weak int*", "int*"), ("bool*", "weak int*")]
     draw = random.Random(1)
-    found += [tuple(draw.choices(list(PAIRED), k=2)) for _ in range(3 if is_strict else 12)]
-    return tuple(found)
+    pairs += [tuple(draw.choices(list(PAIRED), k=2)) for _ in range(3 if is_strict else 12)]
+    return tuple(pairs)
 
 
 @cache

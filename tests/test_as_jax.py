@@ -266,8 +266,8 @@ def test_partial_evaluation_separates_known_from_unknown():
     aval = core.ShapedArray((3,), np.float32)
     values = [partial_eval.PartialVal.known(leaves[0]), partial_eval.PartialVal.unknown(aval)]
     jaxpr, outs, consts = partial_eval.trace_to_jaxpr_nounits(flat, values)
-    found = gf.tree.unflatten(out_tree(), range(3))
-    given, known, unknown = (outs[found[name]] for name in ("given", "known", "unknown"))
+    places = gf.tree.unflatten(out_tree(), range(3))
+    given, known, unknown = (outs[places[name]] for name in ("given", "known", "unknown"))
     assert known.is_known() and not given.is_known() and not unknown.is_known()
     np.testing.assert_allclose(known[1], np.sin(0.5) + 1, rtol=1e-6)
     assert unknown[0] is given[0] is aval
@@ -326,20 +326,20 @@ def test_optax_trains_as_on_jax():
 @pytest.mark.jax_libraries("flax", "optax", "absl", "msgpack", "yaml")
 def test_flax_trains_as_on_jax():
     """A CNN, a transformer, recurrent networks, lifted scan, vmap and remat, normalizations."""
-    found = results("flax_training.py")
+    trained = results("flax_training.py")
     stored = STORED["flax"]
-    check_losses(found["losses"], stored["losses"])
-    assert found["shapes"] == stored["shapes"]
-    assert found["table"] == stored["table"]
+    check_losses(trained["losses"], stored["losses"])
+    assert trained["shapes"] == stored["shapes"]
+    assert trained["table"] == stored["table"]
 
 
 @pytest.mark.jax_libraries("flax", "optax", "absl", "msgpack", "yaml", "treescope")
 def test_flax_nnx_trains_as_on_jax():
     """A CNN with metrics, lifted scan, vmap and remat, attention with a GRU, variables as refs."""
-    found = results("nnx_training.py")
+    trained = results("nnx_training.py")
     stored = STORED["nnx"]
-    check_losses(found["losses"], stored["losses"])
-    assert found["shapes"] == stored["shapes"]
+    check_losses(trained["losses"], stored["losses"])
+    assert trained["shapes"] == stored["shapes"]
 
 
 def test_names_of_hijax_are_there_and_refuse():
@@ -364,7 +364,7 @@ assert dict in _registry and int not in _registry
 @pytest.mark.jax_libraries("chex", "absl", "toolz")
 def test_chex_asserts_as_on_jax():
     """Assertions of shapes, types, trees and values, inside jit too; dataclasses and fakes."""
-    found = results("chex_asserts.py")
-    assert len(found["refused"]) == 9
-    assert found["values"] == [True, True, True] and found["traces"]
-    assert found["dataclass"] == [4.0, 8.0, 4.0] and found["fake_pmap"] == [1, 2, 3]
+    answers = results("chex_asserts.py")
+    assert len(answers["refused"]) == 9
+    assert answers["values"] == [True, True, True] and answers["traces"]
+    assert answers["dataclass"] == [4.0, 8.0, 4.0] and answers["fake_pmap"] == [1, 2, 3]

@@ -123,9 +123,9 @@ def test_compilations_and_builds(tmp_path):
         cache = KernelCache(tmp_path / "cache")
         cache.get("ab" * 32, lambda: Entry(b"code", "o", "", "a_kernel"))
         cache.get("ab" * 32, lambda: Entry(b"code", "o", "", "a_kernel"))  # found, not built
-    found = names(rows_of(tmp_path)["builds"])
-    assert "compile a program" in found
-    assert found.count("build a_kernel") == 1
+    builds = names(rows_of(tmp_path)["builds"])
+    assert "compile a program" in builds
+    assert builds.count("build a_kernel") == 1
 
 
 def test_eager_ops(tmp_path):
@@ -170,12 +170,12 @@ def test_annotations(tmp_path):
             with gf.named_scope("part"):
                 gf.named_call(lambda: None, name="called")()
     events = rows_of(tmp_path)["host"]
-    found = {event.name: event for event in events}
-    assert "before" not in found
-    assert {"train 4", "other", "part", "called"} < set(found)
-    assert dict(found["train 4"].stats) == {"step_num": 4, "loss": 0.5}
-    assert dict(found["other"].stats) == {"size": 2}
-    outer, inner = found["train 4"], found["called"]
+    by_name = {event.name: event for event in events}
+    assert "before" not in by_name
+    assert {"train 4", "other", "part", "called"} < set(by_name)
+    assert dict(by_name["train 4"].stats) == {"step_num": 4, "loss": 0.5}
+    assert dict(by_name["other"].stats) == {"size": 2}
+    outer, inner = by_name["train 4"], by_name["called"]
     assert outer.start_ns <= inner.start_ns and inner.end_ns <= outer.end_ns
 
 
@@ -240,16 +240,16 @@ def fields(message):
             if byte < 128:
                 return value
 
-    place, found = [0], []
+    place, parts = [0], []
     while place[0] < len(message):
         tag = varint()
         if tag & 7 == 0:
-            found.append((tag >> 3, varint()))
+            parts.append((tag >> 3, varint()))
         else:
             size = varint()
-            found.append((tag >> 3, message[place[0] : place[0] + size]))
+            parts.append((tag >> 3, message[place[0] : place[0] + size]))
             place[0] += size
-    return found
+    return parts
 
 
 def sizes_by_type(profile):
@@ -262,13 +262,13 @@ def sizes_by_type(profile):
         if number == 5:
             (_, identity), (_, name) = fields(content)
             functions[identity] = strings[name]
-    found = {}
+    sizes = {}
     for number, content in parts:
         if number == 2:
             values = fields(content)
             stack = [functions[value] for field, value in values if field == 1]
-            found[tuple(stack)] = tuple(value for field, value in values if field == 2)
-    return found
+            sizes[tuple(stack)] = tuple(value for field, value in values if field == 2)
+    return sizes
 
 
 def test_the_memory_profile_counts_live_arrays(tmp_path):

@@ -23,12 +23,12 @@ def results():
 
 @pytest.mark.parametrize("name", STORED["networks"])
 def test_networks_are_those_of_jax(name, results):
-    stored, found = STORED["networks"][name], results[name]
+    stored, result = STORED["networks"][name], results[name]
     # JAX's pooling layers say 0 for a batch of -1.
-    assert [size or -1 for size in found["shape"]] == [size or -1 for size in stored["shape"]]
+    assert [size or -1 for size in result["shape"]] == [size or -1 for size in stored["shape"]]
     # Bits of keys are JAX's; normal numbers and sums differ in the last place.
-    np.testing.assert_allclose(found["sums"], stored["sums"], rtol=2e-5, atol=2e-6)
-    np.testing.assert_allclose(found["outputs"], stored["outputs"], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(result["sums"], stored["sums"], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(result["outputs"], stored["outputs"], rtol=2e-5, atol=2e-6)
 
 
 def test_a_network_trains_under_jit_and_vmap():

@@ -254,8 +254,8 @@ def test_is_leaf_may_ask_for_the_path():
         return len(path) == 2
 
     pairs, treedef = tree_util.tree_flatten_with_path(nested, stops, is_leaf_takes_path=True)
-    found = [(tree_util.keystr(path), leaf) for path, leaf in pairs]
-    assert found == [("['a'][0]", 1), ("['a'][1]", 2), ("['b']['c']", (3, None, [4, 5]))]
+    named = [(tree_util.keystr(path), leaf) for path, leaf in pairs]
+    assert named == [("['a'][0]", 1), ("['a'][1]", 2), ("['b']['c']", (3, None, [4, 5]))]
     assert treedef.num_leaves == 3
     assert tree_util.tree_unflatten(treedef, [leaf for _, leaf in pairs]) == nested
     assert tree.leaves_with_path(nested, lambda path, node: True, True) == [((), nested)]

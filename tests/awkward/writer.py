@@ -87,8 +87,8 @@ class Writer:
 
     def find(self, accepts: Callable[[Value], bool] = lambda v: True) -> Value | None:
         """An accepted value; the latest are as likely as all others together."""
-        found = [v for v in self.values if accepts(v)]
-        return self.rng.choice(found + found[-3:] + found[-1:]) if found else None
+        accepted = [v for v in self.values if accepts(v)]
+        return self.rng.choice(accepted + accepted[-3:] + accepted[-1:]) if accepted else None
 
     def axis(self, rank: int) -> tuple[int, int]:
         """A dimension, and a number for it that may be negative."""

@@ -369,12 +369,12 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
         raise OSError("none was found")
 
     instead = "convolutions are gpuflow's own kernels"
-    found, fix = "(needed: 9), /lib/libcudnn.so.9", 'Fix: pip install "nvidia-cudnn-cu13>=9,<10"'
+    library, fix = "(needed: 9), /lib/libcudnn.so.9", 'Fix: pip install "nvidia-cudnn-cu13>=9,<10"'
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
-    assert _lines()["cuDNN"] == f"9.28.1 {found}; GPUFLOW_CUDNN=0: {instead}"
+    assert _lines()["cuDNN"] == f"9.28.1 {library}; GPUFLOW_CUDNN=0: {instead}"
     monkeypatch.setattr(doctor_checks, "open_library", lambda name: _CuDnn(8907))
     line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
-    assert line == f"8.9.7 {found}: {instead}. {fix}"
+    assert line == f"8.9.7 {library}: {instead}. {fix}"
     monkeypatch.setattr(doctor_checks, "find_cudnn", nowhere)
     line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
     assert line == f"is not found: {instead}. {fix}"
@@ -443,8 +443,9 @@ def test_an_error_that_says_what_to_do_is_not_told_twice():
     def check():
         raise OSError("[cublas] a library must be installed; got none. Fix: pip install it.")
 
-    found = doctor_gpu._finding_of(doctor_gpu.Check("cuBLAS", check, doctor_needs.extra))
-    assert found.line.count("Fix:") == 1 and found.line.endswith("got none. Fix: pip install it")
+    finding = doctor_gpu._finding_of(doctor_gpu.Check("cuBLAS", check, doctor_needs.extra))
+    assert finding.line.count("Fix:") == 1
+    assert finding.line.endswith("got none. Fix: pip install it")
 
 
 # --- versions ---
@@ -466,11 +467,11 @@ def test_ranges_of_versions(version, needed, fit):
 def test_what_is_needed_is_what_the_extras_install():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
-    found = {}
+    needed = {}
     for line in (*extras["cuda13"], *extras["cuda12"], *extras["cudnn"]):
         package, limits = re.fullmatch(r"([\w-]+)(?:\[\w+\])?(.*)", line).groups()
-        found[package] = limits
-    assert found == doctor_needs.NEEDED
+        needed[package] = limits
+    assert needed == doctor_needs.NEEDED
 
 
 # --- trials ---

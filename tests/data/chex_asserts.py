@@ -61,9 +61,9 @@ def value_assertions():
         f.wait_checks()
 
     late(X, X)
-    found = [is_refused(lambda: late(X / 0, X)), is_refused(lambda: late(X, X + 1))]
+    refused = [is_refused(lambda: late(X / 0, X)), is_refused(lambda: late(X, X + 1))]
     outside = jax.jit(lambda x: chex.assert_tree_all_finite(x))
-    return [*found, is_refused(lambda: outside(X), RuntimeError)]
+    return [*refused, is_refused(lambda: outside(X), RuntimeError)]
 
 
 def traces():

@@ -19,16 +19,16 @@ FOLDER = Path(__file__).parent
 
 def sections():
     """The families of the text: their operands, in order, and their expressions."""
-    found = {}
+    by_section = {}
     for line in (FOLDER / "numpy_functions.txt").read_text().splitlines():
         if line.startswith("# "):
-            family = found.setdefault(line[2:], ({}, []))
+            family = by_section.setdefault(line[2:], ({}, []))
         elif line.startswith("let "):
             name, _, text = line[4:].partition(" = ")
             family[0][name] = text
         elif line:
             family[1].append(line)
-    return found
+    return by_section
 
 
 def described(value):

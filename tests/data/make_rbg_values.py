@@ -46,14 +46,14 @@ def value(out):
 
 
 def main():
-    found = {}
+    values = {}
     for implementation in ("rbg", "unsafe_rbg"):
         k = jax.random.key(7, impl=implementation)
         names = {"jax": jax, "jnp": jnp, "lax": jax.lax, "random": jax.random, "k": k}
         names["ks"] = jax.random.split(k, 3)
-        found[implementation] = {text: value(eval(text, names)) for text in EXPRESSIONS}
+        values[implementation] = {text: value(eval(text, names)) for text in EXPRESSIONS}
     path = Path(__file__).with_name("rbg_values.json")
-    path.write_text(json.dumps({"jax": jax.__version__, "values": found}) + "\n")
+    path.write_text(json.dumps({"jax": jax.__version__, "values": values}) + "\n")
 
 
 main()

@@ -26,26 +26,27 @@ def _parameters(function: object) -> list[str]:
 
 
 def _functions(module: ModuleType, prefix: str) -> dict[str, list[str]]:
-    found = {}
+    signatures = {}
     for name in sorted(dir(module)):
         value = getattr(module, name)
         if name.startswith("_"):
             continue
         if isinstance(value, ModuleType):
             if value.__name__.startswith(module.__name__):
-                found |= _functions(value, f"{prefix}.{name}")
+                signatures |= _functions(value, f"{prefix}.{name}")
         elif callable(value):
-            found[f"{prefix}.{name}"] = _parameters(value)
-    return found
+            signatures[f"{prefix}.{name}"] = _parameters(value)
+    return signatures
 
 
 def main() -> None:
     """Write the file."""
-    found = {
+    signatures = {
         **_functions(jax.scipy.special, "special"),
         **_functions(jax.scipy.stats, "stats"),
     }
-    _TARGET.write_text(json.dumps({"jax": jax.__version__, "functions": found}, indent=0) + "\n")
+    stored = {"jax": jax.__version__, "functions": signatures}
+    _TARGET.write_text(json.dumps(stored, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ SPACE = {
 
 def sections():
     """The families of the text: their operands, in order, and their expressions."""
-    found = {}
+    by_section = {}
     for line in (FOLDER / "scipy_surface.txt").read_text().splitlines():
         if line.startswith("# "):
-            family = found.setdefault(line[2:], ({}, []))
+            family = by_section.setdefault(line[2:], ({}, []))
         elif line.startswith("let "):
             name, _, text = line[4:].partition(" = ")
             family[0][name] = text
         elif line:
             family[1].append(line)
-    return found
+    return by_section
 
 
 def shortened(value):

@@ -34,14 +34,14 @@ def main():
 
             try:
                 function = getattr(MODULES[module], attribute)
-                found = cases.results(function, operands, jax.jvp, jax.vjp, jax.jit)
+                results = cases.results(function, operands, jax.jvp, jax.vjp, jax.jit)
             except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
                 print(kind, name, type(error).__name__, str(error)[:70])
                 continue
             print(kind, name, flush=True)
             stored[kind][name] = {
                 key: [[v.dtype.name, " ".join(written(v))] for v in values]
-                for key, values in found.items()
+                for key, values in results.items()
             }
     (FOLDER / "special_points.json").write_text(json.dumps(stored, indent=0))
 

@@ -28,17 +28,17 @@ def chebyshev(function: Callable[[Any], Any]) -> list[Any]:
     """The coefficients of ``function`` on [-1, 1], the first one halved already."""
     angles = [mp.pi * (k + mpf(1) / 2) / _NODES for k in range(_NODES)]
     values = [function(mp.cos(angle)) for angle in angles]
-    found = [
+    coefficients = [
         2 * mp.fsum(v * mp.cos(j * a) for v, a in zip(values, angles, strict=True)) / _NODES
         for j in range(_NODES)
     ]
-    found[0] /= 2
-    scale = max(map(abs, found))
-    while abs(found[-1]) < scale * mpf(2) ** -56:
-        found.pop()
-    if len(found) > _NODES - 4:
+    coefficients[0] /= 2
+    scale = max(map(abs, coefficients))
+    while abs(coefficients[-1]) < scale * mpf(2) ** -56:
+        coefficients.pop()
+    if len(coefficients) > _NODES - 4:
         raise ValueError("the series does not converge: split the interval")
-    return found
+    return coefficients
 
 
 def line(low: Any, high: Any) -> Callable[[Any], Any]:

@@ -56,7 +56,7 @@ LEFT_OUT = {
 
 def functions():
     """The public functions, by the texts that name them."""
-    found = {}
+    by_path = {}
     for module_name in MODULES:
         module = eval(module_name)
         for name in sorted(dir(module)):
@@ -65,13 +65,13 @@ def functions():
             if name.startswith("_") or path in LEFT_OUT or name.endswith("_p"):
                 continue
             if module is scipy.stats and isinstance(value, types.ModuleType):
-                found.update({
+                by_path.update({
                     f"{path}.{own}": getattr(value, own)
                     for own in sorted(dir(value)) if not own.startswith("_")
                 })  # fmt: skip
             elif callable(value) and not (isinstance(value, type) and inspect.isclass(value)):
-                found[path] = value
-    return {path: value for path, value in found.items() if callable(value)}
+                by_path[path] = value
+    return {path: value for path, value in by_path.items() if callable(value)}
 
 
 def is_taken(expression):
@@ -87,12 +87,12 @@ def is_taken(expression):
 
 def calls():
     lines = (FOLDER / "surface_calls.txt").read_text().splitlines()
-    found = [line for line in lines if line and not line.startswith("# ")]
+    expressions = [line for line in lines if line and not line.startswith("# ")]
     for path in functions():
         for row in FORMS:
             forms = [form.replace("f(", f"{path}(", 1) for form in row]
-            found += [form for form in forms if is_taken(form)][:1]
-    return list(dict.fromkeys(found))
+            expressions += [form for form in forms if is_taken(form)][:1]
+    return list(dict.fromkeys(expressions))
 
 
 def can_be_traced(expression):

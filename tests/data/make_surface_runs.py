@@ -72,13 +72,13 @@ class Workers:
 def main():
     target = FOLDER / "surface_runs.json"
     stored = json.loads((FOLDER / "surface_dtypes.json").read_text())["calls"]
-    found = json.loads(target.read_text()) if target.exists() else {}
+    results_by_label = json.loads(target.read_text()) if target.exists() else {}
     lines = (FOLDER / "surface_dtypes_differ.txt").read_text().splitlines()
     workers = Workers()
     rows = [line for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(rows):
         label, expression, kinds, _, traced = line.split(" | ")
-        results = found.setdefault(label, {}).setdefault(expression, {})
+        results = results_by_label.setdefault(label, {}).setdefault(expression, {})
         if stored[expression][0] and kinds not in results:
             result = workers.run((label, expression, kinds))
             if result != traced.removeprefix("JAX "):
@@ -87,7 +87,7 @@ def main():
             print(number, flush=True)
     kept = {
         label: {expression: rows for expression, rows in results.items() if rows}
-        for label, results in found.items()
+        for label, results in results_by_label.items()
     }
     text = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
     target.write_text(text.replace('},"', '},\n"') + "\n")

@@ -25,12 +25,12 @@ def parameters(value: object) -> list[str] | None:
 
 
 def main() -> None:
-    found = {}
+    signatures = {}
     for name in MODULES:
         module = importlib.import_module(f"jax.{name}")
         public = [n for n in dir(module) if not n.startswith("_") and n != "annotations"]
-        found[name] = {n: parameters(getattr(module, n)) for n in public}
-    text = json.dumps(found, separators=(",", ":"))
+        signatures[name] = {n: parameters(getattr(module, n)) for n in public}
+    text = json.dumps(signatures, separators=(",", ":"))
     (Path(__file__).parent / "surface_signatures.json").write_text(text)
 
 

@@ -57,10 +57,10 @@ def train_convolutions():
         return loss
 
     losses = [step(model, optimizer, metrics) for _ in range(STEPS)]
-    found = metrics.compute()
+    computed = metrics.compute()
     model.eval()
     mean = model.norm.mean.get_value().sum()
-    return [*losses, found["accuracy"], found["loss"], loss_of(model)[0], mean]
+    return [*losses, computed["accuracy"], computed["loss"], loss_of(model)[0], mean]
 
 
 class Deep(nnx.Module):

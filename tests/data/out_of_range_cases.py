@@ -22,47 +22,47 @@ Case = tuple[Callable[..., Any], np.ndarray, tuple[np.ndarray, ...]]
 
 def cases(jnp: Any, lax: Any) -> dict[str, Case]:
     """By name: a function of an array and of indices, the array, and the indices."""
-    found: dict[str, Case] = {}
+    by_name: dict[str, Case] = {}
     for k in SCALARS:
         index = (np.int32(k),)
-        found[f"x[{k}]"] = (lambda x, k=k: x[k], X, ())
-        found[f"xx[{k}]"] = (lambda x, k=k: x[k], XX, ())
-        found[f"x[i={k}]"] = (lambda x, i: x[i], X, index)
-        found[f"xx[i={k}, 1]"] = (lambda x, i: x[i, 1], XX, index)
-        found[f"xx[i={k}, :2]"] = (lambda x, i: x[i, :2], XX, index)
-        found[f"xx[i={k}, i]"] = (lambda x, i: x[i, i], XX, index)
-        found[f"xx[i={k}, ::-1]"] = (lambda x, i: x[i, ::-1], XX, index)
-        found[f"xx[i={k}, None]"] = (lambda x, i: x[i, None], XX, index)
-        found[f"xx[i={k}, ::2]"] = (lambda x, i: x[i, ::2], XX, index)
-        found[f"xx[9, i={k}]"] = (lambda x, i: x[9, i], XX, index)
-        found[f"xx[i={k}, a]"] = (lambda x, i: x[i, np.array([0, 2])], XX, index)
-        found[f"at[i={k}].get"] = (lambda x, i: x.at[i].get(), XX, index)
-        found[f"dynamic_slice {k}"] = (lambda x, i: lax.dynamic_slice(x, (i,), (2,)), X, index)
-        found[f"dynamic_index {k}"] = (lambda x, i: lax.dynamic_index_in_dim(x, i), X, index)
-        found[f"dynamic_update {k}"] = (
+        by_name[f"x[{k}]"] = (lambda x, k=k: x[k], X, ())
+        by_name[f"xx[{k}]"] = (lambda x, k=k: x[k], XX, ())
+        by_name[f"x[i={k}]"] = (lambda x, i: x[i], X, index)
+        by_name[f"xx[i={k}, 1]"] = (lambda x, i: x[i, 1], XX, index)
+        by_name[f"xx[i={k}, :2]"] = (lambda x, i: x[i, :2], XX, index)
+        by_name[f"xx[i={k}, i]"] = (lambda x, i: x[i, i], XX, index)
+        by_name[f"xx[i={k}, ::-1]"] = (lambda x, i: x[i, ::-1], XX, index)
+        by_name[f"xx[i={k}, None]"] = (lambda x, i: x[i, None], XX, index)
+        by_name[f"xx[i={k}, ::2]"] = (lambda x, i: x[i, ::2], XX, index)
+        by_name[f"xx[9, i={k}]"] = (lambda x, i: x[9, i], XX, index)
+        by_name[f"xx[i={k}, a]"] = (lambda x, i: x[i, np.array([0, 2])], XX, index)
+        by_name[f"at[i={k}].get"] = (lambda x, i: x.at[i].get(), XX, index)
+        by_name[f"dynamic_slice {k}"] = (lambda x, i: lax.dynamic_slice(x, (i,), (2,)), X, index)
+        by_name[f"dynamic_index {k}"] = (lambda x, i: lax.dynamic_index_in_dim(x, i), X, index)
+        by_name[f"dynamic_update {k}"] = (
             lambda x, i: lax.dynamic_update_slice(x, x[:2] * 10, (i,)), X, index
         )  # fmt: skip
-    found["x[a]"] = (lambda x, i: x[i], X, (INDEX,))
-    found["xx[a]"] = (lambda x, i: x[i], XX, (INDEX,))
-    found["xx[a, a]"] = (lambda x, i: x[i, i], XX, (INDEX,))
-    found["xx[a, a[:, None]]"] = (lambda x, i: x[i, i[:, None]], XX, (INDEX,))
-    found["xx[:, a]"] = (lambda x, i: x[:, i], XX, (INDEX,))
-    found["xx[a, None]"] = (lambda x, i: x[i, None], XX, (INDEX,))
-    found["xx[1, a]"] = (lambda x, i: x[1, i], XX, (INDEX,))
-    found["xx[9, a]"] = (lambda x, i: x[9, i], XX, (INDEX,))
-    found["xx[a, -9]"] = (lambda x, i: x[i, -9], XX, (INDEX,))
-    found["xx[a, ::-1]"] = (lambda x, i: x[i, ::-1], XX, (INDEX,))
-    found["xx[None, a, 1:]"] = (lambda x, i: x[None, i, 1:], XX, (INDEX,))
-    found["xx[a of uint8]"] = (lambda x, i: x[i], XX, (np.array([0, 200, 3], np.uint8),))
-    found["take"] = (jnp.take, X, (INDEX,))
-    found["take 9"] = (lambda x: jnp.take(x, 9), X, ())
-    found["take -9"] = (lambda x: jnp.take(x, -9), X, ())
-    found["take fill_value"] = (lambda x, i: jnp.take(x, i, fill_value=7.0), X, (INDEX,))
-    found["take_along_axis"] = (lambda x, i: jnp.take_along_axis(x, i, 0), X, (INDEX,))
-    found["index_take"] = (lambda x, i: lax.index_take(x, (i,), (0,)), X, (INDEX,))
+    by_name["x[a]"] = (lambda x, i: x[i], X, (INDEX,))
+    by_name["xx[a]"] = (lambda x, i: x[i], XX, (INDEX,))
+    by_name["xx[a, a]"] = (lambda x, i: x[i, i], XX, (INDEX,))
+    by_name["xx[a, a[:, None]]"] = (lambda x, i: x[i, i[:, None]], XX, (INDEX,))
+    by_name["xx[:, a]"] = (lambda x, i: x[:, i], XX, (INDEX,))
+    by_name["xx[a, None]"] = (lambda x, i: x[i, None], XX, (INDEX,))
+    by_name["xx[1, a]"] = (lambda x, i: x[1, i], XX, (INDEX,))
+    by_name["xx[9, a]"] = (lambda x, i: x[9, i], XX, (INDEX,))
+    by_name["xx[a, -9]"] = (lambda x, i: x[i, -9], XX, (INDEX,))
+    by_name["xx[a, ::-1]"] = (lambda x, i: x[i, ::-1], XX, (INDEX,))
+    by_name["xx[None, a, 1:]"] = (lambda x, i: x[None, i, 1:], XX, (INDEX,))
+    by_name["xx[a of uint8]"] = (lambda x, i: x[i], XX, (np.array([0, 200, 3], np.uint8),))
+    by_name["take"] = (jnp.take, X, (INDEX,))
+    by_name["take 9"] = (lambda x: jnp.take(x, 9), X, ())
+    by_name["take -9"] = (lambda x: jnp.take(x, -9), X, ())
+    by_name["take fill_value"] = (lambda x, i: jnp.take(x, i, fill_value=7.0), X, (INDEX,))
+    by_name["take_along_axis"] = (lambda x, i: jnp.take_along_axis(x, i, 0), X, (INDEX,))
+    by_name["index_take"] = (lambda x, i: lax.index_take(x, (i,), (0,)), X, (INDEX,))
     for mode in MODES:
-        found.update(_with_mode(jnp, lax, mode))
-    return found
+        by_name.update(_with_mode(jnp, lax, mode))
+    return by_name
 
 
 def _with_mode(jnp: Any, lax: Any, mode: str) -> dict[str, Case]:
@@ -122,11 +122,11 @@ def outcomes(case: Case, library: Any, jnp: Any) -> dict[str, Any]:
         "tangent": tangent, "gradient": gradient, "gradient, jit": library.jit(gradient),
         "gradient, vmap": batched(gradient), "gradient, vmap of x": shared(gradient),
     }  # fmt: skip
-    found: dict[str, Any] = {}
+    by_way: dict[str, Any] = {}
     for way, run in ways.items():
         try:
             out = np.asarray(run(jnp.asarray(x), *[jnp.asarray(i) for i in indices]))
-            found[way] = [list(out.shape), [str(float(v)) for v in out.reshape(-1)]]
+            by_way[way] = [list(out.shape), [str(float(v)) for v in out.reshape(-1)]]
         except (NotImplementedError, TypeError, ValueError) as error:
-            found[way] = type(error).__name__
-    return found
+            by_way[way] = type(error).__name__
+    return by_way

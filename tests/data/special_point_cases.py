@@ -125,9 +125,9 @@ def results(
             return [part for item in value for part in flat(item)]
         return [value]
 
-    found = {"value": [np.asarray(v) for v in flat(wrap(function)(*given))]}
-    if any(v.dtype.kind != "f" for v in [*found["value"], *given]):
-        return found
+    by_way = {"value": [np.asarray(v) for v in flat(wrap(function)(*given))]}
+    if any(v.dtype.kind != "f" for v in [*by_way["value"], *given]):
+        return by_way
     for place in range(len(given)):
 
         def forward(*xs: Any, place: int = place) -> Any:
@@ -136,12 +136,12 @@ def results(
 
             return jvp(one, (xs[place],), (np.ones_like(given[place]),))[1]
 
-        found[f"forward {place}"] = [np.asarray(v) for v in wrap(forward)(*given)]
+        by_way[f"forward {place}"] = [np.asarray(v) for v in wrap(forward)(*given)]
 
     def backward(*xs: Any) -> Any:
         outs, pull = vjp(lambda *ys: flat(function(*ys)), *xs)
         return pull([np.ones(out.shape, out.dtype) for out in outs])
 
     for place, cotangent in enumerate(wrap(backward)(*given)):
-        found[f"reverse {place}"] = [np.asarray(cotangent)]
-    return found
+        by_way[f"reverse {place}"] = [np.asarray(cotangent)]
+    return by_way

@@ -151,8 +151,8 @@ def check_derivatives(program: Program, plain: bool = True) -> None:
 
 def all_dtypes(program: Program) -> set[str]:
     """Names of the dtypes of inputs and conversions."""
-    found = {dtype for _, dtype in program.inputs}
-    return found | {s.params["dtype"] for s in all_steps(program) if "dtype" in s.params}
+    of_inputs = {dtype for _, dtype in program.inputs}
+    return of_inputs | {s.params["dtype"] for s in all_steps(program) if "dtype" in s.params}
 
 
 def _may_drop_gradients(step: Step) -> bool:

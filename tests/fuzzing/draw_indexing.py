@@ -108,10 +108,10 @@ def _windows(m: Maker) -> tuple[int, list[int], Windows] | None:
 
 
 def gather(m: Maker) -> None:
-    found = _windows(m)
-    if found is None:
+    drawn = _windows(m)
+    if drawn is None:
         return
-    k, indices, windows = found
+    k, indices, windows = drawn
     t, mode = m.types[k], m.pick(["drop", "clip", "fill"])
     fill = m.pick([None, 0, 1]) if mode != "clip" else None
     m.add(
@@ -136,10 +136,10 @@ def _scatter_bound(kind: str, t: Type, u: Type) -> float:
 
 
 def scatter(m: Maker) -> None:
-    found = _windows(m)
-    if found is None:
+    drawn = _windows(m)
+    if drawn is None:
         return
-    k, indices, windows = found
+    k, indices, windows = drawn
     t = m.types[k]
     kind = m.pick(_scatter_kinds(m, t))
     update = m.match(Type(tuple(windows.shape), t.dtype, False, 1e3))
@@ -197,10 +197,10 @@ def _indexed(m: Maker) -> tuple[int, list[Any], list[int], tuple[int, ...]] | No
 
 
 def get_at(m: Maker) -> None:
-    found = _indexed(m)
-    if found is None:
+    drawn = _indexed(m)
+    if drawn is None:
         return
-    k, entries, used, shape = found
+    k, entries, used, shape = drawn
     t, mode = m.types[k], m.pick([None, "clip", "fill"])
     fill = m.pick([None, 0, 1]) if mode == "fill" else None
     m.add(
@@ -210,10 +210,10 @@ def get_at(m: Maker) -> None:
 
 
 def update_at(m: Maker) -> None:
-    found = _indexed(m)
-    if found is None:
+    drawn = _indexed(m)
+    if drawn is None:
         return
-    k, entries, used, shape = found
+    k, entries, used, shape = drawn
     t = m.types[k]
     kind = m.pick(_scatter_kinds(m, t))
     own = shape[m.pick([0, 0, 0, *range(len(shape) + 1)]) :]

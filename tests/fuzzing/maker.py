@@ -102,15 +102,15 @@ class Maker:
 
     def find(self, accepts: Callable[[Type], bool] = lambda t: True) -> int | None:
         """A value of an accepted type; later ones are as likely as all earlier ones together."""
-        found = [k for k, t in enumerate(self.types) if accepts(t)]
-        if not found:
+        accepted = [k for k, t in enumerate(self.types) if accepts(t)]
+        if not accepted:
             return None
-        return self.pick([*found, *found[-3:], *found[-1:]])
+        return self.pick([*accepted, *accepted[-3:], *accepted[-1:]])
 
     def some(self, least: int, most: int, accepts: Callable[[Type], bool]) -> list[int]:
         """Several accepted values, or fewer where there are none."""
-        found = [self.find(accepts) for _ in range(self.pick(range(least, most + 1)))]
-        return [k for k in found if k is not None]
+        numbers = [self.find(accepts) for _ in range(self.pick(range(least, most + 1)))]
+        return [k for k in numbers if k is not None]
 
     def axes(self, rank: int) -> list[int]:
         """Some dimensions, most of the time all but few."""
@@ -127,9 +127,9 @@ class Maker:
                 return not u.shape
             return all(a == b or a == 1 for a, b in zip(u.shape, t.shape, strict=True))
 
-        found = self.find(fits)
-        assert found is not None
-        return found
+        number = self.find(fits)
+        assert number is not None
+        return number
 
     # --- steps -----------------------------------------------------------------------------
 

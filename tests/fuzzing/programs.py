@@ -85,12 +85,12 @@ def _params(value: Any) -> Any:
 
 def all_steps(program: Program) -> list[Step]:
     """The steps of a program and of the programs that they hold."""
-    found = []
+    steps = []
     for step in program.steps:
-        found.append(step)
+        steps.append(step)
         for inner in inner_programs(step):
-            found += all_steps(inner)
-    return found
+            steps += all_steps(inner)
+    return steps
 
 
 def inner_programs(step: Step) -> list[Program]:

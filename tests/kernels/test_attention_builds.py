@@ -24,9 +24,9 @@ SINGLE = np.dtype(np.float32)
 def launches_of(kind, size, reduced=False):
     """The launches of causal attention and of its gradients."""
     forward = attention_of(1, 65, 65, 2, 1, size, causal=True, reduced=reduced)
-    found = schedule_of(forward, [kind] * 3, 2).launches
+    forward_launches = schedule_of(forward, [kind] * 3, 2).launches
     backward = attention_of(1, 65, 65, 2, 1, size, causal=True, gradient=True, reduced=reduced)
-    return found + schedule_of(backward, [*[kind] * 4, SINGLE, SINGLE], 3).launches
+    return forward_launches + schedule_of(backward, [*[kind] * 4, SINGLE, SINGLE], 3).launches
 
 
 # Fewer numbers in a vector take fewer registers; float16 takes those of bfloat16.

@@ -478,16 +478,16 @@ def test_halves_without_copies(name, few_builds):
 
 def ways_of(function, *operands):
     """For each launch of tiles, how both operands are read."""
-    found = []
+    ways = []
     for step in calls_of(function, *operands):
         for one in schedule_of(step).launches:
             constants = dict(one.constants)
             if one.kernel.__name__ == "convolve_tiles":
-                found.append([
+                ways.append([
                     next((k for k in ("VECTOR", "ACROSS") if constants[f"{side}_{k}"]), "")
                     for side in ("LEFT", "RIGHT")
                 ])  # fmt: skip
-    return found
+    return ways
 
 
 def with_gradients(case):
@@ -551,8 +551,8 @@ def test_transposed_copies(shape, order, size):
     add_copy(schedule, At(0), At(1), view, size)
     (one,) = schedule.launches
     assert one.kernel.__name__ == "copy_transposed"
-    found = run_schedule(schedule, [x, np.zeros(view.shape, dtype)])[1]
-    np.testing.assert_array_equal(found, x.transpose(order))
+    copied = run_schedule(schedule, [x, np.zeros(view.shape, dtype)])[1]
+    np.testing.assert_array_equal(copied, x.transpose(order))
 
 
 def test_long_sums_are_split():

@@ -52,12 +52,12 @@ def collatz():
         one, two = build.const("int64", 1), build.const("int64", 2)
         index = build.load("at")
         inside = build.apply("lt", index, build.load("limit"))
-        found = build.cast(build.load("x", offset=index, where=inside), "int64")
+        element = build.cast(build.load("x", offset=index, where=inside), "int64")
 
         def step(value, count):
             even = build.apply("eq", build.apply("rem", value, two), build.const("int64", 0))
             half = lambda: build.apply("div", value, two)  # noqa: E731
-            odd = lambda: build.apply("add", build.apply("mul", value, found), one)  # noqa: E731
+            odd = lambda: build.apply("add", build.apply("mul", value, element), one)  # noqa: E731
             (value,) = build.if_(even, half, odd)
             return value, build.apply("add", count, one)
 

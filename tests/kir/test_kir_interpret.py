@@ -251,10 +251,10 @@ def test_a_serial_axis_runs_in_order():
             build.store("t", build.apply("add", doubled, build.load("x")))
 
     kernel = kernel_of((x, total), (I0, Axis("i1", Role.SERIAL)), emit)
-    digits, found = np.array([[1, 0, 1], [0, 1, 1]], np.int32), np.zeros(2, np.int32)
+    digits, out = np.array([[1, 0, 1], [0, 1, 1]], np.int32), np.zeros(2, np.int32)
     strides = {("x", "i0"): 3, ("t", "i0"): 1}
-    run(kernel, {"x": digits, "t": found}, {"i0": 2, "i1": 3}, strides)
-    assert found.tolist() == [5, 3]
+    run(kernel, {"x": digits, "t": out}, {"i0": 2, "i1": 3}, strides)
+    assert out.tolist() == [5, 3]
 
 
 def test_columns_with_a_vector_axis_around_a_reduction():
@@ -268,11 +268,11 @@ def test_columns_with_a_vector_axis_around_a_reduction():
             build.store("o", build.reduce("i1", zero, "add", lambda: build.load("x")))
 
     array = np.random.default_rng(2).integers(0, 9, (5, 8)).astype(np.float32)
-    found = np.zeros(8, np.float32)
+    sums = np.zeros(8, np.float32)
     strides = {("x", "i0"): 4, ("x", "i1"): 8, ("o", "i0"): 4}
     kernel = kernel_of((x, o), axes, emit)
-    run(kernel, {"x": array, "o": found}, {"i0": 2, "i1": 5}, strides)
-    np.testing.assert_array_equal(found, array.sum(0))
+    run(kernel, {"x": array, "o": sums}, {"i0": 2, "i1": 5}, strides)
+    np.testing.assert_array_equal(sums, array.sum(0))
 
 
 def test_words_and_memory_mean_the_same_as_arrays():
@@ -308,8 +308,8 @@ def test_segments_run_end_to_end():
         memory[target] = np.zeros(size, np.float32)
         blocks.append((source, target, size))
     interpret_segments(kernel, blocks, memory, span=(1, 6))
-    found = [memory[target].tolist() for _, target, _ in blocks]
-    assert found == [[0, -2, -3], [], [-1, -2], [-1, 0, 0, 0]]
+    outs = [memory[target].tolist() for _, target, _ in blocks]
+    assert outs == [[0, -2, -3], [], [-1, -2], [-1, 0, 0, 0]]
     for _, target, _ in blocks:
         memory[target][:] = 0
     interpret_segments(kernel, blocks, memory)

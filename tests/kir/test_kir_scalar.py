@@ -51,8 +51,8 @@ def wrap(value, dtype):
 def one(fn, *arrays):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (found,) = FUNCTIONS[fn](*arrays)
-    return found
+        (result,) = FUNCTIONS[fn](*arrays)
+    return result
 
 
 def test_the_table_is_closed_and_complete():

@@ -21,18 +21,18 @@ def search_kernel(combine=first_largest):
     }
     build = Builder(operands, ("i0",))
     starts = [build.const("int32", -(2**31)), build.const("int64", 2**63 - 1)]
-    found = build.reduce(
+    best = build.reduce(
         "i0", starts, lambda *sides: combine(build, *sides),
         lambda: (build.load("x"), build.load("at")),
     )  # fmt: skip
-    build.store("o", found[1])
+    build.store("o", best[1])
     axes = (Axis("i0", Role.REDUCE),)
     return Kernel("search", axes, tuple(operands.values()), build.finish(), kind="full")
 
 
 def reduce_of(kernel):
-    (found,) = [s for s in statements(kernel.body) if isinstance(s, Reduce)]
-    return found
+    (reduction,) = [s for s in statements(kernel.body) if isinstance(s, Reduce)]
+    return reduction
 
 
 @pytest.mark.parametrize("x", [[3, 7, 7, 1], [-(2**31)] * 3, [5]])

@@ -92,7 +92,7 @@ def _has_number(node: ast.AST) -> bool:
 def test_our_own_functions_convert_their_numbers():
     """A literal among the operands would be refused where arrays have another dtype."""
     root = Path(gpuflow.__file__).parent
-    found = []
+    strict = []
     for path in sorted(root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -100,5 +100,5 @@ def test_our_own_functions_convert_their_numbers():
                 continue
             operands = {"pow": node.args[:1], "pad": node.args[1:2]}.get(node.func.attr, node.args)
             if node.func.attr in STRICT and any(map(_has_number, operands)):
-                found.append(f"{path.relative_to(root)}:{node.lineno}: {ast.unparse(node)}")
-    assert found == []
+                strict.append(f"{path.relative_to(root)}:{node.lineno}: {ast.unparse(node)}")
+    assert strict == []

@@ -65,14 +65,14 @@ def test_initializers(dtype, name, options, shape, want):
 
 @pytest.mark.parametrize("name", ["uniform", "glorot_uniform", "he_uniform"])
 def test_uniform_initializers_are_equal_bit_for_bit(name):
-    found = 0
+    compared = 0
     for dtype, other, options, shape, want in VALUES["initializers"]:
         if other == name and dtype == "float32":
             init = getattr(initializers, name)(**options)
             out = np.ravel(init(gpuflow.random.key(3), shape))
             np.testing.assert_array_equal(out, np.float32(want[: out.size]))
-            found += 1
-    assert found
+            compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize(("name", "x", "want", "slope"), VALUES["activations"])

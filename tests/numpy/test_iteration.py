@@ -41,9 +41,9 @@ def _same(a, b):
 def test_elements_are_what_indexing_gives(name):
     x = ROWS[name]()
     expected = [x[k] for k in range(len(x))]
-    for found, wanted in ((list(x), expected), (list(reversed(x)), expected[::-1])):
-        assert len(found) == len(wanted)
-        for a, b in zip(found, wanted, strict=True):
+    for elements, wanted in ((list(x), expected), (list(reversed(x)), expected[::-1])):
+        assert len(elements) == len(wanted)
+        for a, b in zip(elements, wanted, strict=True):
             _same(a, b)
 
 

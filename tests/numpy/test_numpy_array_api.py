@@ -168,17 +168,17 @@ def test_quotients_and_remainders(dtype, mode):
         want = np.array([floored(*pair) for pair in pairs]).T
         got = mode(lambda x, y: (x // y, x % y, jnp.divmod(x, y)))(x, y)
         limit = jnp.finfo(dtype)
-    for found, wanted in ((got[0], want[0]), (got[1], want[1]), *zip(got[2], want, strict=True)):
-        assert found.dtype == dtype
-        found = np.asarray(found).astype(float)
+    for result, wanted in ((got[0], want[0]), (got[1], want[1]), *zip(got[2], want, strict=True)):
+        assert result.dtype == dtype
+        result = np.asarray(result).astype(float)
         finite = np.abs(wanted) <= float(limit.max)
         # A quotient is rounded twice, and once more where the remainder was added.
         rtol = 3 * float(limit.eps)
-        np.testing.assert_allclose(found[finite], wanted[finite], rtol=rtol)
-        np.testing.assert_array_equal(found[np.isinf(wanted)], wanted[np.isinf(wanted)])
-        np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+        np.testing.assert_allclose(result[finite], wanted[finite], rtol=rtol)
+        np.testing.assert_array_equal(result[np.isinf(wanted)], wanted[np.isinf(wanted)])
+        np.testing.assert_array_equal(np.isnan(result), np.isnan(wanted))
         number = ~np.isnan(wanted)
-        np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(wanted)[number])
+        np.testing.assert_array_equal(np.signbit(result)[number], np.signbit(wanted)[number])
 
 
 def test_derivatives_of_a_zero_remainder():

@@ -103,10 +103,10 @@ def _run_elementwise(
         is_complex = any(operand.dtype in PARTS for operand in operands.values())
         body = lower.pair if is_complex else lower.body
         if isinstance(body, str):
-            found = builder.apply(body, *values)
+            results = builder.apply(body, *values)
         else:
-            found = body(builder, values, in_avals, out_aval, params)
-        for k, value in enumerate(found if isinstance(found, tuple) else (found,)):
+            results = body(builder, values, in_avals, out_aval, params)
+        for k, value in enumerate(results if isinstance(results, tuple) else (results,)):
             _store(builder, f"o{k}", value)
     kernel = Kernel("k", (Axis("i0", Role.PARALLEL),), tuple(operands.values()), builder.finish())
     shape = out_avals[0].shape
@@ -131,18 +131,18 @@ def _run_reduction(
     compute = compute_dtype(dtype)
     with builder.for_axis("i0"):
         if isinstance(lower, TupleReduction):
-            found = _reduced_tuple(builder, lower, ShapedArray((), array.dtype), out_aval, params)
+            reduced = _reduced_tuple(builder, lower, ShapedArray((), array.dtype), out_aval, params)
         else:
             neutral = builder.const(compute, lower.init(np.dtype(compute)))
             parts = (0, 1) if dtype in PARTS else (None,)
-            found = builder.reduce(
+            reduced = builder.reduce(
                 "i1",
                 [neutral] * len(parts),
                 lower.combine,
                 lambda: [builder.load("x0", part=part) for part in parts],
             )
-            found = Pair(*found) if len(parts) == 2 else found[0]
-        _store(builder, "o0", found)
+            reduced = Pair(*reduced) if len(parts) == 2 else reduced[0]
+        _store(builder, "o0", reduced)
     kernel_axes = (Axis("i0", Role.PARALLEL), Axis("i1", Role.REDUCE))
     kernel = Kernel("k", kernel_axes, tuple(operands.values()), builder.finish())
     width = array.size // max(out_aval.size, 1)
@@ -235,8 +235,8 @@ def _run_indexed(
             with builder.for_axis(names[dim]):
                 loops(dim + 1)
             return
-        found = lower.body(context, in_avals, out_aval, params)
-        for k, value in enumerate(found if isinstance(found, tuple) else (found,)):
+        results = lower.body(context, in_avals, out_aval, params)
+        for k, value in enumerate(results if isinstance(results, tuple) else (results,)):
             _store(builder, f"o{k}", value)
 
     loops(0)

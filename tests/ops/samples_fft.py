@@ -35,15 +35,15 @@ def _reference(x, *, fft_type, fft_lengths):
 
 
 def _samples(fft_type):
-    found = []
+    samples = []
     for shape, count in (((5,), 1), ((2, 4), 1), ((3, 4), 2), ((2, 3, 5), 2), ((2, 3, 4), 3)):
         lengths = shape[len(shape) - count :]
         in_shape = shape
         if fft_type is FftType.IRFFT:
             in_shape = (*shape[:-1], shape[-1] // 2 + 1)
         params = {"fft_type": fft_type, "fft_lengths": lengths}
-        found.append(Sample((in_shape,), params, reference=_reference, tolerance=TOLERANCE))
-    return found
+        samples.append(Sample((in_shape,), params, reference=_reference, tolerance=TOLERANCE))
+    return samples
 
 
 SAMPLES = {"fft": [sample for fft_type in FftType for sample in _samples(fft_type)]}

@@ -126,9 +126,9 @@ def test_values(name, mirror):
     mirror.calls.clear()
     compiled = gf.jit(program)(X)
     for got in (eager, compiled):
-        for found, wanted in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-            assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        for result, wanted in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+            assert result.dtype == wanted.dtype and result.shape == wanted.shape
     if name == "jvp":
         assert len(mirror.calls) < len(calls) and elements(mirror.calls) == elements(calls)
     elif name != "of a transposed operand":  # there a view is summed in another layout
@@ -137,10 +137,10 @@ def test_values(name, mirror):
 
 def elements(calls):
     """How many elements go into calls of each kind."""
-    found = Counter()
+    counts = Counter()
     for what, shape in calls:
-        found[what] += math.prod(shape)
-    return found
+        counts[what] += math.prod(shape)
+    return counts
 
 
 def test_calls_of_a_plan_are_in_the_order_of_tracing(mirror):

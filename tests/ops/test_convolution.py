@@ -163,8 +163,8 @@ def test_programs_carry_the_precision(precision):
         gf.make_jaxpr(mapped)(x[None], w[None]),
     ]  # fmt: skip
     for program, fewest in zip(programs, (1, 2, 3, 3, 1), strict=True):
-        found = _precisions(program)
-        assert len(found) >= fewest and set(found) == {PRECISIONS[precision]}
+        precisions = _precisions(program)
+        assert len(precisions) >= fewest and set(precisions) == {PRECISIONS[precision]}
     # Parameters that are None are not printed.
     printed = f"precision={PRECISIONS[precision]}" in str(programs[0])
     assert printed == (precision is not None)

@@ -69,7 +69,7 @@ def test_accepted_and_result_dtypes_are_those_of_jax(name):
     is_axes = name.startswith(("reduce", "arg"))
     params = {"axes": (0,)} if is_axes else {}
     arity = 1 if is_axes or primitive.domain is None else len(primitive.domain)
-    found = {}
+    results = {}
     for dtype in ALL_DTYPES:
         if name == "conj":
             params = {"input_dtype": dtype}
@@ -84,12 +84,12 @@ def test_accepted_and_result_dtypes_are_those_of_jax(name):
             out = primitive.shape(*[ShapedArray(shape, dtype)] * arity, **params)
         except TypeError:
             continue
-        found[dtype.name] = str(out.dtype)
+        results[dtype.name] = str(out.dtype)
     expected = dict(DATA[name])
     if name in ("reduce_max", "reduce_min"):
         # The public functions hand bools to reduce_or and reduce_and.
         expected.pop("bool")
-    assert found == expected
+    assert results == expected
 
 
 def test_weak_types():
@@ -119,10 +119,10 @@ def test_extrema_share_the_gradient_of_ties():
 
 
 def test_reduce_max_shares_the_gradient_of_ties():
-    (found,) = grad(lambda x: reduce.reduce_max(x, (0,)), f32(1, 2, 2))
-    assert found.tolist() == [0, 0.5, 0.5]
-    (found,) = grad(lambda x: reduce.reduce_min(x, (0, 1)), f32(1, 2, 1, 1).reshape(2, 2))
-    np.testing.assert_allclose(found, [[1 / 3, 0], [1 / 3, 1 / 3]], rtol=1e-6)
+    (gradient,) = grad(lambda x: reduce.reduce_max(x, (0,)), f32(1, 2, 2))
+    assert gradient.tolist() == [0, 0.5, 0.5]
+    (gradient,) = grad(lambda x: reduce.reduce_min(x, (0, 1)), f32(1, 2, 1, 1).reshape(2, 2))
+    np.testing.assert_allclose(gradient, [[1 / 3, 0], [1 / 3, 1 / 3]], rtol=1e-6)
 
 
 def test_reduce_prod_is_exact_where_factors_are_zero():
@@ -302,12 +302,12 @@ def test_bitcast_kernels_of_all_sixteen_bit_patterns(name):
     number = ~np.isnan(floats.astype(np.float32))
     primitive = bitcast.bitcast_convert_type_p
     avals = [aval_of(floats)], [aval_of(bits)]
-    (found,) = run_kernel(primitive, [floats], *avals, {"new_dtype": bits.dtype})
-    np.testing.assert_array_equal(found[number], bits[number])
-    assert np.isnan(found.view(narrow)[~number]).all()
-    (found,) = run_kernel(primitive, [bits], *avals[::-1], {"new_dtype": narrow})
-    np.testing.assert_array_equal(found.view(np.uint16)[number], bits[number])
-    assert np.isnan(found[~number]).all()
+    (result,) = run_kernel(primitive, [floats], *avals, {"new_dtype": bits.dtype})
+    np.testing.assert_array_equal(result[number], bits[number])
+    assert np.isnan(result.view(narrow)[~number]).all()
+    (result,) = run_kernel(primitive, [bits], *avals[::-1], {"new_dtype": narrow})
+    np.testing.assert_array_equal(result.view(np.uint16)[number], bits[number])
+    assert np.isnan(result[~number]).all()
 
 
 def test_copy_owns_its_memory():

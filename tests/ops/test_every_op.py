@@ -218,15 +218,15 @@ def test_wrong_operands_name_the_op(primitive, sample):
 
 def differentiable(primitive: Any, sample: Sample) -> list[Any]:
     """The double-precision dtypes in which a case has something to differentiate."""
-    found = []
+    cases = []
     for dtype in accepted_dtypes(primitive, sample, (dtypes.float64, dtypes.complex128)):
         values = operands(primitive, sample, dtype)
         function, inner = variables_only(bound(primitive, sample.params_for(dtype)), values)
         outs = function(*inner) if inner and sample.derivative else []
         # Differences of single-precision results say nothing.
         if outs and all(aval_of(out).dtype == widest(aval_of(out).dtype) for out in outs):
-            found.append(dtype)
-    return found
+            cases.append(dtype)
+    return cases
 
 
 def directions(values: list[Any], seed: int) -> list[np.ndarray]:
@@ -299,10 +299,10 @@ def check_vmap(
     for number, lane in enumerate(lanes):
         single = [lane[k] if k in chosen else lanes[0][k] for k in range(len(values))]
         for out, want in zip(got, function(*single), strict=True):
-            found, wanted = as_numpy(out)[number], as_numpy(want)
+            result, wanted = as_numpy(out)[number], as_numpy(want)
             if unordered:
-                found, wanted = in_order(found), in_order(wanted)
-            assert_close(found, wanted, TOLERANCE, f"lane {number}", True)
+                result, wanted = in_order(result), in_order(wanted)
+            assert_close(result, wanted, TOLERANCE, f"lane {number}", True)
 
 
 @every_case(CASES)

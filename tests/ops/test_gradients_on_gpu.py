@@ -46,7 +46,7 @@ def test_gradient(primitive, sample):
             cotangents = directions([as_numpy(out) for out in function(*primals)], 2)
             want = vjp(function, primals, cotangents)
         got = gf.jit(lambda *given: vjp(function, given, cotangents))(*primals)
-        for found, wanted in zip(got, want, strict=True):
+        for result, wanted in zip(got, want, strict=True):
             wanted = as_numpy(wanted)
             scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-            np.testing.assert_allclose(as_numpy(found), wanted, rtol=1e-8, atol=1e-9 * scale)
+            np.testing.assert_allclose(as_numpy(result), wanted, rtol=1e-8, atol=1e-9 * scale)

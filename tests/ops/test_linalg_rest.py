@@ -181,9 +181,9 @@ def _damaged(value):
 def test_what_is_not_finite_gives_nan_on_devices_too(value):
     a = _damaged(value)
     options = {"full_matrices": False, "compute_uv": True, "subset_by_index": None}
-    found = svd.svd_p.impl(Other(), a, **options)
+    outs = svd.svd_p.impl(Other(), a, **options)
     options = {"lower": True, "sort_eigenvalues": True, "subset_by_index": None}
-    found += eigh.eigh_p.impl(Other(), a, compute_vectors=True, **options)
-    for out in found:
+    outs += eigh.eigh_p.impl(Other(), a, compute_vectors=True, **options)
+    for out in outs:
         assert out.dtype == np.float32
         assert np.isnan(out[1]).all() and np.isfinite(out[::2]).all()

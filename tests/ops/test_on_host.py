@@ -41,12 +41,12 @@ def calls_of(primitive):
 
 def left_to_the_host():
     """Names of library calls that no routine of a device is called for, with which of them."""
-    found = set()
+    names = set()
     for name, primitive in PRIMITIVES.items():
         if isinstance(primitive.lower, Library):
             reasons = [reason_of(call) for call in calls_of(primitive)]
-            found |= {f"{name} {one.which}".strip() for one in reasons if one is not None}
-    return found
+            names |= {f"{name} {one.which}".strip() for one in reasons if one is not None}
+    return names
 
 
 def row_of_page(begin):
@@ -60,15 +60,15 @@ def row_of_page(begin):
 
 def test_the_pages_list_is_what_the_ops_say():
     """Names in order, each with which of its calls are meant."""
-    found = sorted(left_to_the_host())
-    assert len(found) >= 5 and "schur" in found
-    parts = [name.partition(" ") for name in found]
+    names = sorted(left_to_the_host())
+    assert len(names) >= 5 and "schur" in names
+    parts = [name.partition(" ") for name in names]
     printed = [f"`{plain}` {which}".strip() for plain, _, which in parts]
     begin = "no routine of CuPy's is called for:"
     assert row_of_page(begin).strip() == f"{begin} {', '.join(printed)}"
 
 
 def test_what_python_computes_is_on_the_page():
-    found = {name for name, one in PRIMITIVES.items() if isinstance(one.lower, HostCall)}
+    names = {name for name, one in PRIMITIVES.items() if isinstance(one.lower, HostCall)}
     # It keeps its operands alive, and does nothing.
-    assert set(re.findall(r"`(\w+)`", row_of_page("functions of Python"))) == found - {"dce_sink"}
+    assert set(re.findall(r"`(\w+)`", row_of_page("functions of Python"))) == names - {"dce_sink"}

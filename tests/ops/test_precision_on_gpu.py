@@ -165,14 +165,14 @@ def test_what_a_call_names_wins(setting, gpu):
 def test_a_changed_setting_counts_in_functions_that_ran_before(gpu, monkeypatch):
     step = gf.jit(lambda x, y: jnp.tanh(x @ y * 0) + x @ y)
     left, right = map(jnp.asarray, operands())
-    found = []
+    answers = []
     try:
         for setting in (None, "highest", "tensorfloat32", "float32", None):
             config.update("jax_default_matmul_precision", setting)
-            found.append((was_rounded(step(left, right)), was_rounded(left @ right)))
+            answers.append((was_rounded(step(left, right)), was_rounded(left @ right)))
     finally:
         config.update("jax_default_matmul_precision", None)
-    assert found == [(True, True), (False, False), (True, True), (False, False), (True, True)]
+    assert answers == [(True, True), (False, False), (True, True), (False, False), (True, True)]
 
 
 @pytest.mark.parametrize("precision", [*ROUNDS, "setting"], ids=str)

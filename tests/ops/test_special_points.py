@@ -101,10 +101,10 @@ def test_real(kind, name, jitted):
     for key, outs in STORED[kind][name].items():
         for value, (dtype, text) in zip(got[key], outs, strict=True):
             assert value.dtype.name == dtype
-            found, want = value.reshape(-1).astype(float), numbers(text)
-            bad = disagreements(found, want, name in LIMITS)
+            result, want = value.reshape(-1).astype(float), numbers(text)
+            bad = disagreements(result, want, name in LIMITS)
             where = [tuple(float(x[k]) for x in operands) for k in np.flatnonzero(bad)]
-            assert not bad.any(), (key, where, found[bad], want[bad])
+            assert not bad.any(), (key, where, result[bad], want[bad])
 
 
 # XLA flips the sign of one side of a cut for -0, which NumPy and C99 do not.

@@ -19,7 +19,7 @@ def _elements(shape, window, strides, pads, holes, gaps):
     ):
         room = (max(n - 1, 0) * hole + 1 if n else 0) + low + high - ((w - 1) * gap + 1)
         counts.append(room // s + 1 if room >= 0 else 0)
-    found = {}
+    elements = {}
     for place in itertools.product(*map(range, counts)):
         inside = []
         for tap in itertools.product(*map(range, window)):
@@ -28,8 +28,8 @@ def _elements(shape, window, strides, pads, holes, gaps):
             if all(a % hole == 0 and 0 <= a // hole < n for a, hole, n in zip(
                     at, holes, shape, strict=True)):  # fmt: skip
                 inside.append(tuple(a // hole for a, hole in zip(at, holes, strict=True)))
-        found[place] = inside
-    return tuple(counts), found
+        elements[place] = inside
+    return tuple(counts), elements
 
 
 def _extreme(x, elements, least):
@@ -60,7 +60,7 @@ OPS = {"max": (lax.max, -np.inf), "min": (lax.min, np.inf), "add": (lax.add, 0.0
 @pytest.mark.parametrize("seed", range(8))
 def test_reductions_and_their_gradients(seed, name):
     x, arguments = _random_case(seed)
-    counts, found = _elements(x.shape, *arguments)
+    counts, windows = _elements(x.shape, *arguments)
     op, init = OPS[name]
 
     def call(x):
@@ -68,7 +68,7 @@ def test_reductions_and_their_gradients(seed, name):
 
     want, slope = np.full(counts, init, np.float32), np.zeros_like(x)
     ct = np.random.default_rng(seed).normal(size=counts).astype(np.float32)
-    for place, elements in found.items():
+    for place, elements in windows.items():
         if name == "add":
             want[place] = sum(x[e] for e in elements)
             for e in elements:
@@ -97,12 +97,12 @@ def test_nans_are_extremes(seed, select):
     x, (window, strides, pads, _, _) = _random_case(seed, holes=False)
     ones = (1,) * x.ndim
     x = np.where(np.random.default_rng(seed).random(x.shape) < 0.3, np.float32(np.nan), x)
-    counts, found = _elements(x.shape, window, strides, pads, ones, ones)
+    counts, windows = _elements(x.shape, window, strides, pads, ones, ones)
     source = np.random.default_rng(seed).normal(size=counts).astype(np.float32)
     prim = lax.ge_p if select == "ge" else lax.le_p
     written, read = np.zeros_like(x), np.zeros(counts, np.float32)
     along = np.arange(x.size, dtype=np.float32).reshape(x.shape)
-    for place, elements in found.items():
+    for place, elements in windows.items():
         if elements:
             chosen = _extreme(x, elements, select == "le")
             written[chosen] += source[place]
@@ -122,12 +122,12 @@ def test_windows_too_large_to_be_written_out():
         def call(x, op=op, init=init):
             return lax.reduce_window(x, init, op, *arguments)
 
-        counts, found = _elements(x.shape, *arguments)
+        counts, windows = _elements(x.shape, *arguments)
         got = np.asarray(gf.jit(call)(x))
         slope = gf.jit(gf.grad(lambda x, call=call: jnp.sum(call(x))))(x)
         want = np.zeros_like(x)
         assert got.shape == counts
-        for place, elements in found.items():
+        for place, elements in windows.items():
             values = [x[e] for e in elements]
             if name == "add":
                 np.testing.assert_allclose(got[place], np.sum(values), rtol=1e-4, atol=1e-4)

@@ -213,9 +213,9 @@ class FakeComm:
         self.aborted.set()
         links = getattr(self.under, "_links", None)
         meeting = getattr(self.under, "_meeting", None)
-        for found in (links, meeting):
-            if found is not None:
-                found.fail("aborted")
+        for group in (links, meeting):
+            if group is not None:
+                group.fail("aborted")
 
     def rank_id(self):
         return self.under.rank

@@ -58,13 +58,13 @@ def losses(put):
     speeds = put({name: np.zeros_like(value) for name, value in weights.items()}, SPECS)
     weights = put(weights, SPECS)
     images, labels = put(images, P("data")), put(labels, P("data"))
-    found = []
+    values = []
     for _ in range(STEPS):
         before = gf.tree.leaves((weights, speeds))
         weights, speeds, value = step(weights, speeds, images, labels)
         assert all(x.is_deleted() for x in before if isinstance(x, gf.Array))
-        found.append(float(value))
-    return np.array(found), weights
+        values.append(float(value))
+    return np.array(values), weights
 
 
 def main():
@@ -82,9 +82,9 @@ def main():
     expected, _ = losses(lambda values, specs: values)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what is not partitioned is told
-        found, weights = losses(put)
+        result, weights = losses(put)
     assert expected[-1] < 0.5 * expected[0], expected
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
     for name, spec in SPECS.items():
         per_device = gf.NamedSharding(mesh, spec)
         assert weights[name].sharding.is_equivalent_to(per_device, weights[name].ndim), name

@@ -94,9 +94,9 @@ def main():
         function = programs[name]
         want = gf.vmap(function, axis_name="i")(data)
         got = gf.pmap(function, axis_name="i")(rows)
-        for found, whole in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
+        for result, whole in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
             part = np.asarray(whole)[rank * LOCAL : (rank + 1) * LOCAL]
-            np.testing.assert_allclose(found, part, rtol=2e-6, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(result, part, rtol=2e-6, atol=1e-6, err_msg=name)
     # Eagerly: gradients through pmap, a value that nobody maps, and results on this process.
     slope = gf.grad(lambda x: gf.pmap(lambda v: lax.psum(v**2, "i"), "i")(x).sum())(rows)
     np.testing.assert_allclose(slope, 2 * total * rows, rtol=1e-6)

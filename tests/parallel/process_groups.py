@@ -93,7 +93,7 @@ def mpiexec() -> str | None:
 
 def children_of(pid: int) -> list[int]:
     """Processes whose session is that of ``pid``: what a group left behind."""
-    found = []
+    children = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
@@ -101,8 +101,8 @@ def children_of(pid: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[3]) == pid and fields[0] != "Z":
-                found.append(int(folder.name))
-    return found
+                children.append(int(folder.name))
+    return children
 
 
 def left_behind() -> list[int]:

@@ -160,13 +160,13 @@ def test_a_single_process():
 def meet(ranks, size=3, token="t", timeout=5.0, port=None):
     """``join`` in a thread for each rank; what each returned or raised."""
     address = f"127.0.0.1:{port or free_port()}"
-    found = {}
+    answers = {}
 
     def run(key, rank, own_size, own_token):
         try:
-            found[key] = join(address, rank, own_size, own_token, {"cpu": rank + 1}, timeout)
+            answers[key] = join(address, rank, own_size, own_token, {"cpu": rank + 1}, timeout)
         except (CommunicationError, ValueError) as error:
-            found[key] = str(error)
+            answers[key] = str(error)
 
     messages = [rank if isinstance(rank, tuple) else (rank, size, token) for rank in ranks]
     threads = [threading.Thread(target=run, args=(key, *one)) for key, one in enumerate(messages)]
@@ -174,12 +174,12 @@ def meet(ranks, size=3, token="t", timeout=5.0, port=None):
         thread.start()
     for thread in threads:
         thread.join(20)
-    for group in found.values():
+    for group in answers.values():
         if not isinstance(group, str):
             for connection in [*group.peers.values(), *group.members.values(), group.control]:
                 if connection is not None:
                     connection.close()
-    return found
+    return answers
 
 
 def test_all_meet():
@@ -215,16 +215,16 @@ def test_strangers_are_sent_away():
 
 
 def test_ranks_that_do_not_fit():
-    found = meet([0, (1, 3, "t"), (1, 3, "t"), (2, 4, "t")], timeout=2.0)
-    texts = " ".join(text for text in found.values() if isinstance(text, str))
+    answers = meet([0, (1, 3, "t"), (1, 3, "t"), (2, 4, "t")], timeout=2.0)
+    texts = " ".join(text for text in answers.values() if isinstance(text, str))
     assert "process_id must differ; got 1 twice" in texts
     assert "num_processes must be equal everywhere; got 4, not 3" in texts
-    assert "all 3 processes must report" in found[0] and "got none from rank 2" in found[0]
+    assert "all 3 processes must report" in answers[0] and "got none from rank 2" in answers[0]
 
 
 def test_nobody_is_there():
-    found = meet([1], timeout=0.5)
-    assert "rank 1 must meet rank 0 at 127.0.0.1" in found[0] and "Fix: " in found[0]
+    answers = meet([1], timeout=0.5)
+    assert "rank 1 must meet rank 0 at 127.0.0.1" in answers[0] and "Fix: " in answers[0]
 
 
 def test_a_host_without_the_token_is_not_believed():

@@ -20,13 +20,13 @@ def together(work, size, timeout=20.0, meetings=None):
     All use one meeting, or each one of its own that belongs together with those of the others.
     """
     meetings = meetings or [Meeting(size, timeout)] * size
-    found = [None] * size
+    results = [None] * size
 
     def run(rank):
         try:
-            found[rank] = work(LoopbackCommunicator(meetings[rank], rank))
+            results[rank] = work(LoopbackCommunicator(meetings[rank], rank))
         except Exception as error:
-            found[rank] = error
+            results[rank] = error
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
@@ -34,7 +34,7 @@ def together(work, size, timeout=20.0, meetings=None):
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -19,8 +19,8 @@ def results(folder, size, *names, **values):
     ended = run_group(PROGRAM, size, str(path), *names, **values)
     for rank, one in enumerate(ended):
         assert one.status == 0 and f"rank {rank} of {size} passed" in one.output, one.output
-    with np.load(path) as found:
-        return dict(found)
+    with np.load(path) as arrays:
+        return dict(arrays)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def test_the_launcher(options, one_memory, tmp_path):
     command += ["0", "0", "0", str(path), "network", "gradients"]
     (ended,) = finish([start(command, {"GPUFLOW_CPU_DEVICES": str(4 // int(options[-1]))})])
     assert ended.status == 0, ended.output
-    with np.load(path) as found:
-        check_same(dict(found), one_memory)
+    with np.load(path) as arrays:
+        check_same(dict(arrays), one_memory)
 
 
 @requires_cuda_tools

@@ -244,7 +244,7 @@ def test_sums_of_halves_are_nccls_own(size, dtype, monkeypatch):
     monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
     apis = [FakeApi() for _ in range(size)]
     devices = gpu_devices(f"late_halves_{size}_{np.dtype(dtype)}", *apis)
-    given, found, errors = [], {}, []
+    given, sums, errors = [], {}, []
     inner = FakeComm.allReduce
 
     def noted(self, source, target, count, code, *rest):
@@ -261,7 +261,7 @@ def test_sums_of_halves_are_nccls_own(size, dtype, monkeypatch):
             comm.begin(x, "sum", out)
             comm.end(out)
             most = comm.all_reduce(x, "max")
-            found[comm.rank] = out.get(), most.get()
+            sums[comm.rank] = out.get(), most.get()
         except BaseException as error:
             errors.append(error)
 
@@ -277,15 +277,15 @@ def test_sums_of_halves_are_nccls_own(size, dtype, monkeypatch):
     assert given == [(257, code)] * 2 * size
     wide, eps = rows.astype(np.float64), float(ml_dtypes.finfo(dtype).eps)
     bound = (size - 1) * eps / 2 * np.abs(wide).sum(0) * (1 + eps) ** size
-    for summed, most in found.values():
+    for summed, most in sums.values():
         assert summed.dtype == most.dtype == np.dtype(dtype)
-        assert summed.tobytes() == found[0][0].tobytes()
+        assert summed.tobytes() == sums[0][0].tobytes()
         assert (np.abs(summed.astype(np.float64) - wide.sum(0)) <= bound).all()
         np.testing.assert_array_equal(most.astype(np.float64), wide.max(0))
     one = np.zeros(257, dtype)
     for row in rows:
         one = one + row
-    assert found[0][0].tobytes() == one.tobytes()  # the stand-in's order is that of the ranks
+    assert sums[0][0].tobytes() == one.tobytes()  # the stand-in's order is that of the ranks
 
 
 def total(x):
@@ -327,9 +327,9 @@ def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
     parts = np.stack([wide[:8], 2 * wide[:8]])
     mapped = gf.pmap(step, axis_name="i", in_axes=(None, 0), devices=two.devices)
     for _ in range(3):
-        found = mapped(weights, parts)
+        gradients = mapped(weights, parts)
     want = [gf.jit(gf.grad(loss))(weights, part) for part in parts]
-    for got, one, other in zip(found, *want, strict=True):
+    for got, one, other in zip(gradients, *want, strict=True):
         for k in range(2):
             np.testing.assert_allclose(np.asarray(got)[k], one + other, rtol=1e-4, atol=1e-4)
     assert begun.count(0) == begun.count(1) >= 3 and not any(comm._begun for comm in comms)

@@ -42,13 +42,13 @@ def names(function):
 
 
 def test_sums_begin_behind_their_operand_and_end_before_their_reader():
-    found, _ = names(backward)
-    begin, products = found.index("psum_begin"), [k for k, n in enumerate(found) if "dot" in n]
+    order, _ = names(backward)
+    begin, products = order.index("psum_begin"), [k for k, n in enumerate(order) if "dot" in n]
     # The transpose comes along; the other sums have no work left to run beside.
-    assert products[0] < begin < products[1] and found[begin - 1] == "transpose"
-    assert found.count("psum_begin") == 1 and found.count("psum") == 2
-    assert found.index("psum_end") > products[1]
-    assert found.index("optimization_barrier") == found.index("psum_end") + 1
+    assert products[0] < begin < products[1] and order[begin - 1] == "transpose"
+    assert order.count("psum_begin") == 1 and order.count("psum") == 2
+    assert order.index("psum_end") > products[1]
+    assert order.index("optimization_barrier") == order.index("psum_end") + 1
 
 
 def test_programs_without_work_beside_are_left_alone():

@@ -76,13 +76,13 @@ class Meeting:
 
     def run(self, rank, timeout):
         try:
-            found = join(f"127.0.0.1:{self.port}", rank, 2, TOKEN, {"cpu": 1}, timeout)
+            answer = join(f"127.0.0.1:{self.port}", rank, 2, TOKEN, {"cpu": 1}, timeout)
         except BaseException as error:
-            found = error
+            answer = error
         if rank == 0:
-            self.found = found
+            self.found = answer
         else:
-            self.other = found
+            self.other = answer
 
     def call(self):
         for _ in range(500):
@@ -269,11 +269,11 @@ def test_a_host_that_says_no_message_is_refused(said):
 def test_peers_are_served_beside_strangers():
     """The same at the doors of every process, where higher ranks call for data."""
     listener = listen_for_peers("127.0.0.1")
-    found, chosen, until = {}, random.Random(6), time.monotonic() + 30
+    served, chosen, until = {}, random.Random(6), time.monotonic() + 30
     table = [{"places": listener.places}, {}]
 
     def zero():
-        found.update(connect_peers(0, 2, table, listener, TOKEN, until))
+        served.update(connect_peers(0, 2, table, listener, TOKEN, until))
 
     thread = threading.Thread(target=zero)
     thread.start()
@@ -293,8 +293,8 @@ def test_peers_are_served_beside_strangers():
     begin, other = time.monotonic(), listen_for_peers("127.0.0.1")
     peers = connect_peers(1, 2, table, other, TOKEN, until)
     thread.join()
-    assert set(found) == {1} and set(peers) == {0} and time.monotonic() - begin < 5
-    for one in [*strangers, *found.values(), *peers.values(), listener, other]:
+    assert set(served) == {1} and set(peers) == {0} and time.monotonic() - begin < 5
+    for one in [*strangers, *served.values(), *peers.values(), listener, other]:
         one.close()
 
 

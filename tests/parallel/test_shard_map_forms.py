@@ -173,19 +173,19 @@ def over(mesh, f, out=None, **options):
 
 
 def test_types_tell_what_varies(mesh):
-    found = {}
+    seen = {}
 
     def look(x):
-        inner = gf.grad(lambda v: (found.update(inner=gf.typeof(v).mat.varying), v.sum())[1])(x)
+        inner = gf.grad(lambda v: (seen.update(inner=gf.typeof(v).mat.varying), v.sum())[1])(x)
         total = lax.psum(x, "x")
-        found.update(x=gf.typeof(x).mat.varying, total=gf.typeof(total).mat.varying)
-        found.update(text=str(gf.typeof(x)), same=gf.typeof(x) == gf.typeof(x + 1))
-        found.update(cast=gf.typeof(lax.pcast(total, "x", to="varying")).mat.varying)
+        seen.update(x=gf.typeof(x).mat.varying, total=gf.typeof(total).mat.varying)
+        seen.update(text=str(gf.typeof(x)), same=gf.typeof(x) == gf.typeof(x + 1))
+        seen.update(cast=gf.typeof(lax.pcast(total, "x", to="varying")).mat.varying)
         return inner
 
     over(mesh, look)
-    assert found["x"] == found["cast"] == found["inner"] == {"x"} and found["total"] == set()
-    assert found["text"].endswith("[1]{V:x}") and found["same"]
+    assert seen["x"] == seen["cast"] == seen["inner"] == {"x"} and seen["total"] == set()
+    assert seen["text"].endswith("[1]{V:x}") and seen["same"]
     assert gf.typeof(X).mat.varying == gf.typeof(X).mat.reduced == set()
 
 

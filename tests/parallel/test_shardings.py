@@ -301,8 +301,8 @@ def test_training_with_shardings_equals_plain_training(mesh):
 def test_pictures(mesh, capsys):
     gf.debug.visualize_array_sharding(spread(mesh, "x", "y"))
     lines = capsys.readouterr().out.splitlines()
-    found = [line.replace("│", " ").split() for line in lines if "CPU" in line]
-    assert found == [["CPU", f"{k}", "CPU", f"{k + 1}"] for k in (0, 2, 4, 6)]
+    rows = [line.replace("│", " ").split() for line in lines if "CPU" in line]
+    assert rows == [["CPU", f"{k}", "CPU", f"{k + 1}"] for k in (0, 2, 4, 6)]
     assert lines[0].startswith("┌") and lines[0].count("┬") == 1 and lines[-1].endswith("┘")
     gf.debug.visualize_array_sharding(spread(mesh, "x")[:, 0] * 1)
     assert "CPU 0,1" in capsys.readouterr().out

@@ -27,12 +27,12 @@ def test_threads_take_turns_with_the_devices(two):
     )
     values = [np.arange(6, dtype=np.float32).reshape(2, 3) + k for k in range(4)]
     want = [np.asarray(mapped(x)) for x in values]
-    found, errors = [[] for _ in values], []
+    results, errors = [[] for _ in values], []
 
     def work(number):
         try:
             for _ in range(5):
-                found[number].append(np.asarray(mapped(values[number])))
+                results[number].append(np.asarray(mapped(values[number])))
         except BaseException as error:
             errors.append(error)
 
@@ -48,7 +48,7 @@ def test_threads_take_turns_with_the_devices(two):
     finally:
         sys.setswitchinterval(before)
     assert not errors, errors[0]
-    for got, expected in zip(found, want, strict=True):
+    for got, expected in zip(results, want, strict=True):
         for one in got:
             np.testing.assert_array_equal(one, expected)
 

@@ -80,13 +80,13 @@ def test_a_task_that_ends_its_process_is_entered_and_the_others_run(
 ):
     section = perf.processes.Section(how, ["-c", TASKS, how], 30, task_seconds=3)
     (entry,) = perf.processes.run([section], 100, tmp_path)
-    found = {record["row"]: record for record in entry["records"]}
-    assert "".join(sorted(found)) == rows and entry["status"] == 0
-    assert {name for name, record in found.items() if "error" in record} == failed
+    by_row = {record["row"]: record for record in entry["records"]}
+    assert "".join(sorted(by_row)) == rows and entry["status"] == 0
+    assert {name for name, record in by_row.items() if "error" in record} == failed
     assert entry["note"] == f"began again {restarts} times"
     if failed:
         reason = {"hangs": "no result within 3 s", "dies": "died of it, with status -6"}[how]
-        assert reason in found["b"]["error"]
+        assert reason in by_row["b"]["error"]
 
 
 def test_sections_at_the_same_time_keep_their_limits(perf, tmp_path):
@@ -150,9 +150,9 @@ def test_the_whole_script_without_a_gpu(tmp_path):
 
 
 def test_rows_make_their_inputs(perf):
-    found = perf.rows.all_rows()
-    assert len({row.name for row in found}) == len(found) > 45
-    for row in found:
+    rows = perf.rows.all_rows()
+    assert len({row.name for row in rows}) == len(rows) > 45
+    for row in rows:
         inputs = perf.child.inputs_of(row, row.tiny, 0)
         assert all(isinstance(array, np.ndarray) and array.nbytes < 1 << 26 for array in inputs)
         assert set(row.without) <= set(perf.rows.OFF)
@@ -225,10 +225,10 @@ def test_kernels_that_were_not_brought_are_counted(perf):
 def test_rows_in_cupy(perf, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
     framework = perf.frameworks.load("cupy", "cuda")
-    found = {}
+    prepared = {}
     for row in perf.rows.all_rows():
-        found[row.name] = perf.child.prepared(row.name, framework, tiny=True)
-    measured = {name: one.measure() for name, one in found.items() if one is not None}
+        prepared[row.name] = perf.child.prepared(row.name, framework, tiny=True)
+    measured = {name: one.measure() for name, one in prepared.items() if one is not None}
     assert len(measured) >= 15 and "solve of 8 x 8" in measured
     assert measured["full sum"]["seconds"] == 2e-3  # as the events say
 
@@ -286,8 +286,8 @@ def test_verdicts(perf):
     group, *others = goals.groups(rows.values(), records)
     assert group[2:] == ["4.00 x", "FAIL"] and all(one[3] == "not measured" for one in others)
     records["with atomic sums"] = {name: {"seconds": 2.0} for name in names}
-    found = {one[0]: one[2:] for one in goals.groups(rows.values(), records)}
-    assert found["segment sum float32, unsorted: atomic over ordered"] == ["0.50 x", "pass"]
+    groups = {one[0]: one[2:] for one in goals.groups(rows.values(), records)}
+    assert groups["segment sum float32, unsorted: atomic over ordered"] == ["0.50 x", "pass"]
 
 
 def test_the_report_of_a_run_with_gaps(perf):

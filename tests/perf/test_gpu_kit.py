@@ -73,34 +73,34 @@ def test_a_rival_that_fails_at_a_row_has_the_others(perf, rows, tmp_path, how, s
         perf.race.Racer(name, ["-c", CHILD, what], tmp_path / f"{name}.err", limits)
         for name, what in (("gpuflow", "works"), ("jax", how))
     ]
-    found = {}
+    records = {}
     until = time.perf_counter() + 60
     done = perf.race.race(
-        rows, racers, until, lambda row, name, record: found.update({(row, name): record}),
+        rows, racers, until, lambda row, name, record: records.update({(row, name): record}),
         lambda row, name: (row, name) == ("c", "gpuflow"),
     )  # fmt: skip
     assert done and not any(one.is_running for one in racers)
-    times = {key for key, record in found.items() if "seconds" in record}
+    times = {key for key, record in records.items() if "seconds" in record}
     assert times == {("a", "gpuflow"), ("b", "gpuflow"), ("a", "jax"), ("c", "jax")}
-    assert found["version", "jax"] == {"version": how}
+    assert records["version", "jax"] == {"version": how}
     if says is None:
-        assert ("b", "jax") not in found
+        assert ("b", "jax") not in records
     else:
-        assert says in found["b", "jax"]["error"]
+        assert says in records["b", "jax"]["error"]
 
 
 def test_a_framework_that_does_not_start_is_tried_twice(perf, rows, tmp_path):
     racer = perf.race.Racer("jax", ["-c", CHILD, "absent"], tmp_path / "log")
-    found = {}
+    records = {}
     until = time.perf_counter() + 60
     perf.race.race(
-        rows, [racer], until, lambda row, name, record: found.update({row: record}),
+        rows, [racer], until, lambda row, name, record: records.update({row: record}),
         lambda row, name: False,
     )  # fmt: skip
-    assert racer.is_out and set(found) == {"a", "b"}
-    assert "did not start, with status 1: no module named that" in found["a"]["error"]
+    assert racer.is_out and set(records) == {"a", "b"}
+    assert "did not start, with status 1: no module named that" in records["a"]["error"]
     # Where no time is left no row begins.
-    assert not perf.race.race(rows, [racer], 0.0, found.update, lambda row, name: False)
+    assert not perf.race.race(rows, [racer], 0.0, records.update, lambda row, name: False)
 
 
 def test_who_takes_a_row(perf):
@@ -124,7 +124,7 @@ def test_frameworks_multiply_float32_alike(perf, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     rows = {row.name: row for row in perf.rows.all_rows()}
-    found = {}
+    settings = {}
     try:
         ours, theirs = (perf.frameworks.load(name, "cpu") for name in ("gpuflow", "torch"))
         for name, row in rows.items():
@@ -132,13 +132,13 @@ def test_frameworks_multiply_float32_alike(perf, monkeypatch):
             if row.torch is not None:
                 theirs.function(replace(row, torch=lambda torch, jit: torch))
                 assert flags.matmul.allow_tf32 is flags.cudnn.allow_tf32 is row.rounds
-            found[name] = config.default_matmul_precision
+            settings[name] = config.default_matmul_precision
     finally:
         for name, value in before.items():
             config.update(name, value)
     rounded = {name for name, row in rows.items() if row.rounds}
     assert len(rounded) == 5 and {name.replace("TF32", "float32") for name in rounded} < set(rows)
-    for name, setting in found.items():
+    for name, setting in settings.items():
         assert setting == ("tensorfloat32" if name in rounded else "highest")
         assert (rows[name].unit == "TF32") is (name in rounded) is ("TF32" in name)
 
@@ -305,8 +305,8 @@ def test_kernels_built_without_a_gpu_are_those_that_a_gpu_asks_for(perf, tmp_pat
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "kernels built here" not in done.stdout
     assert "times ended with status 0" in done.stdout and "Platform: cuda_sim" in done.stdout
-    found = {path.name for path in (tmp_path / "work" / "kernels").rglob("*.cubin")}
-    assert found == built
+    asked = {path.name for path in (tmp_path / "work" / "kernels").rglob("*.cubin")}
+    assert asked == built
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert {"times.log", "gpu-records.jsonl"} <= {path.name for path in files} and len(files) == 4
 

@@ -129,9 +129,9 @@ VALUES = RNG.integers(0, 5, size=(6, 7))
 
 @pytest.mark.parametrize("axis", [0, 1, -1, None])
 def test_functions_of_samples(axis):
-    found, want = stats.mode(jnp.asarray(VALUES), axis), scipy.stats.mode(VALUES, axis)
-    np.testing.assert_array_equal(found.mode, want.mode)
-    np.testing.assert_array_equal(found.count, want.count)
+    result, want = stats.mode(jnp.asarray(VALUES), axis), scipy.stats.mode(VALUES, axis)
+    np.testing.assert_array_equal(result.mode, want.mode)
+    np.testing.assert_array_equal(result.count, want.count)
     kept = stats.mode(VALUES, axis, keepdims=True)
     assert kept.mode.shape == scipy.stats.mode(VALUES, axis, keepdims=True).mode.shape
     for method in ("average", "min", "max", "dense", "ordinal"):

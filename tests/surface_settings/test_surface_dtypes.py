@@ -72,7 +72,7 @@ def is_as_computed(label: str, expression: str, kinds: str, own: str, traced: st
 def differences(expression: str) -> list[str]:
     """Where results have other types than JAX's, one line for each case."""
     is_traced, *rows = STORED["calls"][expression]
-    found = []
+    lines = []
     for (label, settings), row in zip(SETTINGS.items(), rows, strict=True):
         wanted = [STORED["legend"][ord(c) - 0x23] for c in STORED["rows"][row]]
         is_strict = "strict" in label
@@ -81,13 +81,13 @@ def differences(expression: str) -> list[str]:
                 stack.enter_context(getattr(gpuflow, name)(value))
             got = list(outcomes(gpuflow, expression, is_traced, is_strict))
         types = operand_types(names_of(expression), is_strict)
-        found += [
+        lines += [
             f"{label} | {expression} | {', '.join(kinds)} | {own} | JAX {other}"
             for kinds, own, other in zip(types, got, wanted, strict=True)
             if plain(own) != plain(other)
             and not is_as_computed(label, expression, ", ".join(kinds), own, other)
         ]
-    return found
+    return lines
 
 
 def known_differences() -> list[str]:
@@ -98,14 +98,14 @@ def known_differences() -> list[str]:
 
 def reasons() -> dict[str, list[re.Pattern[str]]]:
     """The patterns of rows, by the reason that they have."""
-    found = {}
+    by_words = {}
     for block in REASONS.read_text().split("\n\n"):
         lines = [line for line in block.splitlines() if not line.startswith("#")]
         words = [line for line in lines if not line.startswith(" ")]
         patterns = [re.compile(line.strip()) for line in lines if line.startswith(" ")]
         if words:
-            found[" ".join(words)] = patterns
-    return found
+            by_words[" ".join(words)] = patterns
+    return by_words
 
 
 def reason_of(line: str, known: dict[str, list[re.Pattern[str]]]) -> str:
@@ -120,9 +120,9 @@ def reason_of(line: str, known: dict[str, list[re.Pattern[str]]]) -> str:
 def test_types_are_jaxs(start):
     calls = CALLS[start : start + CHUNK]
     known = [line for line in known_differences() if line.split(" | ")[1] in calls]
-    found = [line for call in calls for line in differences(call)]
-    assert sorted(set(found) - set(known)) == []
-    assert sorted(set(known) - set(found)) == []
+    lines = [line for call in calls for line in differences(call)]
+    assert sorted(set(lines) - set(known)) == []
+    assert sorted(set(known) - set(lines)) == []
 
 
 def test_each_difference_has_a_reason():

@@ -63,11 +63,11 @@ def run(
     done = PtxModule(ptx).entry("k").launch(
         grid, block or (threads,), addresses, memory, **options
     )
-    found = [np.empty_like(array) for array in arrays]
-    for address, array in zip(addresses, found, strict=True):
+    outs = [np.empty_like(array) for array in arrays]
+    for address, array in zip(addresses, outs, strict=True):
         memory.copy_out(address, array)
         memory.free(address)
-    return found, done
+    return outs, done
 
 
 def lanes(
@@ -109,5 +109,5 @@ def lanes(
         f"st.global.b{8 * size} [%x9], {names['$0']};",
     ]
     options = {} if checks is None else {"checks": checks}
-    found, _ = run("\n".join(body), [*arrays, np.zeros(count, result)], count, **options)
-    return found[-1]
+    outs, _ = run("\n".join(body), [*arrays, np.zeros(count, result)], count, **options)
+    return outs[-1]

@@ -82,8 +82,8 @@ PROGRAMS = {
 
 @pytest.fixture
 def device():
-    (found,) = gf.devices("cuda_sim")
-    return found
+    (simulated,) = gf.devices("cuda_sim")
+    return simulated
 
 
 def _check_same(got, want):

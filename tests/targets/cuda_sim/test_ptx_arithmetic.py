@@ -72,23 +72,23 @@ def test_products_high_and_wide(name):
     x, y = integers(name), integers(name)
     bits = 8 * x.itemsize
     exact = [a * b for a, b in zip(wide(x), wide(y), strict=True)]
-    found = lanes(f"mul.hi.{name} $0, $1, $2;", x, y, result=x.dtype)
-    np.testing.assert_array_equal(found, wrapped([v >> bits for v in exact], x.dtype))
+    high = lanes(f"mul.hi.{name} $0, $1, $2;", x, y, result=x.dtype)
+    np.testing.assert_array_equal(high, wrapped([v >> bits for v in exact], x.dtype))
     z = integers(name)
-    found = lanes(f"mad.lo.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
+    high = lanes(f"mad.lo.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
     total = [v + c for v, c in zip(exact, wide(z), strict=True)]
-    np.testing.assert_array_equal(found, wrapped(total, x.dtype))
-    found = lanes(f"mad.hi.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
+    np.testing.assert_array_equal(high, wrapped(total, x.dtype))
+    high = lanes(f"mad.hi.{name} $0, $1, $2, $3;", x, y, z, result=x.dtype)
     total = [(v >> bits) + c for v, c in zip(exact, wide(z), strict=True)]
-    np.testing.assert_array_equal(found, wrapped(total, x.dtype))
+    np.testing.assert_array_equal(high, wrapped(total, x.dtype))
     if bits < 64:
         result = np.dtype(f"{x.dtype.kind}{2 * x.itemsize}")
-        found = lanes(f"mul.wide.{name} $0, $1, $2;", x, y, result=result)
-        np.testing.assert_array_equal(found, wrapped(exact, result))
+        high = lanes(f"mul.wide.{name} $0, $1, $2;", x, y, result=result)
+        np.testing.assert_array_equal(high, wrapped(exact, result))
         added = np.arange(len(x)).astype(result)
-        found = lanes(f"mad.wide.{name} $0, $1, $2, $3;", x, y, added, result=result)
+        high = lanes(f"mad.wide.{name} $0, $1, $2, $3;", x, y, added, result=result)
         total = [v + c for v, c in zip(exact, wide(added), strict=True)]
-        np.testing.assert_array_equal(found, wrapped(total, result))
+        np.testing.assert_array_equal(high, wrapped(total, result))
 
 
 @pytest.mark.parametrize("name", INTEGERS)

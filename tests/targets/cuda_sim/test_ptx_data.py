@@ -17,9 +17,9 @@ U32, I32, U64, F32 = np.uint32, np.int32, np.uint64, np.float32
 
 
 def words(count=64, dtype=U32):
-    found = random.integers(0, 2**64, count, dtype=np.uint64)
-    found >>= random.integers(0, 64, count, dtype=np.uint64)
-    return found.astype(dtype)
+    bits = random.integers(0, 2**64, count, dtype=np.uint64)
+    bits >>= random.integers(0, 64, count, dtype=np.uint64)
+    return bits.astype(dtype)
 
 
 def test_every_entry_of_the_table_has_a_test():
@@ -284,8 +284,8 @@ def test_special_registers(name):
     mov.u32 %r1, %tid.y; mov.u32 %r2, %tid.z; mad.lo.u32 %r1, %r2, 3, %r1;
     mad.lo.u32 %r0, %r1, 4, %r0; mul.wide.u32 %x0, %r0, 4; add.s64 %x1, %x1, %x0;
     mov.u32 %r3, {name}; st.global.u32 [%x1], %r3;"""
-    (found,), _ = run(body, [np.zeros(48, U32)], block=(4, 3, 4), shared_bytes=64)
-    assert found.tolist() == [SPECIAL[name](t) for t in range(48)]
+    (out,), _ = run(body, [np.zeros(48, U32)], block=(4, 3, 4), shared_bytes=64)
+    assert out.tolist() == [SPECIAL[name](t) for t in range(48)]
 
 
 def test_blocks_of_a_grid():
@@ -295,8 +295,8 @@ def test_blocks_of_a_grid():
     mad.lo.u32 %r6, %r3, %r5, %r2; mad.lo.u32 %r6, %r6, %r4, %r1;
     mul.wide.u32 %x0, %r6, 4; add.s64 %x1, %x1, %x0;
     mad.lo.u32 %r7, %r2, 10, %r1; mad.lo.u32 %r7, %r3, 100, %r7; st.global.u32 [%x1], %r7;"""
-    (found,), _ = run(body, [np.zeros(24, U32)], grid=(2, 3, 4), threads=1)
-    assert found.tolist() == [100 * z + 10 * y + x for z in range(4) for y in range(3)
+    (out,), _ = run(body, [np.zeros(24, U32)], grid=(2, 3, 4), threads=1)
+    assert out.tolist() == [100 * z + 10 * y + x for z in range(4) for y in range(3)
                               for x in range(2)]  # fmt: skip
 
 
@@ -322,8 +322,8 @@ def test_address_spaces():
     selp.u32 %r1, 1, 0, %p1; @%p2 add.u32 %r1, %r1, 2; @%p3 add.u32 %r1, %r1, 4;
     @%p4 add.u32 %r1, %r1, 8; cvta.to.shared.u64 %x6, %x5; cvt.u32.u64 %r2, %x6;
     mad.lo.u32 %r1, %r2, 100, %r1; add.s64 %x1, %x1, %x0; st.global.u32 [%x1], %r1;"""
-    (found,), _ = run(body, [np.zeros(64, U32)])
-    assert found[::2].tolist() == [800 * t + 5 for t in range(32)]
+    (out,), _ = run(body, [np.zeros(64, U32)])
+    assert out[::2].tolist() == [800 * t + 5 for t in range(32)]
 
 
 def test_what_changes_nothing():

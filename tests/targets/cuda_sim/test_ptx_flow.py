@@ -22,8 +22,8 @@ def of_threads(body, threads=64, module="", **options):
     grid = options.get("grid", (1,))[0]
     if grid > 1:
         body = "mov.u32 %r9, %ctaid.x; mov.u32 %r8, %ntid.x; mad.lo.u32 %r0, %r9, %r8, %r0;" + body
-    (found,), _ = run(body + STORE, [np.zeros(threads * grid, U32)], threads, module, **options)
-    return found
+    (out,), _ = run(body + STORE, [np.zeros(threads * grid, U32)], threads, module, **options)
+    return out
 
 
 # --- branches ----------------------------------------------------------------------------
@@ -72,8 +72,8 @@ def test_lanes_that_spin_give_way():
     SPIN: ld.volatile.global.u32 %r2, [%x2]; setp.eq.u32 %p2, %r2, 0; @%p2 bra SPIN;
     mov.u32 %r1, %r2; bra END;
     OTHERS: setp.ne.u32 %p1, %r0, 40; @%p1 bra END; st.volatile.global.u32 [%x2], 77; END:"""
-    found, _ = run(body + STORE, [np.zeros(64, U32), np.zeros(1, U32)], 64)
-    assert found[0][0] == 77
+    after, _ = run(body + STORE, [np.zeros(64, U32), np.zeros(1, U32)], 64)
+    assert after[0][0] == 77
 
 
 def test_endless_loops_end():
@@ -259,7 +259,7 @@ def test_barriers_that_are_not_aligned_may_differ():
 
 def shuffled(mode, b, width=32):
     """CUDA's definition of __shfl_sync and its relatives, lane by lane."""
-    found = []
+    lanes_of = []
     for t in range(64):
         lane, base = t % 32, t - t % 32
         first = lane // width * width
@@ -267,8 +267,8 @@ def shuffled(mode, b, width=32):
         source = {"idx": chosen, "up": lane - b, "down": lane + b, "bfly": lane ^ b}[mode]
         inside = {"idx": True, "up": source >= first, "down": source < first + width,
                   "bfly": source < first + width}[mode]  # fmt: skip
-        found.append((base + source if inside else t, inside))
-    return found
+        lanes_of.append((base + source if inside else t, inside))
+    return lanes_of
 
 
 @pytest.mark.parametrize("mode", ["idx", "up", "down", "bfly"])

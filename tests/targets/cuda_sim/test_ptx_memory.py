@@ -115,28 +115,28 @@ def test_accesses_of_every_width(space, name, count):
     ld.global.nc{vector}.{name} {listed}, [%x11];
     {place} {middle} st.global.wb{vector}.{name} {kept}, {listed};"""
     data = random.integers(0, 256, 64 * size).astype(np.uint8)
-    found, done = run(body, [data, 0 * data, 0 * data], 64, module)
-    np.testing.assert_array_equal(found[1], data)
+    after, done = run(body, [data, 0 * data, 0 * data], 64, module)
+    np.testing.assert_array_equal(after[1], data)
     assert done.loads == (128 if space == "global" else 64)
     assert done.bytes == (4 if space == "global" else 2) * 64 * size
 
 
 def test_narrow_loads_extend_by_the_sign():
     body = FOUR + "ld.global.s8 %r1, [%x11]; st.global.u32 [%x12], %r1;"
-    found, _ = run(body, [np.full(32, 0x80, U32), np.zeros(32, U32)])
-    assert found[1][0] == 0xFFFFFF80
-    found, _ = run(body.replace(".s8", ".u8"), [np.full(32, 0x180, U32), np.zeros(32, U32)])
-    assert found[1][0] == 0x80
+    after, _ = run(body, [np.full(32, 0x80, U32), np.zeros(32, U32)])
+    assert after[1][0] == 0xFFFFFF80
+    after, _ = run(body.replace(".s8", ".u8"), [np.full(32, 0x180, U32), np.zeros(32, U32)])
+    assert after[1][0] == 0x80
 
 
 def test_volatile_relaxed_and_hinted_accesses():
     hinted = (".global.L1::no_allocate", ".global.cg")
     for form in (".volatile.global", ".relaxed.gpu.global", *hinted):
         body = FOUR + f"ld{form}.u32 %r1, [%x11]; st.global.cs.u32 [%x12], %r1;"
-        found, _ = run(body, [X, OUT], 64)
-        np.testing.assert_array_equal(found[1], X)
-    found, _ = run(FOUR + "ldu.global.u32 %r1, [%x11]; st.global.u32 [%x12], %r1;", [X, OUT], 64)
-    np.testing.assert_array_equal(found[1], X)
+        after, _ = run(body, [X, OUT], 64)
+        np.testing.assert_array_equal(after[1], X)
+    after, _ = run(FOUR + "ldu.global.u32 %r1, [%x11]; st.global.u32 [%x12], %r1;", [X, OUT], 64)
+    np.testing.assert_array_equal(after[1], X)
 
 
 def test_lanes_in_several_arrays_and_spaces():
@@ -146,11 +146,11 @@ def test_lanes_in_several_arrays_and_spaces():
     mov.u64 %x7, kept; add.s64 %x7, %x7, %x0; cvta.shared.u64 %x6, %x7;
     st.shared.u32 [%x7], 50; selp.b64 %x5, %x6, %x12, %p1;
     ld.u32 %r3, [%x5]; add.s64 %x3, %x3, %x0; st.global.u32 [%x3], %r3;"""
-    found, _ = run(body, [X, 100 + X, OUT], 64, SHARED)
+    after, _ = run(body, [X, 100 + X, OUT], 64, SHARED)
     even = X % 2 == 0
-    np.testing.assert_array_equal(found[0], X + even)
-    np.testing.assert_array_equal(found[1], 100 + X + ~even)
-    np.testing.assert_array_equal(found[2], np.where(even, 50, 101 + X))
+    np.testing.assert_array_equal(after[0], X + even)
+    np.testing.assert_array_equal(after[1], 100 + X + ~even)
+    np.testing.assert_array_equal(after[2], np.where(even, 50, 101 + X))
 
 
 def test_constants_and_variables_of_the_module():
@@ -164,8 +164,8 @@ def test_constants_and_variables_of_the_module():
     cvt.rzi.u32.f32 %r4, %f1; add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4;
     st.global.u32 [%x11], %r2; atom.global.add.u32 %r5, [counter], 1;"""
     memory = DeviceMemory()
-    found, _ = run(body, [OUT], 64, module, memory=memory)
-    np.testing.assert_array_equal(found[0], np.tile([42, 52, 62, 72], 16))
+    after, _ = run(body, [OUT], 64, module, memory=memory)
+    np.testing.assert_array_equal(after[0], np.tile([42, 52, 62, 72], 16))
     assert memory.used == 0
     with pytest.raises(PtxError, match="store to a read-only"):
         run("mov.u64 %x5, table; st.global.u32 [%x5], 1;", [OUT], 64, module)
@@ -277,14 +277,14 @@ def test_a_barrier_ends_a_race_and_equal_values_are_none():
     mov.u64 %x6, kept; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0; bar.sync 0;
     xor.b32 %r2, %r0, 33; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
     ld.shared.u32 %r3, [%x8]; st.global.u32 [%x12], %r3; st.shared.u32 [kept+400], 7;"""
-    found, _ = run(body, [X, OUT], 64, SHARED)
-    np.testing.assert_array_equal(found[1], X ^ 33)
+    after, _ = run(body, [X, OUT], 64, SHARED)
+    np.testing.assert_array_equal(after[1], X ^ 33)
     body = FOUR + """
     mov.u64 %x6, kept; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0; bar.warp.sync -1;
     xor.b32 %r2, %r0, {}; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
     ld.shared.u32 %r3, [%x8]; st.global.u32 [%x12], %r3;"""
-    found, _ = run(body.replace("{}", "5"), [X, OUT], 64, SHARED)
-    np.testing.assert_array_equal(found[1], X ^ 5)
+    after, _ = run(body.replace("{}", "5"), [X, OUT], 64, SHARED)
+    np.testing.assert_array_equal(after[1], X ^ 5)
     with pytest.raises(PtxError, match="race"):
         run(body.replace("{}", "33"), [X, OUT], 64, SHARED)
 
@@ -296,8 +296,8 @@ def test_a_read_before_a_warp_barrier_is_no_race_with_a_later_write():
     xor.b32 %r2, %r0, 5; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
     ld.shared.u32 %r3, [%x8]; {} ld.shared.u32 %r4, [%x7]; add.s32 %r4, %r4, 1;
     st.shared.u32 [%x7], %r4; st.global.u32 [%x12], %r3;"""
-    found, _ = run(body.replace("{}", "bar.warp.sync -1;"), [X, OUT], 64, SHARED)
-    np.testing.assert_array_equal(found[1], X ^ 5)
+    after, _ = run(body.replace("{}", "bar.warp.sync -1;"), [X, OUT], 64, SHARED)
+    np.testing.assert_array_equal(after[1], X ^ 5)
     with pytest.raises(PtxError, match="race"):
         run(body.replace("{}", ""), [X, OUT], 64, SHARED)
 
@@ -308,8 +308,8 @@ def test_dynamic_shared_memory():
     mov.u64 %x6, rest; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0;
     ld.shared.u32 %r1, [%x7]; cvt.u32.u64 %r2, %x6; add.u32 %r1, %r1, %r2;
     st.global.u32 [%x12], %r1;"""
-    found, _ = run(body, [X, OUT], 64, module, shared_bytes=256)
-    np.testing.assert_array_equal(found[1], X + 32)
+    after, _ = run(body, [X, OUT], 64, module, shared_bytes=256)
+    np.testing.assert_array_equal(after[1], X + 32)
     with pytest.raises(PtxError, match="inside the 284 bytes"):
         run(body, [X, OUT], 64, module, shared_bytes=252)
     with pytest.raises(PtxError, match="at most 232448 bytes of shared memory"):
@@ -354,38 +354,38 @@ def test_atomics_take_lanes_in_order(form, space):
     body += f"atom.{space}.relaxed.gpu.{form} {d}, [{target}], {a}; st.global.b{b} [%x12], {d};"
     if space == "shared":
         body += f"bar.sync 0; @%p1 ld.shared.b{b} {d}, [%x7]; @%p1 st.global.b{b} [%x6], {d};"
-    found, _ = run(body, [values, initial, np.zeros(64, dtype)], 64, SHARED)
+    after, _ = run(body, [values, initial, np.zeros(64, dtype)], 64, SHARED)
     state, olds = list(initial), []
     for lane, value in enumerate(values):
         olds.append(state[lane % places])
         state[lane % places] = function(state[lane % places], value)
-    np.testing.assert_array_equal(found[1], np.array(state, dtype))
-    np.testing.assert_array_equal(found[2], np.array(olds, dtype))
+    np.testing.assert_array_equal(after[1], np.array(state, dtype))
+    np.testing.assert_array_equal(after[2], np.array(olds, dtype))
     if space == "global" and "exch" not in form:
         body = body.replace("atom.", "red.").replace(f"{d}, [%x6]", "[%x6]")
-        found, _ = run(body, [values, initial, np.zeros(64, dtype)], 64, SHARED)
-        np.testing.assert_array_equal(found[1], np.array(state, dtype))
+        after, _ = run(body, [values, initial, np.zeros(64, dtype)], 64, SHARED)
+        np.testing.assert_array_equal(after[1], np.array(state, dtype))
 
 
 def test_compare_and_swap_takes_a_lock_once():
     body = FOUR + "atom.global.cas.b32 %r1, [%x1], 0, 1; st.global.u32 [%x12], %r1;"
-    found, _ = run(body, [np.zeros(1, U32), OUT], 64)
-    assert found[1].tolist() == [0] + [1] * 63 and found[0][0] == 1
+    after, _ = run(body, [np.zeros(1, U32), OUT], 64)
+    assert after[1].tolist() == [0] + [1] * 63 and after[0][0] == 1
 
 
 def test_atomics_on_pairs_and_vectors():
     for name, part in (("f16x2", np.float16), ("bf16x2", BF16)):
         x = np.arange(128).astype(part)
         body = FOUR + f"ld.global.u32 %r1, [%x11]; red.global.add.noftz.{name} [%x2], %r1;"
-        found, _ = run(body, [x.view(U32), np.zeros(1, U32)], 16)
+        after, _ = run(body, [x.view(U32), np.zeros(1, U32)], 16)
         want = x[:32].astype(float).reshape(-1, 2).sum(0)
-        assert found[1].view(part).astype(float).tolist() == want.tolist()
+        assert after[1].view(part).astype(float).tolist() == want.tolist()
     body = """mul.wide.u32 %x5, %r0, 16; add.s64 %x5, %x1, %x5;
     ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%x5];
     red.global.v4.f32.add [%x2], {%f1, %f2, %f3, %f4};"""
     x = random.integers(0, 9, (32, 4)).astype(F32)
-    found, _ = run(body, [x, np.zeros(4, F32)], 32)
-    assert found[1].tolist() == x.sum(0).tolist()
+    after, _ = run(body, [x, np.zeros(4, F32)], 32)
+    assert after[1].tolist() == x.sum(0).tolist()
 
 
 def test_atomics_race_with_plain_accesses():
@@ -405,19 +405,19 @@ GIVE = "ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [%x7]; st.global.v4.u32 [%x8], {%
 
 def copied(middle, threads=32):
     data = random.integers(0, 2**32, 4 * threads).astype(U32)
-    found, _ = run(COPY + middle + GIVE, [data, 0 * data], threads, SHARED)
-    return data.reshape(-1, 4), found[1].reshape(-1, 4)
+    after, _ = run(COPY + middle + GIVE, [data, 0 * data], threads, SHARED)
+    return data.reshape(-1, 4), after[1].reshape(-1, 4)
 
 
 def test_asynchronous_copies():
     for wait in ("cp.async.commit_group; cp.async.wait_group 0;", "cp.async.wait_all;"):
-        x, found = copied("cp.async.cg.shared.global.L2::128B [%x7], [%x6], 16;" + wait)
-        np.testing.assert_array_equal(found, x)
-    x, found = copied(
+        x, after = copied("cp.async.cg.shared.global.L2::128B [%x7], [%x6], 16;" + wait)
+        np.testing.assert_array_equal(after, x)
+    x, after = copied(
         "setp.lt.u32 %p1, %r0, 9; selp.u32 %r5, 16, 0, %p1; selp.b64 %x6, %x6, 0, %p1;"
         "cp.async.ca.shared.global [%x7], [%x6], 16, %r5; cp.async.wait_all;"
     )
-    np.testing.assert_array_equal(found, np.where(np.arange(32)[:, None] < 9, x, 0))
+    np.testing.assert_array_equal(after, np.where(np.arange(32)[:, None] < 9, x, 0))
 
 
 def test_copies_that_nobody_has_waited_for():
@@ -497,14 +497,14 @@ def test_products_of_matrices(shape, kind, result):
     body.append(f"mul.wide.u32 %x0, %r0, {4 * count}; add.s64 %x9, %x4, %x0;")
     body += [f"st.global.u32 [%x9+{4 * j}], {name};" for j, name in enumerate(out)]
     words = [array.view(U32) for array in inputs]
-    found, _ = run("\n".join(body), [*words, np.zeros_like(words[2])], 32)
+    after, _ = run("\n".join(body), [*words, np.zeros_like(words[2])], 32)
     want = a.astype(float) @ b.astype(float) + c.astype(float)
     want = fragment(want.astype(added), shape, "c", each)
-    np.testing.assert_array_equal(found[3].view(added).reshape(32, -1), want)
+    np.testing.assert_array_equal(after[3].view(added).reshape(32, -1), want)
     if kind == "tf32":  # the last 13 bits of both operands do not count
         noisy = [words[0] | U32(0x1FFF), words[1] | U32(0x1FFF), words[2], np.zeros_like(words[2])]
         again, _ = run("\n".join(body), noisy, 32)
-        np.testing.assert_array_equal(again[3], found[3])
+        np.testing.assert_array_equal(again[3], after[3])
     with pytest.raises(PtxError, match="all 32 lanes"):
         run("\n".join(body), [*words, np.zeros_like(words[2])], 31)
 
@@ -526,20 +526,20 @@ def test_matrices_in_shared_memory(count, trans):
     stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r5], {names}; bar.sync 0;
     add.s64 %x8, %x3, %x5; {GIVE}"""
     out = np.zeros((32, count), U32)
-    found, _ = run(body, [data, out, np.zeros((32, 8), np.uint16)], 32, SHARED)
-    pairs = found[1].view(np.uint16).reshape(32, count, 2)
+    after, _ = run(body, [data, out, np.zeros((32, 8), np.uint16)], 32, SHARED)
+    pairs = after[1].view(np.uint16).reshape(32, count, 2)
     for lane in range(32):
         for matrix in range(count):
             block = data[8 * matrix : 8 * matrix + 8]
             block = block.T if trans else block
             want = block[lane // 4, 2 * (lane % 4) : 2 * (lane % 4) + 2]
             assert pairs[lane, matrix].tolist() == want.tolist()
-    np.testing.assert_array_equal(found[2], data)
+    np.testing.assert_array_equal(after[2], data)
 
 
 def test_transposed_fragments():
     data = random.integers(0, 2**16, (8, 8)).astype(np.uint16)
     body = FOUR + """ld.global.u32 %r1, [%x11]; movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;
     st.global.u32 [%x12], %r2;"""
-    found, _ = run(body, [data.view(U32).reshape(-1), np.zeros(32, U32)], 32)
-    np.testing.assert_array_equal(found[1].view(np.uint16).reshape(8, 8), data.T)
+    after, _ = run(body, [data.view(U32).reshape(-1), np.zeros(32, U32)], 32)
+    np.testing.assert_array_equal(after[1].view(np.uint16).reshape(8, 8), data.T)
