@@ -27,6 +27,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cached_property
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,11 @@ class Holders:
             return True
         to_data, to_memory = self._references(arrays[k])
         most_to_data, most_to_memory = self._of_nobody_else
-        has_memory = self._memory_of(arrays[k]) is not None
-        return to_data > most_to_data or (has_memory and to_memory > most_to_memory)
+        return to_data > most_to_data or to_memory > most_to_memory
 
     def _references(self, data: Any) -> tuple[int, int]:
-        return sys.getrefcount(data), sys.getrefcount(self._memory_of(data))
+        memory = self._memory_of(data)
+        return getrefcount(data), 0 if memory is None else getrefcount(memory)
 
     @cached_property
     def _of_nobody_else(self) -> tuple[int, int]:
@@ -67,7 +68,9 @@ class Holders:
         return self._references(arrays[0])
 
 
+_is_gil_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)  # from 3.13 on
+
+
 def references_count() -> bool:
     """Whether counts of references say who holds something: threads take turns."""
-    is_locked = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
-    return is_locked is None or is_locked()
+    return _is_gil_enabled is None or _is_gil_enabled()
