@@ -1,4 +1,4 @@
-"""Copies into row-major memory: of strided arrays, and of rows in another order.
+"""Copies into row-major memory: of strided arrays, of rows in another order, of parts of space.
 
 Contract: elements of SIZE bytes as unsigned integers, two for one of 16 bytes; at most four
 dimensions, with strides in elements, of any sign.
@@ -60,3 +60,34 @@ def take(source, order, target, positions, count, length, inner, kept):
         target[thread] = source[place]
     if POSITIONS:
         positions[thread] = int32(element)
+
+
+def copy_shifted(
+    source, target, count, to1, to2, to3, inner, from1, from2, from3, low1, low2, low3
+):
+    """A part of space with margins of zeros, or without what lies behind its ends.
+
+    Args:
+        source: (any, from1, from2, from3, inner) elements of SIZE bytes, at most 8.
+        target: (any, to1, to2, to3, inner); of ``count`` elements, a thread for each. An element is
+            the one that is ``low`` places before its own in ``source``, or 0 if none is.
+        to1, to2, to3, inner, from1, from2, from3: sizes.
+        low1, low2, low3: of any sign.
+    """
+    thread = cuda.grid(1)
+    if thread >= count:
+        return
+    above = thread // inner
+    column = thread - above * inner
+    rest = above // to3
+    place3 = above - rest * to3 - low3
+    above = rest // to2
+    place2 = rest - above * to2 - low2
+    outer = above // to1
+    place1 = above - outer * to1 - low1
+    is_inside = place1 >= 0 and place1 < from1 and place2 >= 0 and place2 < from2
+    if is_inside and place3 >= 0 and place3 < from3:
+        place = ((outer * from1 + place1) * from2 + place2) * from3 + place3
+        target[thread] = source[place * inner + column]
+    else:
+        target[thread] = 0

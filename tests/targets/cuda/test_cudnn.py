@@ -172,11 +172,51 @@ def test_mapped_filters_are_groups(device, fake):
     assert [call[-1]["x"] for call in fake.calls] == [(2, 12, 6, 5)]
 
 
+# Image, taps, strides, padding, dilation, for which cuDNN has no formula.
+MARGINS = {
+    "SAME, strides 2": ((6, 8), (3, 3), (2, 2), "SAME", (1, 1)),
+    "SAME, 7 x 7": ((8, 8), (7, 7), (2, 2), "SAME", (1, 1)),
+    "even taps": ((5, 7), (2, 4), (1, 1), "SAME", (1, 1)),
+    "more in front": ((6, 5), (3, 3), (2, 1), [(2, 0), (1, 1)], (1, 1)),
+    "cut in front": ((9, 7), (3, 2), (1, 2), [(-2, 1), (0, -1)], (1, 1)),
+    "dilation": ((8, 8), (3, 3), (1, 2), [(1, 2), (3, 0)], (2, 2)),
+}  # fmt: skip
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("layout", [FIRST, LAST], ids=["first", "last"])
+@pytest.mark.parametrize("name", MARGINS)
+def test_margins_that_differ_are_copied(name, layout, device, fake):
+    image, taps, strides, padding, dilation = MARGINS[name]
+    rng = np.random.default_rng(0)
+    x, w = (
+        np.transpose(rng.normal(size=shape), [plain.index(letter) for letter in spec]).copy()
+        for shape, plain, spec in zip(((2, 3, *image), (96, 3, *taps)), FIRST, layout, strict=False)
+    )
+    call = lambda x, w: lax.conv_general_dilated(  # noqa: E731
+        x, w, strides, padding, (1, 1), dilation, layout
+    )
+    ct = rng.integers(-3, 4, gf.eval_shape(call, x, w).shape).astype(np.float64)
+    _compare(_and_gradients(call), device, "float32", x, w, ct)
+    assert _kinds(fake) == sorted((FORWARD, DATA, FILTER))
+    assert all(dims["x"] != (2, 3, *image) for *_, dims in fake.calls)
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_margins_of_other_dtypes_and_a_volume(dtype, device, fake):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 2, 4, 6, 4)), rng.normal(size=(48, 2, 3, 3, 3))
+    call = lambda x, w: lax.conv(x, w, (2, 2, 2), "SAME")  # noqa: E731
+    _compare(call, device, dtype, x, w)
+    assert [call[-1]["x"] for call in fake.calls] == [(2, 2, 5, 7, 5)]
+
+
 # --- what falls back -----------------------------------------------------------------------
 
 X, W = (np.random.default_rng(2).normal(size=shape) for shape in ((2, 4, 6, 5), (3, 4, 3, 3)))
 OWN = {
-    "padding of two sizes": lambda x, w: lax.conv(x, w, (2, 2), "SAME"),
+    "padding of two sizes, for few products": lambda x, w: lax.conv(x, w, (2, 2), "SAME"),
     "negative padding": lambda x, w: lax.conv_general_dilated(x, w, (2, 1), [(-1, -1), (-1, -1)]),
     "holes and strides": lambda x, w: lax.conv_general_dilated(
         x, w, (2, 2), [(1, 1), (1, 1)], (2, 2)

@@ -8,12 +8,14 @@ roles. So each of the three is tried on the sizes and on how the arrays lie:
     filter    out = w of x = left and y = right, whose gaps are strides
 
 x and y must be packed, with channels first or last; w, which is small, is copied where it is not.
+Where both sides of x need other margins, x is a copy with margins: see convolution_margins.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -32,6 +34,12 @@ from gpuflow.targets.cuda.dnn.calls import (
     Dims,
 )
 from gpuflow.targets.cuda.dnn.cudnn import TYPES
+from gpuflow.targets.cuda.providers.convolution_margins import (
+    Margins,
+    add_margins,
+    are_cheap,
+    cut_margins,
+)
 from gpuflow.targets.cuda.providers.convolution_sides import Side, filled, unmirrored, unpacked
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, collapsed
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
@@ -51,12 +59,15 @@ class LibraryPlan:
         copied: the view of the right operand that is packed for it; None: it lies as it must.
         out_copied: how the result's elements lie where the library writes them, if it does not
             write them to the result.
+        margins: of x, which is a copy with them, or without them if it is the result; None: x is
+            the array itself.
     """
 
     chosen: ChosenConvolution
     offsets: tuple[int, int]
     copied: View | None
     out_copied: View | None
+    margins: Margins | None
 
 
 def planned(
@@ -77,8 +88,14 @@ def planned(
         return None
     if any(not 0 < prod(shape) <= _LONGEST for shape in shapes):
         return None
-    for call, offsets, copied, out_copied in _candidates(what, views, dtype, out.shape):
-        places = [offsets[0], 0 if copied is not None else offsets[1]]
+    for call, offsets, copied, out_copied, margins in _candidates(what, views, dtype, out.shape):
+        if margins is not None and (prod(call.x) > _LONGEST or not are_cheap(call)):
+            continue
+        is_left_copied = margins is not None and call.kind != DATA
+        places = [
+            0 if is_copied else offset
+            for offset, is_copied in zip(offsets, (is_left_copied, copied is not None), strict=True)
+        ]
         if any(place * dtype.itemsize % _ALIGNED for place in places):
             continue
         copies = [view for view in (copied, out_copied) if view is not None]
@@ -86,7 +103,7 @@ def planned(
             continue
         chosen = library.choose(call, deterministic)
         if chosen is not None:
-            return LibraryPlan(chosen, offsets, copied, out_copied)
+            return LibraryPlan(chosen, offsets, copied, out_copied, margins)
     return None
 
 
@@ -102,7 +119,8 @@ def add_planned(
         out: where the result does, row-major.
         shape: of the result.
     """
-    dtype = plan.chosen.call.dtype
+    call, margins = plan.chosen.call, plan.margins
+    dtype, image_bytes = call.dtype, prod(call.x) * call.dtype.itemsize
     left, right = (
         place.plus(offset * dtype.itemsize)
         for place, offset in zip(places, plan.offsets, strict=True)
@@ -112,17 +130,25 @@ def add_planned(
         schedule.copy(right, packed, plan.copied, dtype)
         right = packed
     written = out
+    if margins is not None and call.kind == DATA:
+        written = schedule.memory(image_bytes)
+    elif margins is not None:
+        image = schedule.memory(image_bytes)
+        add_margins(schedule, left, image, call, margins)
+        left = image
     if plan.out_copied is not None:
         written = schedule.memory(prod(shape) * dtype.itemsize)
     workspace = schedule.memory(plan.chosen.workspace_bytes)
     schedule.call(plan.chosen, (left, right, written, workspace))
     if plan.out_copied is not None:
         schedule.copy(written, out, plan.out_copied, dtype)
+    if margins is not None and call.kind == DATA:
+        cut_margins(schedule, written, out, call, margins)
 
 
 # --- which call ----------------------------------------------------------------------------
 
-_Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None]
+_Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None, Margins | None]
 
 
 def _candidates(
@@ -139,23 +165,24 @@ def _candidates(
         make(what, left, right, contiguous(out), is_mirrored)
         for make in (_forward, _data, _filter)
     ]
-    possible = [one for one in found if one is not None]
+    possible = [form for form in found if form is not None]
     # A sum over more taps than there are places is a filter's.
     long = prod(views[1].shape[d] for d in what.right[3]) > prod(out[d] for d in what.out[3])
     candidates: list[tuple[tuple[bool, ...], _Candidate]] = []
-    for (call, x, w, y), last in ((one, last) for one in possible for last in (False, True)):
+    for one, last in product(possible, (False, True)):
+        call, x, w, y, margins = one
         if not x.lies_packed(last) or not y.lies_packed(last):
             continue
         call = replace(call, channels_last=last, dtype=dtype, reduced=what.reduced)
         is_filter, is_packed = call.kind == FILTER, w.lies_packed(last)
         copied = None if is_packed or is_filter else w.permuted(last)
         out_copied = unpacked(w, last) if is_filter and not is_packed else None
-        rank = (is_filter is not long, not is_packed, call.mirrored)
-        candidates.append((rank, (call, offsets, copied, out_copied)))
+        rank = (is_filter is not long, margins is not None, not is_packed, call.mirrored)
+        candidates.append((rank, (call, offsets, copied, out_copied, margins)))
     return [one for _, one in sorted(candidates, key=lambda pair: pair[0])]
 
 
-_Form = tuple[ConvolutionCall, Side, Side, Side]
+_Form = tuple[ConvolutionCall, Side, Side, Side, Margins | None]
 _NO_DTYPE = np.dtype(np.void)
 
 
@@ -207,21 +234,26 @@ def _filter(
 def _form(
     kind: str, sides: tuple[Side, Side, Side], padding: Sequence[int],
     strides: Sequence[int], dilation: Sequence[int], mirrored: bool,
-) -> _Form | None:  # fmt: skip
-    """The call, not yet packed; None where its sizes are not those of the library's formula."""
+) -> _Form:  # fmt: skip
+    """The call, not yet packed, with margins where its sizes are not those of the formula."""
     x, w, y = sides
-    pads, steps, gaps = (
+    low, steps, gaps = (
         tuple(filled(list(values), filling))
         for values, filling in ((padding, 0), (strides, 1), (dilation, 1))
     )
-    room = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], pads, steps, gaps, strict=True)
-    for size, taps, places, pad, step, gap in room:
-        rest = size + 2 * pad - (taps - 1) * gap - 1
+    pads, image, shifts = list(low), list(x.sizes[2:]), [0] * len(low)
+    room = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], low, steps, gaps, strict=True)
+    for d, (size, taps, places, pad, step, gap) in enumerate(room):
+        reach = (taps - 1) * gap + 1
+        rest = size + 2 * pad - reach
         if pad < 0 or rest < 0 or rest // step + 1 != places:
-            return None
+            image[d], pads[d], shifts[d] = (places - 1) * step + reach, 0, pad
+    margins = None
+    if pads != list(low) or image != list(x.sizes[2:]):
+        margins = Margins(x.sizes[2:], tuple(image), tuple(shifts))
     groups = x.sizes[1] // w.sizes[1]
     call = ConvolutionCall(
-        kind, x.sizes, w.sizes, y.sizes, False, pads, steps, gaps, groups, mirrored, _NO_DTYPE,
-        False,
+        kind, (*x.sizes[:2], *image), w.sizes, y.sizes, False, tuple(pads), steps, gaps, groups,
+        mirrored, _NO_DTYPE, False,
     )  # fmt: skip
-    return call, x, w, y
+    return call, x, w, y, margins

@@ -1,0 +1,83 @@
+"""Margins of zeros that are not the same on both sides, which a library's formula does not have.
+
+``SAME`` with stride 2 on an even size is the common case: it needs one zero more behind the image
+than before it. The older interface of cuDNN has one number for both sides, and of the engines of
+the newer one, which has two, many refuse two that differ. So the image is copied into one that is
+as large as what is read, and the gradient with respect to it is cut out of such a one. That costs
+two passes over the image, so it is done where the convolution itself is much more work. XLA does
+the same, always.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import gpuflow.kernels.copying as copying
+from gpuflow.base.records import record
+from gpuflow.targets.cuda.dnn.calls import ConvolutionCall, Dims
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, word_pointer
+from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
+
+# Products of numbers for each element that is copied: a guess, as nothing was measured. A 3 x 3
+# convolution with stride 2 has 2 for each of its outputs, a depthwise one 2 in all.
+FEWEST_PRODUCTS = 64
+
+
+@record
+class Margins:
+    """Where an image lies among zeros, or a part of it without them.
+
+    Attributes:
+        sizes, padded: of space, of the image and of what is read.
+        low: places from the beginning of what is read to that of the image, of any sign.
+    """
+
+    sizes: Dims
+    padded: Dims
+    low: Dims
+
+
+def are_cheap(call: ConvolutionCall) -> bool:
+    """Whether copies are little beside the call, whose x has margins."""
+    batch, outputs, *places = call.y
+    products = batch * outputs * prod(places) * prod(call.w[1:])
+    return products >= FEWEST_PRODUCTS * prod(call.x)
+
+
+def add_margins(
+    schedule: Schedule, source: At, target: At, call: ConvolutionCall, margins: Margins
+) -> None:
+    """Add a copy of the image into what the call reads.
+
+    Args:
+        schedule: to which.
+        source, target: the image and what is read, both packed as the call says.
+        call: with the sizes of what is read.
+        margins: around the image.
+    """
+    _add(schedule, source, target, call, margins.sizes, margins.padded, margins.low)
+
+
+def cut_margins(
+    schedule: Schedule, source: At, target: At, call: ConvolutionCall, margins: Margins
+) -> None:
+    """Add a copy of the image out of what the call writes; arguments as of ``add_margins``."""
+    low = tuple(-places for places in margins.low)
+    _add(schedule, source, target, call, margins.padded, margins.sizes, low)
+
+
+def _add(
+    schedule: Schedule, source: At, target: At, call: ConvolutionCall, sizes: Dims,
+    wanted: Dims, low: Dims,
+) -> None:  # fmt: skip
+    batch, channels, *_ = call.x
+    outer, inner = (batch, channels) if call.channels_last else (batch * channels, 1)
+    still = MOST_SPACE - len(sizes)
+    numbers = [
+        outer * inner * prod(wanted), *(1,) * still, *wanted, inner, *(1,) * still, *sizes,
+        *(0,) * still, *low,
+    ]  # fmt: skip
+    pointer = word_pointer(call.dtype.itemsize)
+    arguments = [(pointer, source), (pointer, target), *[("int64", number) for number in numbers]]
+    constants = {"SIZE": call.dtype.itemsize}
+    schedule.for_each(copying.copy_shifted, arguments, numbers[0], constants)
