@@ -291,7 +291,7 @@ class JitFunction:
                 self._check_leaves(dynamic, dynamic_kwargs)
             avals = tuple([type_of(leaf) for leaf in leaves])
         settings = config.trace_context()
-        key = Signature(treedef, avals, statics, settings)
+        key = (treedef, avals, statics, settings)  # as in Signature
         try:
             entry = self._signatures.find(key)
         except TypeError as error:
@@ -303,7 +303,8 @@ class JitFunction:
         if entry is None:
             switches = config.switches()
             if switches.explain_cache_misses:
-                explain_miss(self.name, key, list(self._signatures))
+                known = [Signature(*other) for other in self._signatures]
+                explain_miss(self.name, Signature(*key), known)
             check_may_trace(self.name)
             arguments = _Arguments(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if switches.log_compiles:

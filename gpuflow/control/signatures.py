@@ -22,7 +22,9 @@ _MOST_FORMS = 4
 
 
 class Signature(NamedTuple):
-    """What a program is traced for. A tuple: it is hashed at each call that goes the long way.
+    """What a program is traced for, with names; as a key it is any tuple of the same values.
+
+    A plain tuple is what calls look for: to make one takes 0.2 us less.
 
     Attributes:
         treedef: of the dynamic arguments, ``(args, kwargs)``.
@@ -60,7 +62,7 @@ class _Known:
     short: tuple[tree.TreeDef, tuple[Any, ...]] | None
 
 
-class Signatures(Recent[Signature, _Known]):
+class Signatures(Recent[tuple[Any, ...], _Known]):
     """Entries by signature.
 
     Attributes:
@@ -72,7 +74,7 @@ class Signatures(Recent[Signature, _Known]):
         self.forms: list[Form] = []
         self._added = 0
 
-    def find(self, key: Signature) -> Entry | None:
+    def find(self, key: tuple[Any, ...]) -> Entry | None:
         """The entry of a signature.
 
         Raises:
@@ -87,7 +89,7 @@ class Signatures(Recent[Signature, _Known]):
         return known.entry
 
     def add(
-        self, key: Signature, entry: Entry, short: tuple[tree.TreeDef, tuple[Any, ...]] | None
+        self, key: tuple[Any, ...], entry: Entry, short: tuple[tree.TreeDef, tuple[Any, ...]] | None
     ) -> None:
         """Keep an entry; ``short``: the structure of its arguments and its key in a Form."""
         self._added += 1
