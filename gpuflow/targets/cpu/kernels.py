@@ -108,7 +108,7 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     Args:
         kernel: A kernel that ``kir.verify`` accepts.
         cache: Keeps loaded kernels in memory and built ones on disk; any thread may use it.
-        check: Verify the kernel first.
+        check: Verify the kernel first, and what is printed of it.
 
     Returns:
         The loaded kernel, the same object for equal kernels and one cache.
@@ -118,6 +118,7 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     """
     if check:
         verify(kernel)
+        verify(rewritten(kernel, CPU_REWRITES))
     key = _key(kernel)
     return cache.once(key, lambda: _load(kernel, key, cache))
 
