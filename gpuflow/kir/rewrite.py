@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Statement, Value
-from gpuflow.kir.walk import owned_blocks, results_of, statements
+from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 
 
 def defined(items: Iterable[Statement]) -> set[Value]:
@@ -19,6 +19,30 @@ def defined(items: Iterable[Statement]) -> set[Value]:
         for owned in owned_blocks(statement):
             values.update(owned.params)
     return values
+
+
+def taken(items: Sequence[Statement]) -> tuple[Value, ...]:
+    """The values that statements and their blocks take from outside, in order of use."""
+    used: dict[Value, None] = {}
+    for statement in statements(Block(body=tuple(items))):
+        used.update(dict.fromkeys(uses_of(statement)))
+        for owned in owned_blocks(statement):
+            used.update(dict.fromkeys(owned.results))
+    own = defined(items)
+    return tuple([value for value in used if value not in own])
+
+
+def numbered_from_zero(block: Block) -> Block:
+    """A block that takes nothing from outside, with its values numbered in order.
+
+    Those that it computes have the numbers from 0 on, its params those below. So two blocks are
+    equal if they compute the same.
+    """
+    count = len(block.params)
+    values = {v: Value(k - count, v.dtype) for k, v in enumerate(block.params)}
+    inside = dict.fromkeys(v for s in statements(block) for v in results_of(s))
+    values.update({value: Value(k, value.dtype) for k, value in enumerate(inside)})
+    return renamed(block, values, {})
 
 
 def renamed(block: Block, values: Mapping[Value, Value], operands: Mapping[str, str]) -> Block:

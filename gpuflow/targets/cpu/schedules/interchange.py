@@ -41,8 +41,8 @@ from gpuflow.kir.nodes import (
     Strip,
     Value,
 )
-from gpuflow.kir.rewrite import defined, renamed
-from gpuflow.kir.walk import owned_blocks, results_of, statements, unused_number, uses_of
+from gpuflow.kir.rewrite import defined, renamed, taken
+from gpuflow.kir.walk import results_of, statements, unused_number
 from gpuflow.targets.printer import FLOATS, combine_functions
 
 COLUMN_BLOCK = 1024  # columns at a time
@@ -103,16 +103,6 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, For) and statement.axis is not None:
         return (statement.axis,)
     return ()
-
-
-def _needed(items: Sequence[Statement], results: Iterable[Value] = ()) -> set[Value]:
-    """All values that statements, their blocks and ``results`` take from outside."""
-    taken = set(results)
-    for statement in statements(Block(body=tuple(items))):
-        taken.update(uses_of(statement))
-        for owned in owned_blocks(statement):
-            taken.update(owned.results)
-    return taken - defined(items)
 
 
 class Interchange:
@@ -181,7 +171,7 @@ class Interchange:
     def _find_arrays(self, parts: Sequence[Part]) -> None:
         """Results of reductions and what a later part uses are kept."""
         for place, part in enumerate(parts):
-            later = {v for other in parts[place + 1 :] for v in _needed(other.statements)}
+            later = {v for other in parts[place + 1 :] for v in taken(other.statements)}
             for statement in part.statements:
                 if isinstance(statement, Const) or (
                     isinstance(statement, Load) and statement.operand in self._scalars
@@ -312,7 +302,9 @@ class _Column:
         self._items: Sequence[Statement] | None = items
         self._statements: list[Statement] = []
         self._values: dict[Value, Value] = {}
-        for value in sorted(_needed(items, results), key=lambda v: v.number):
+        own = defined(items)
+        outside = {*taken(items), *[value for value in results if value not in own]}
+        for value in sorted(outside, key=lambda v: v.number):
             constant = interchange.constants.get(value)
             if constant is not None:
                 self._values[value] = self._add(replace(constant, out=self._new(value.dtype)))

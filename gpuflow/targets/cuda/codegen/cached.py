@@ -13,7 +13,7 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, s
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
-from gpuflow.kir import nodes, scalar, walk
+from gpuflow.kir import nodes, rewrite, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets import printer
@@ -30,13 +30,13 @@ from gpuflow.targets.cuda.printing import (
     combining,
     full,
     groups,
+    members,
     phases,
     point_printer,
+    points,
     printers,
-    row_vectors,
     scalar_text,
     segments,
-    vectors,
 )
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.cuda.schedules import spread
@@ -49,13 +49,14 @@ _EMITTERS = (
     nodes,
     scalar,
     walk,
+    rewrite,
     printer,
     printers,
     point_printer,
-    vectors,
+    points,
     phases,
+    members,
     groups,
-    row_vectors,
     full,
     segments,
     combining,

@@ -1,4 +1,4 @@
-"""Prints full reductions, in which the whole grid works on one result."""
+"""The emitter of full reductions, in which the whole grid works on one result."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import For, Kernel, Reduce, Store
 from gpuflow.kir.walk import all_uses, results_of
-from gpuflow.targets.cuda.printing import combining
+from gpuflow.targets.cuda.printing import combining, segments
+from gpuflow.targets.cuda.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
-from gpuflow.targets.cuda.printing.row_vectors import VectorGroupPrinter
 from gpuflow.targets.cuda.schedules.spread import Launch
 
 
-class FullPrinter(VectorGroupPrinter):
+class FullPrinter(GroupPrinter):
     """Prints a full reduction: one launch, two stages, and the same result in every run.
 
     Every block combines its share and writes it to scratch memory; the block that finishes last
@@ -21,30 +21,63 @@ class FullPrinter(VectorGroupPrinter):
 
         scratch_words   uint64[components * blocks]
         block_counter   uint32[1]: 0 before the first launch, and 0 again after every launch
-    """
 
-    scratch_start = ""  # what to add to a place in the scratch memory
+    With segments, a segment's blocks do what the grid does for one reduction alone, and as many of
+    them: results have the bits of its scalar variant. Two parameters stand behind the table:
+
+        scratch_words    uint64[components * blocks]: a segment's begin at its first block's
+        block_counters   the address of uint32[segments], each as above
+    """
 
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
         super().__init__(kernel, launch)
         self.stages = split_stages(kernel)
+        # What to add to a place in the scratch memory.
+        self._scratch_start = "scratch_start + " if launch.segmented else ""
 
     def parameters(self) -> list[tuple[str, str]]:
+        if self.launch.segmented:
+            return [segments.TABLE, ("scratch_words", "*uint64"), ("block_counters", "int64")]
         return [
             *super().parameters(),
             ("scratch_words", "*uint64"),
             ("block_counter", "*uint32"),
         ]
 
-    def begin(self) -> None:
-        """Define the arguments, and number the blocks and threads that work on the result."""
+    def _begin(self) -> None:
+        """Define the arguments, and number the blocks that work on the result."""
+        if self.launch.segmented:
+            self._begin_segment()
+            return
         self.unpack()
         self.emit(f"block_id = {self.index('cuda.blockIdx.x')}")
         self.emit(f"block_count = {self.index('cuda.gridDim.x')}")
 
+    def _begin_segment(self) -> None:
+        self.emit("grid_block = np.int64(cuda.blockIdx.x)")
+        self._find_segment()
+        segments.unpack(self)
+        self.emit(f"block_id = {self.index('grid_block - segment_start')}")
+        count = "segment_table[3 + 2 * segment_id] - segment_start"
+        self.emit(f"block_count = {self.index(count)}")
+        self.emit(f"scratch_start = segment_start * {self.launch.components}")
+        counter = "block_counters + 4 * segment_id"
+        self.emit(f"block_counter = pointer_from_address({counter}, np.uint32)")
+
+    def _find_segment(self) -> None:
+        """The last segment that starts at or before this block; every one has a block."""
+        self.emit("segment_id = np.int64(0)")
+        self.emit("segment_end = segment_table[0]")
+        with self.indented("while segment_end - segment_id > 1:"):
+            self.emit("middle_id = (segment_id + segment_end) >> 1")
+            with self.indented("if segment_table[1 + 2 * middle_id] <= grid_block:"):
+                self.emit("segment_id = middle_id")
+            with self.indented("else:"):
+                self.emit("segment_end = middle_id")
+
     def entry(self) -> None:
         before, reduces, after = self.stages
-        self.begin()
+        self._begin()
         first = self.index_product("block_id", "cuda.blockDim.x")
         self.emit(f"member_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
         self.emit(f"member_count = {self.index_product('block_count', 'cuda.blockDim.x')}")
@@ -75,7 +108,7 @@ class FullPrinter(VectorGroupPrinter):
         values = [value for s in reduces for value in s.outs]
         with self.indented("if cuda.threadIdx.x == 0:"):
             for number, value in enumerate(values):
-                place = f"{self.scratch_start}{number} * block_count + block_id"
+                place = f"{self._scratch_start}{number} * block_count + block_id"
                 word = combining.to_word(self.value(value), value.dtype)
                 self.emit(f"scratch_words[{place}] = {word}")
 
@@ -87,7 +120,7 @@ class FullPrinter(VectorGroupPrinter):
         with self.counting("other_id", start, "block_count", "cuda.blockDim.x"):
             words = []
             for number, value in enumerate(s.outs, start=first):
-                place = f"{self.scratch_start}{number} * block_count + other_id"
+                place = f"{self._scratch_start}{number} * block_count + other_id"
                 word = f"load_shared_by_gpu(scratch_words, {place})"
                 words.append(combining.from_word(word, value.dtype))
             self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *words])})")

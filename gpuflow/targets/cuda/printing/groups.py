@@ -1,302 +1,302 @@
-"""Prints kernels in which several threads work on one point: rows and columns.
+"""The emitter of kernels in which a group of threads works on one point.
 
-The threads of a group are its members. All of them run the statements of a point, and so have all
-its values; loops over ROW and REDUCE axes are shared, and a Reduce is combined over the members.
+Members of a group take several neighbors with 128-bit accesses where a schedule says so:
+
+    x_lanes = load_vector_readonly(x, x_at_i1, 4)
+    t5 = phase_0(t5, x_lanes, ...)      one vector: its lanes one after the other
+
+A row that is read by several phases, and short enough for the registers of its group, is loaded
+once. The text has both ways, and the length of the row decides: ``launch.tile`` vectors for each
+thread, or loops that read it again for every phase.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from gpuflow.kir.nodes import (
-    Apply,
-    Axis,
-    Block,
-    Cast,
-    Const,
-    For,
-    If,
-    Load,
-    Mode,
-    Reduce,
-    Select,
-    Store,
-    While,
-)
+from gpuflow.base.records import record
+from gpuflow.kir.nodes import Axis, Block, For, Load, Mode, Operand, Reduce, Store
+from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cuda.printing import combining
-from gpuflow.targets.cuda.printing.phases import may_share
-from gpuflow.targets.cuda.printing.point_printer import CudaPrinter, Nest
-from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
+from gpuflow.targets.cuda.printing.members import MemberPrinter
+from gpuflow.targets.cuda.printing.phases import moves_as_vector
+from gpuflow.targets.cuda.printing.point_printer import Nest
+from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
 from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, perfect_nest
-from gpuflow.targets.printer import constant
 
-# Turns of a column's loop whose loads are on their way at once, and the longest body of them.
+# Vectors of a thread that are on their way at once in a full reduction, whose grid is small: a
+# multiprocessor of 4.8 TB/s / 132 waits some 800 cycles for 20 bytes a cycle, which are 16 KiB.
 IN_FLIGHT = 4
-MOST_REPEATED = 16
 
 
-class GroupPrinter(CudaPrinter):
-    """Prints a kernel of strategy "row" or "column"."""
+@record
+class VectorPhase:
+    """The device function for one vector: what its caller loads, stores and passes along."""
 
-    in_members = False  # inside a loop that the members share
-    uniform = True  # here all groups of a block run the same statements
+    name: str
+    axes: Sequence[Axis]
+    loads: list[Operand]
+    stores: list[Operand]
+    captured: list[str]
+    accesses: Block
 
-    @property
-    def is_column(self) -> bool:
-        """Whether members lie along the block's y and groups along its x."""
-        return self.launch.strategy == "column"
 
-    def entry(self) -> None:
-        self.unpack()
-        self.member_names()
-        self.in_points = not self.launch.points
-        self.block(self.kernel.body)
+class GroupPrinter(MemberPrinter):
+    """Prints a kernel of strategy "row" or "column"; with ``launch.width`` 1 element by element."""
 
-    def member_names(self) -> None:
-        """Number the members of a group."""
-        along = "y" if self.is_column else "x"
-        self.emit(f"member_id = {self.index(f'cuda.threadIdx.{along}')}")
-        self.emit(f"member_count = {self.index(f'cuda.blockDim.{along}')}")
+    from_registers = False  # the row is in the registers of its group
 
-    # Loops
+    # Points
 
     def points(self, nest: Nest) -> None:
-        axes = [axis for axis, _ in nest]
-        self.emit(f"point_count = {self.product(axes)}")
-        if self.is_column:
-            self._column_points(nest, axes)
-            return
-        first = f"{self.index('cuda.blockIdx.x')} * cuda.blockDim.y + cuda.threadIdx.y"
-        self.emit(f"group_count = {self.index('cuda.gridDim.x * cuda.blockDim.y')}")
-        with self.counting("point_id", self.index(first), "point_count", "group_count"):
-            self.split("point_id", axes)
-            self.inside(nest, self.block)
+        if self.launch.width > 1:
+            self.count_vectors()
+        super().points(nest)
 
-    def _column_points(self, nest: Nest, axes: list[Axis]) -> None:
-        """32 neighbors at a time; threads past the last point repeat it and store nothing."""
-        first = self.index(f"{self.index('cuda.blockIdx.x')} * 32")
-        self.emit(f"tile_step = {self.index('cuda.gridDim.x * 32')}")
-        with self.counting("tile_id", first, "point_count", "tile_step"):
-            self.emit(f"point_id = {self.index('tile_id + cuda.threadIdx.x')}")
-            self.emit("is_inside = point_id < point_count")
-            with self.indented("if not is_inside:"):
-                self.emit(f"point_id = {self.index('point_count - 1')}")
-            self.split("point_id", axes)
-            self.inside(nest, self.block)
+    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+        in_point = self.in_points and not self.in_members and len(nest) == 1
+        super().inside(nest, self._point if in_point and self.launch.tile else print_body)
+
+    def member_names(self) -> None:
+        super().member_names()
+        if self.launch.width > 1 and not self.launch.points:
+            self.count_vectors()
+
+    def count_vectors(self) -> None:
+        """Define the number of vectors of the members, and of those of their last axis."""
+        axes, width = self.launch.members, self.launch.width
+        self.emit(f"last_vectors = {self.index(f'{self.names.extent(axes[-1])} // {width}')}")
+        self.emit("row_vectors = last_vectors")
+        for axis in axes[:-1]:
+            count = self.index_product("row_vectors", self.names.extent(axis))
+            self.emit(f"row_vectors = {count}")
+
+    def _point(self, block: Block) -> None:
+        """One point: from registers if they hold it, else from memory."""
+        kept = self.index_product("member_count", str(self.launch.tile))
+        with self.indented(f"if row_vectors <= {kept}:"):
+            self._keep_row(block)
+            self.from_registers = True
+            self.block(block)
+            self.from_registers = False
+        with self.indented("else:"):
+            self.block(block)
+
+    def _keep_row(self, block: Block) -> None:
+        """Load what a thread keeps of the row; all loads are on their way at once."""
+        loads = {s.operand: s for s in statements(block) if isinstance(s, Load)}
+        accesses = Block(body=tuple(loads[name] for name in self.launch.kept))
+        for number in range(self.launch.tile):
+            earlier = self.index_product("member_count", str(number))
+            self.emit(f"vector_{number} = {self.index_sum('member_id', earlier)}")
+            with self._at(self.launch.members, f"vector_{number}", accesses):
+                for name in self.launch.kept:
+                    operand, at = self.operands[name], self.offsets[name]
+                    pointer = self.names.operand(name)
+                    call = f"{self._inside_load(operand)}({pointer}, {at}, "
+                    self.emit(f"{pointer}_kept_{number} = {call}vector_{number} < row_vectors)")
+
+    def _inside_load(self, operand: Operand) -> str:
+        """Print the load of a vector that may lie behind the row's end; gives its name."""
+        bits = STORAGE_BITS.get(operand.dtype, PARTS.get(operand.dtype, operand.dtype))
+        width, name = self.launch.width, f"load_inside_{bits}"
+        zeros = ", ".join([f"np.{bits}(0)"] * width)
+        lines = [
+            "@device_function",
+            f"def {name}(pointer, place, inside):",
+            "    if inside:",
+            f"        return load_vector_readonly(pointer, place, {width})",
+            f"    return ({zeros})",
+        ]
+        self.helper(name, "\n".join(lines))
+        return name
+
+    # Phases
 
     def loop(self, s: For) -> None:
-        if s.axis is None:
-            with self._diverging():
-                super().loop(s)
-        elif self.is_shared(s.axis):
-            self._barrier_before_writing_in_place(s.body)
-            nest = perfect_nest(s, self.axes, MEMBER_ROLES)
-            self.over_members([axis for axis, _ in nest], lambda: self.inside(nest, self.block))
-        else:
+        if self.launch.width == 1 or s.axis is None or not self.is_shared(s.axis):
             super().loop(s)
-
-    def _while(self, s: While) -> None:
-        with self._diverging():
-            super()._while(s)
-
-    def _if(self, s: If) -> None:
-        with self._diverging():
-            super()._if(s)
-
-    @contextmanager
-    def _diverging(self) -> Iterator[None]:
-        """Columns of a block may disagree in a branch or trip count: no barrier may stand there.
-
-        What would be shared is then done by every member for itself. Rows need no such care: the
-        groups of a block meet at a barrier only when there is one group.
-        """
-        before = self.uniform
-        self.uniform = before and not self.is_column
-        yield
-        self.uniform = before
-
-    def is_shared(self, axis: str) -> bool:
-        """Whether a loop over ``axis`` here is shared by the members of a group."""
-        shared = self.in_points and not self.in_members and self.uniform
-        return shared and self.axes[axis].role in MEMBER_ROLES
-
-    def over_members(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
-        """A loop over the product of ``axes`` that the members of a group share."""
-        self.in_members = True
-        linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
-        with self.counting(linear, "member_id", self.product(axes), "member_count"):
-            if len(axes) > 1:
-                self.split(linear, axes)
-            print_body()
-        self.in_members = False
-
-    def several_over_members(
-        self, axes: Sequence[Axis], print_body: Callable[[], None]
-    ) -> None:
-        """``over_members`` of a body that only reads: several turns stand behind each other.
-
-        The assembler then has their loads on their way at once, which it does not across the
-        turns of a loop whose step it does not know.
-        """
-        self.in_members = True
-        linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
-        count = self.product(axes)
-        self.emit("turn = member_id")
-        self.emit(f"ahead = {self.index_product('member_count', str(IN_FLIGHT - 1))}")
-        with self.indented(f"while {self.index_sum('turn', 'ahead')} < {count}:"):
-            for _ in range(IN_FLIGHT):
-                self.emit(f"{linear} = turn")
-                if len(axes) > 1:
-                    self.split(linear, axes)
-                print_body()
-                self.emit(f"turn = {self.index_sum('turn', 'member_count')}")
-        with self.counting(linear, "turn", count, "member_count"):
-            if len(axes) > 1:
-                self.split(linear, axes)
-            print_body()
-        self.in_members = False
-
-    # Reductions
-
-    def block(self, block: Block) -> None:
-        """Reductions that stand together and do not need each other share one loop."""
-        together: list[Reduce] = []
-        for statement in block.body:
-            if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):
-                if together and not may_share(together, statement):
-                    self._reduce_together(together)
-                    together = []
-                together.append(statement)
-                continue
-            if together and not isinstance(statement, Const):
-                self._reduce_together(together)
-                together = []
-            self.statement(statement)
-        self._reduce_together(together)
-
-    def _reduce_together(self, reduces: Sequence[Reduce]) -> None:
-        self.partial_reduces(reduces)
-        for s in reduces:
-            self.combine_members(s, "column" if self.is_column else "row")
+            return
+        self._barrier_before_writing_in_place(s.body)
+        nest = perfect_nest(s, self.axes, MEMBER_ROLES)
+        phase = self._phase([axis for axis, _ in nest], [nest[-1][1]], [])
+        self._over_vectors(phase, [])
 
     def partial_reduces(self, reduces: Sequence[Reduce]) -> None:
-        """Each member combines its share, of all reductions in one loop."""
+        if self.launch.width == 1 or not reduces:
+            super().partial_reduces(reduces)
+            return
         self.begin_reduces(reduces)
-        if reduces:
-            axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
-            only_reads = self.is_column and _only_read(reduces)
-            over = self.several_over_members if only_reads else self.over_members
-            over(axes, lambda: self._combine_points(reduces, axes))
+        axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
+        phase = self._phase(axes, [s.body for s in reduces], reduces)
+        self._over_vectors(phase, [out for s in reduces for out in self.results(s)])
 
-    def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
-        """Set the results to what they begin with; the bodies may write in place."""
-        for s in reduces:
-            self.assign(self.results(s), [self.value(v) for v in s.init])
-        self._barrier_before_writing_in_place(*(s.body for s in reduces))
+    def _over_vectors(self, phase: VectorPhase, sums: Sequence[str]) -> None:
+        """Run the phase on all vectors of this member."""
+        self.in_members = True
+        if self.from_registers:
+            for number in range(self.launch.tile):
+                with self.indented(f"if vector_{number} < row_vectors:"):
+                    self._run(phase, f"vector_{number}", sums, number)
+        else:
+            self.emit("vector_id = member_id")
+            if self.launch.strategy == "full" and not phase.stores:
+                self._several_at_once(phase, sums)
+            with self.indented("while vector_id < row_vectors:"):
+                self._run(phase, "vector_id", sums, None)
+                self.emit(f"vector_id = {self.index_sum('vector_id', 'member_count')}")
+        self.in_members = False
 
-    def _combine_points(self, reduces: Sequence[Reduce], axes: Sequence[Axis]) -> None:
-        for s in reduces:
-            self._combine_point(s, axes)
+    def _several_at_once(self, phase: VectorPhase, sums: Sequence[str]) -> None:
+        """The loop that has several vectors on their way before the first one is used."""
+        for number in range(1, IN_FLIGHT):
+            before = "member_count" if number == 1 else f"ahead_{number - 1}"
+            ahead = before if number == 1 else self.index_sum(before, "member_count")
+            self.emit(f"ahead_{number} = {ahead}")
+        places = [f"vector_{number}" for number in range(IN_FLIGHT)]
+        last = self.index_sum("vector_id", f"ahead_{IN_FLIGHT - 1}")
+        with self.indented(f"while {last} < row_vectors:"):
+            for number, place in enumerate(places):
+                ahead = self.index_sum("vector_id", f"ahead_{number}") if number else "vector_id"
+                self.emit(f"{place} = {ahead}")
+                with self._at(phase.axes, place, phase.accesses):
+                    for operand in phase.loads:
+                        self._load_lanes(operand, f"_{number}")
+            for number, place in enumerate(places):
+                lanes = [f"{self._lanes(operand)}_{number}" for operand in phase.loads]
+                if any(axis.name in phase.captured for axis in phase.axes):
+                    with self._at(phase.axes, place, Block(body=())):
+                        self._call(phase, lanes, sums)
+                else:
+                    self._call(phase, lanes, sums)
+            self.emit(f"vector_id = {self.index_sum(last, 'member_count')}")
 
-    def _combine_point(self, s: Reduce, axes: Sequence[Axis]) -> None:
-        if axes:
-            with self.at_point(axes[0], s.body):
-                self._combine_point(s, axes[1:])
-            return
-        self.block(s.body)
-        self.combine(s, self.results(s), [self.value(v) for v in s.body.results])
+    def _run(
+        self, phase: VectorPhase, place: str, sums: Sequence[str], kept: int | None
+    ) -> None:
+        """Run the phase on one vector, whose kept operands are in registers or to be loaded."""
+        with self._at(phase.axes, place, phase.accesses):
+            lanes = []
+            for operand in phase.loads:
+                if kept is not None and operand.name in self.launch.kept:
+                    lanes.append(f"{self.names.operand(operand.name)}_kept_{kept}")
+                    continue
+                self._load_lanes(operand, "")
+                lanes.append(self._lanes(operand))
+            self._call(phase, lanes, sums)
+            for number, operand in enumerate(phase.stores):
+                name, at = self.names.operand(operand.name), self.offsets[operand.name]
+                self.emit(f"store_vector({name}, {at}, new_lanes_{number})")
 
-    def results(self, s: Reduce) -> list[str]:
-        """The variables that hold the results of a reduction."""
-        return [self.value(o) for o in s.outs]
+    def _call(self, phase: VectorPhase, lanes: Sequence[str], sums: Sequence[str]) -> None:
+        results = [*sums, *(f"new_lanes_{number}" for number in range(len(phase.stores)))]
+        arguments = ", ".join([*sums, *lanes, *phase.captured])
+        self.emit(f"{', '.join(results)} = {phase.name}({arguments})")
 
-    def combine_members(self, s: Reduce, group: str) -> None:
-        """Combine what the members found, so that every one of them has the result."""
-        outs = self.results(s)
-        combine = self.combine_function(s)
-        dtypes = [out.dtype for out in s.outs]
-        self.helper(f"{group}_{combine}", combining.GROUPS[group](combine, dtypes))
-        shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
-        neutral = [self.value(v) for v in s.init] if group == "row" else []
-        arguments = ", ".join([*outs, *neutral, *shared])
-        self.emit(f"{', '.join(outs)} = {group}_{combine}({arguments})")
+    def _load_lanes(self, operand: Operand, suffix: str) -> None:
+        call = "load_vector_readonly" if operand.mode is Mode.IN else "load_vector"
+        name, at = self.names.operand(operand.name), self.offsets[operand.name]
+        self.emit(f"{self._lanes(operand)}{suffix} = {call}({name}, {at}, {self.launch.width})")
 
-    def _shared_array(self, number: int, dtype: str) -> str:
-        """Shared memory for one component; reductions follow each other and use the same."""
-        name = f"shared_{number}_{dtype}"
-        size = 32 * 32 if self.is_column else 32
-        line = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
-        if line not in self.lines:
-            self.lines.insert(self.signature_line + 1, line)
-        return name
+    def _lanes(self, operand: Operand) -> str:
+        return f"{self.names.operand(operand.name)}_lanes"
 
-    def combine_function(self, s: Reduce) -> str:
-        """Print the device function that combines two partial results; returns its name."""
-        count = len(s.outs)
-        sides = [f"a{n}" for n in range(count)] + [f"b{n}" for n in range(count)]
-        with self.function_body() as lines:
-            self.bind(s.combine.params, sides)
-            self.block(s.combine)
-            self.emit(f"return {', '.join(self.value(v) for v in s.combine.results)}")
-        head = f"({', '.join(sides)}):\n"
-        rest = head + _renumbered("\n".join(lines))
-        known = [name for name in self.helpers if name.startswith("combine_")]
-        for name in known:
-            if self.helpers[name] == f"@device_function\ndef {name}{rest}":
+    @contextmanager
+    def _at(self, axes: Sequence[Axis], vector: str, accesses: Block) -> Iterator[None]:
+        """Set the indices of a vector's first element, and the offsets for ``accesses``."""
+        last = axes[-1].name
+        self.split(vector, axes, last_extent="last_vectors")
+        self.emit(f"{last} = {self.index_product(last, str(self.launch.width))}")
+        with ExitStack() as stack:
+            for axis in axes:
+                stack.enter_context(self.at_point(axis, accesses))
+            yield
+
+    # Device functions
+
+    def _phase(
+        self, axes: Sequence[Axis], bodies: Sequence[Block], reduces: Sequence[Reduce]
+    ) -> VectorPhase:
+        """Print the device functions of a phase: for one element, and for one vector."""
+        moved = [s for b in bodies for s in b.body if moves_as_vector(s, self.kernel)]
+        loads = [
+            self.operands[name]
+            for name in dict.fromkeys(s.operand for s in moved if isinstance(s, Load))
+        ]
+        stores = [self.operands[s.operand] for s in moved if isinstance(s, Store)]
+        lanes = [f"{self.names.operand(operand.name)}_lane" for operand in loads]
+        lines = self._element_lines(axes, bodies, moved, reduces)
+        items = [s for body in bodies for s in body.body]
+        captured = self.captured(items, moved, axes)
+        head = f"def element({', '.join([*lanes, *captured])}):"
+        element = self._function("element", [head, *lines])
+        vector = self._vector_lines(element, axes[-1].name, loads, captured, reduces, len(stores))
+        name = self._function("phase", vector)
+        return VectorPhase(name, axes, loads, stores, captured, Block(body=tuple(moved)))
+
+    def _element_lines(
+        self, axes: Sequence[Axis], bodies: Sequence[Block], moved: Sequence[Load | Store],
+        reduces: Sequence[Reduce],
+    ) -> list[str]:  # fmt: skip
+        """The body of the function for one element: it returns what is stored, then combined."""
+        rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
+        results = []
+        with self.function_body() as lines, ExitStack() as stack:
+            self.in_members = True
+            for axis in axes:
+                stack.enter_context(self.at_point(axis, rest))
+            for s in (s for body in bodies for s in body.body):
+                if isinstance(s, Store):
+                    results.append(narrow(self.value(s.value), self.operands[s.operand].dtype))
+                elif isinstance(s, Load) and s in moved:
+                    lane = f"{self.names.operand(s.operand)}_lane"
+                    stored = widen(lane, self.operands[s.operand].dtype)
+                    self.emit(f"{self.value(s.out)} = {stored}")
+                else:
+                    self.statement(s)
+            results += [self.value(v) for s in reduces for v in s.body.results]
+            self.emit(f"return {', '.join(results)}")
+            self.in_members = False
+        return lines
+
+    def _vector_lines(
+        self, element: str, last: str, loads: Sequence[Operand], captured: Sequence[str],
+        reduces: Sequence[Reduce], stores: int,
+    ) -> list[str]:  # fmt: skip
+        """The function for one vector, from its first line on."""
+        width, sum_count = self.launch.width, sum(len(s.outs) for s in reduces)
+        sums = [f"sum_{number}" for number in range(sum_count)]
+        lanes = [self._lanes(operand) for operand in loads]
+        lines = [f"def phase({', '.join([*sums, *lanes, *captured])}):"]
+        combines = [(self.combine_function(s), len(s.outs)) for s in reduces]
+        for lane in range(width):
+            new = [f"new_{number}_{lane}" for number in range(stores + sum_count)]
+            arguments = [f"{name}[{lane}]" for name in lanes]
+            arguments += [
+                self.index_sum(name, str(lane)) if name == last and lane else name
+                for name in captured
+            ]
+            lines.append(f"    {', '.join(new)} = {element}({', '.join(arguments)})")
+            first = 0
+            for combine, outs in combines:
+                totals, added = sums[first : first + outs], new[stores + first :][:outs]
+                lines.append(f"    {', '.join(totals)} = {combine}({', '.join([*totals, *added])})")
+                first += outs
+        tuples = [
+            f"({', '.join(f'new_{number}_{lane}' for lane in range(width))})"
+            for number in range(stores)
+        ]
+        lines.append(f"    return {', '.join([*sums, *tuples])}")
+        return lines
+
+    def _function(self, kind: str, lines: Sequence[str]) -> str:
+        """Print a device function, unless one of the same text is there; gives its name."""
+        known = [name for name in self.helpers if name.startswith(f"{kind}_")]
+        for number in range(len(known) + 1):
+            name = f"{kind}_{number}"
+            head = lines[0].replace(f"def {kind}(", f"def {name}(", 1)
+            text = "\n".join(["@device_function", head, *lines[1:]])
+            if self.helpers.setdefault(name, text) == text:
                 return name
-        name = f"combine_{len(known)}"
-        self.helper(name, f"@device_function\ndef {name}{rest}")
-        return name
-
-    # Loads and stores
-
-    def _load(self, s: Load) -> None:
-        """Threads past the last point read nothing that those of the last point write in place."""
-        if not self.is_column or self.operands[s.operand].mode is not Mode.INOUT:
-            super()._load(s)
-            return
-        with self.indented("if is_inside:"):
-            super()._load(s)
-        with self.indented("else:"):
-            self.emit(f"{self.value(s.out)} = {constant(0, s.out.dtype)}")
-
-    def _store(self, s: Store) -> None:
-        """Outside the loops that members share, one of them stores for all."""
-        guards = ["is_inside"] if self.is_column else []
-        if not self.in_members:
-            if self.operands[s.operand].mode is Mode.INOUT and self.uniform:
-                self.emit(self._group_barrier())
-            guards.append("member_id == 0")
-        if not guards:
-            super()._store(s)
-            return
-        with self.indented(f"if {' and '.join(guards)}:"):
-            super()._store(s)
-
-    def _barrier_before_writing_in_place(self, *bodies: Block) -> None:
-        """Other members may still read, for an earlier phase, what this loop overwrites."""
-        stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
-        if any(self.operands[name].mode is Mode.INOUT for name in stored):
-            self.emit(self._group_barrier())
-
-    def _group_barrier(self) -> str:
-        if self.is_column:
-            return "barrier()"
-        self.helper("row_barrier", combining.ROW_BARRIER)
-        return "row_barrier()"
-
-
-def _only_read(reduces: Sequence[Reduce]) -> bool:
-    """Whether the bodies are short, and only read and compute."""
-    inside = [s for reduce in reduces for s in reduce.body.body]
-    pure = (Const, Load, Apply, Select, Cast)
-    return len(inside) <= MOST_REPEATED and all(isinstance(s, pure) for s in inside)
-
-
-def _renumbered(text: str) -> str:
-    """Number temporaries from 0, so that equal combinations have equal text."""
-    names = list(dict.fromkeys(re.findall(r"\bt\d+\b", text)))
-    return re.sub(r"\bt\d+\b", lambda match: f"t{names.index(match[0])}", text)
+        raise AssertionError(kind)

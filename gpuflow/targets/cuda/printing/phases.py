@@ -166,7 +166,9 @@ def _read_again(
     otherwise: set[str] = set()
     for phase in phases:
         loads = [s for b in phase.bodies for s in b.body if isinstance(s, nodes.Load)]
-        count.update({s.operand for s in loads if moves_as_vector(s, kernel)})
+        # In order, not as a set: a text is the same in each process.
+        in_vectors = dict.fromkeys(s.operand for s in loads if moves_as_vector(s, kernel))
+        count.update(list(in_vectors))
         otherwise |= {s.operand for s in loads if not moves_as_vector(s, kernel)}
     readonly = [name for name in count if operands[name].mode is Mode.IN]
     return tuple(n for n in readonly if count[n] > 1 and n not in otherwise)

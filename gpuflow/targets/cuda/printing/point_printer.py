@@ -1,19 +1,32 @@
-"""Prints KernelIR for CUDA: overrides of ``KernelPrinter``'s hooks, with one thread per point.
+"""What the three emitters for CUDA share: overrides of ``KernelPrinter``'s hooks.
 
-Vectors, segments and groups of threads are subclasses, in files of their own. Parameters are one
-per word of ``nodes.arguments``, in that order.
+A point is done by one thread (``points``), by a group of them (``groups``), or by the whole grid
+(``full``). Parameters are one per word of ``nodes.arguments``, in that order.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from gpuflow.kir import nodes
-from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Statement,
+    Store,
+    Stride,
+    Value,
+)
+from gpuflow.kir.rewrite import taken
 from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.printing.scalar_text import (
     STORAGE_BITS,
     function_helper,
@@ -45,7 +58,7 @@ class CudaNames(Names):
 
 
 class CudaPrinter(KernelPrinter):
-    """Prints a kernel whose points are done by one thread each."""
+    """Prints a kernel; how its points are spread over threads is up to emitters."""
 
     target = "cuda"
     comment = "CUDA kernel printed by gpuflow; what it calls: targets/cuda/intrinsics/namespace.py"
@@ -74,22 +87,48 @@ class CudaPrinter(KernelPrinter):
 
     @contextmanager
     def function_body(self) -> Iterator[list[str]]:
-        """Print into the list that this gives, as the body of a function."""
-        outer = self.lines, self.depth
-        self.lines, self.depth = [], 1
+        """Print into the list that this gives, as the body of a function.
+
+        What is bound inside of it is the function's own.
+        """
+        outer = self.lines, self.depth, self.values
+        self.lines, self.depth, self.values = [], 1, dict(self.values)
         try:
             yield self.lines
         finally:
-            self.lines, self.depth = outer
+            self.lines, self.depth, self.values = outer
 
-    def known_names(self) -> list[str]:
-        """The variables of the kernel so far: parameters and whatever was assigned."""
-        known = [name for name, _ in self.parameters()]
-        for line in self.lines[self.signature_line + 1 :]:
-            assigned = re.match(r"\s*([\w, ]+) = ", line)
-            if assigned:
-                known += assigned[1].split(", ")
-        return list(dict.fromkeys(known))
+    def captured(
+        self, items: Sequence[Statement], moved: Sequence[Load | Store], axes: Iterable[Axis]
+    ) -> list[str]:
+        """The kernel's variables that a device function of some statements uses.
+
+        Args:
+            items: the statements.
+            moved: those of them whose elements the function's caller loads and stores.
+            axes: of the loops that the function enters; their variables are the kernel's.
+        """
+        names = dict.fromkeys(self.value(value) for value in taken(items))
+        for s in statements(Block(body=tuple(items))):
+            if isinstance(s, Load | Store) and s not in moved:
+                names.update(dict.fromkeys(self._address_names(self.operands[s.operand], axes)))
+        return list(names)
+
+    def _address_names(self, operand: Operand, axes: Iterable[Axis]) -> Iterator[str]:
+        """The variables in the address of an operand's element, where loops are still entered."""
+        if operand.mode is Mode.SCALAR:
+            yield self._element(operand, None, None)
+            return
+        if operand.mode is not Mode.INDEX:
+            yield self.names.operand(operand.name)
+        if self.offsets[operand.name] != "0":
+            yield self.offsets[operand.name]
+        for axis in axes:
+            stride = operand.strides[self.kernel.axes.index(axis)]
+            if stride is not Stride.ZERO:
+                yield axis.name
+            if stride is Stride.ANY:
+                yield self.names.stride(operand.name, axis.name)
 
     def parameters(self) -> list[tuple[str, str]]:
         """Name and type of every parameter; a pointer's type starts with a star."""
@@ -118,20 +157,6 @@ class CudaPrinter(KernelPrinter):
             if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
                 name = self.names.operand(operand.name)
                 self.emit(f"{name}_value = {widen(name, operand.dtype)}")
-
-    def entry(self) -> None:
-        self.unpack()
-        self.in_points = not self.launch.points
-        if self.launch.points:
-            self.thread_names("thread")
-        self.block(self.kernel.body)
-
-    def thread_names(self, name: str) -> None:
-        """Number the threads of the grid."""
-        first = self.index_product(self.index("cuda.blockIdx.x"), "cuda.blockDim.x")
-        self.emit(f"{name}_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
-        count = self.index_product(self.index("cuda.gridDim.x"), "cuda.blockDim.x")
-        self.emit(f"{name}_count = {count}")
 
     # Index arithmetic
 
@@ -214,11 +239,7 @@ class CudaPrinter(KernelPrinter):
 
     def points(self, nest: Nest) -> None:
         """Print the loop over all points."""
-        axes = [axis for axis, _ in nest]
-        self.emit(f"point_count = {self.product(axes)}")
-        with self.counting("point_id", "thread_id", "point_count", "thread_count"):
-            self.split("point_id", axes)
-            self.inside(nest, self.block)
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override points")
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
         """Print what stands inside perfectly nested loops whose indices are already set."""
@@ -275,12 +296,3 @@ class CudaPrinter(KernelPrinter):
 
     def cast(self, argument: str, source: str, dtype: str) -> str:
         return spell_cast(argument, source, dtype)
-
-
-def captured_names(lines: list[str], known: list[str], parameters: list[str]) -> list[str]:
-    """The kernel's variables that the lines of a device function use."""
-    text = "\n".join(lines)
-    words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
-    assigned = re.findall(r"^\s*([\w, ]+) = ", text, re.MULTILINE)
-    local_names = {name for names in assigned for name in names.split(", ")}
-    return [n for n in known if n in words and n not in local_names and n not in parameters]

@@ -1,6 +1,6 @@
 """The CUDA target: KernelIR in, the text of a kernel and its launch out.
 
-``print_cuda`` chooses the printer; ``build.build_cuda`` makes a cubin of the text, with or
+``print_cuda`` chooses the emitter; ``build.build_cuda`` makes a cubin of the text, with or
 without a GPU; ``cached.compile_cuda`` keeps what was built. See schedules/spread.py for how points
 are spread over threads.
 """
@@ -11,11 +11,12 @@ from gpuflow.base.records import record
 from gpuflow.kir.nodes import Kernel
 from gpuflow.targets.cuda.printing.full import FullPrinter
 from gpuflow.targets.cuda.printing.groups import GroupPrinter
-from gpuflow.targets.cuda.printing.point_printer import CudaPrinter
-from gpuflow.targets.cuda.printing.row_vectors import VectorGroupPrinter
-from gpuflow.targets.cuda.printing.segments import FullSegmentPrinter, SegmentPrinter
-from gpuflow.targets.cuda.printing.vectors import VectorPrinter
+from gpuflow.targets.cuda.printing.points import PointPrinter
 from gpuflow.targets.cuda.schedules.spread import Launch, schedule_cuda
+
+EMITTERS = {
+    "point": PointPrinter, "row": GroupPrinter, "column": GroupPrinter, "full": FullPrinter,
+}  # fmt: skip
 
 
 @record
@@ -53,18 +54,6 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
 
 def print_scheduled(kernel: Kernel, launch: Launch) -> CudaSource:
     """Print a kernel for one of its schedules; raises as ``print_cuda``."""
-    printer = _printer(kernel, launch)
+    printer = EMITTERS[launch.strategy](kernel, launch)
     source = printer.source()
     return CudaSource(source.text, source.entry, tuple(t for _, t in printer.parameters()), launch)
-
-
-def _printer(kernel: Kernel, launch: Launch) -> CudaPrinter:
-    if launch.strategy == "full":
-        return (FullSegmentPrinter if launch.segmented else FullPrinter)(kernel, launch)
-    if launch.strategy == "row":
-        return VectorGroupPrinter(kernel, launch)
-    if launch.strategy == "column":
-        return GroupPrinter(kernel, launch)
-    if launch.segmented:
-        return SegmentPrinter(kernel, launch)
-    return VectorPrinter(kernel, launch) if launch.width > 1 else CudaPrinter(kernel, launch)

@@ -1,4 +1,6 @@
-"""Prints map kernels whose threads handle several neighbouring points with 128-bit accesses.
+"""The emitter of kernels whose points are done by one thread each, one by one or in vectors.
+
+Several neighbors are read and written with 128-bit accesses where a schedule says so:
 
     x_lanes = load_vector_readonly(x, i0, 4)
     lane_0 = each_element(x_lanes[0])
@@ -7,6 +9,9 @@
 
 The expression stands in a device function that is called once per lane: Numba types it once, which
 takes a quarter of the time that the expression written out for every lane would.
+
+A segmented kernel has a table of argument blocks: a thread takes every ``thread_count``-th point of
+all of them together, so that small segments are spread over the grid like large ones.
 """
 
 from __future__ import annotations
@@ -15,12 +20,12 @@ from collections.abc import Callable
 
 from gpuflow.base.records import record
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store
+from gpuflow.targets.cuda.printing import segments
 from gpuflow.targets.cuda.printing.phases import moves_as_vector
 from gpuflow.targets.cuda.printing.point_printer import (
     CudaPrinter,
     CudaPrintError,
     Nest,
-    captured_names,
 )
 from gpuflow.targets.cuda.printing.scalar_text import narrow, widen
 
@@ -35,10 +40,66 @@ class Element:
     accesses: Block
 
 
-class VectorPrinter(CudaPrinter):
-    """Prints a kernel with ``launch.width`` > 1."""
+class PointPrinter(CudaPrinter):
+    """Prints a kernel of strategy "point"."""
+
+    def parameters(self) -> list[tuple[str, str]]:
+        return [segments.TABLE] if self.launch.segmented else super().parameters()
+
+    def entry(self) -> None:
+        if self.launch.segmented:
+            self._thread_names()
+            self._over_segments()
+            return
+        self.unpack()
+        self.in_points = not self.launch.points
+        if self.launch.points:
+            self._thread_names()
+        self.block(self.kernel.body)
+
+    def _thread_names(self) -> None:
+        """Number the threads of the grid."""
+        first = self.index_product(self.index("cuda.blockIdx.x"), "cuda.blockDim.x")
+        self.emit(f"thread_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
+        count = self.index_product(self.index("cuda.gridDim.x"), "cuda.blockDim.x")
+        self.emit(f"thread_count = {count}")
 
     def points(self, nest: Nest) -> None:
+        if self.launch.segmented:
+            self._segment_points(nest)
+        elif self.launch.width > 1:
+            self._vector_points(nest)
+        else:
+            axes = [axis for axis, _ in nest]
+            self.emit(f"point_count = {self.product(axes)}")
+            with self.counting("point_id", "thread_id", "point_count", "thread_count"):
+                self.split("point_id", axes)
+                self.inside(nest, self.block)
+
+    # Segments
+
+    def _over_segments(self) -> None:
+        """A thread meets segments in order, so it only ever steps forward in the table."""
+        self.emit("segment_id = np.int64(0)")
+        self.emit("point_id = np.int64(thread_id)")
+        self.emit("point_count = segment_table[1 + 2 * segment_table[0]]")
+        with self.indented("while point_id < point_count:"):
+            with self.indented("while point_id >= segment_table[3 + 2 * segment_id]:"):
+                self.emit("segment_id = segment_id + 1")
+            segments.unpack(self)
+            self.block(self.kernel.body)
+
+    def _segment_points(self, nest: Nest) -> None:
+        """The points of this thread in the current segment."""
+        ((axis, _),) = nest
+        start, stop = self.index("point_id - segment_start"), self.extent(axis)
+        with self.counting(axis.name, start, stop, "thread_count"):
+            self.inside(nest, self.block)
+        self.emit(f"point_id = segment_start + {axis.name}")
+
+    # Vectors
+
+    def _vector_points(self, nest: Nest) -> None:
         """With one axis, what is left after the last whole vector is done point by point."""
         axes, width = [axis for axis, _ in nest], self.launch.width
         last = axes[-1]
@@ -50,13 +111,13 @@ class VectorPrinter(CudaPrinter):
         with self.counting("vector_id", "thread_id", "vector_count", "thread_count"):
             self.split("vector_id", axes, last_extent="row_vectors")
             self.emit(f"{last.name} = {self.index_product(last.name, str(width))}")
-            self.inside(nest, self._vector_body)
+            self._outside_last(nest, self._vector_body)
         if len(axes) == 1:
             start = self.index_sum(self.index_product("vector_count", str(width)), "thread_id")
             with self.counting(last.name, start, self.extent(last), "thread_count"):
-                self.inside(nest, self._tail_body)
+                self._outside_last(nest, self._tail_body)
 
-    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+    def _outside_last(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
         """As for single points, but the innermost axis is entered by ``print_body``.
 
         The device function enters it for itself, and the accesses around it enter it here.
@@ -68,7 +129,7 @@ class VectorPrinter(CudaPrinter):
         with self.at_point(axis, body):
             for statement in body.body[:-1]:
                 self.statement(statement)
-            self.inside(inner, print_body)
+            self._outside_last(inner, print_body)
 
     def _vector_body(self, body: Block) -> None:
         element = self._element_function(body)
@@ -127,7 +188,7 @@ class VectorPrinter(CudaPrinter):
             results = [narrow(self.value(s.value), self.operands[s.operand].dtype) for s in stores]
             self.emit(f"return {', '.join(results)}")
         parameters = [self._lane(name) for name in loads]
-        captured = captured_names(lines, self.known_names(), parameters)
+        captured = self.captured(body.body, moved, self.launch.points[-1:])
         head = f"def each_element({', '.join([*parameters, *captured])}):"
         text = "\n".join(["@device_function", head, *lines])
         self.helper("each_element", text)
