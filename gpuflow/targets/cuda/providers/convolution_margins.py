@@ -1,11 +1,11 @@
 """Margins of zeros that are not the same on both sides, which a library's formula does not have.
 
 ``SAME`` with stride 2 on an even size is the common case: it needs one zero more behind the image
-than before it. The older interface of cuDNN has one number for both sides, and of the engines of
-the newer one, which has two, many refuse two that differ. So the image is copied into one that is
-as large as what is read, and the gradient with respect to it is cut out of such a one. That costs
-two passes over the image, so it is done where the convolution itself is much more work. XLA does
-the same, always.
+than before it. The interface of cuDNN that is called here has one number for both sides, so the
+image is copied into one that is as large as what is read, and the gradient with respect to it is
+cut out of such a one. That costs two passes over the image, so it is done where the convolution
+itself is much more work. The graph interface has a number for each side, and engines that take two
+that differ: docs/design/0028 says which.
 """
 
 from __future__ import annotations
