@@ -1,36 +1,81 @@
 """Copies into row-major memory: of strided arrays, of rows in another order, of parts of space.
 
 Contract: elements of SIZE bytes as unsigned integers, two for one of 16 bytes; at most four
-dimensions, with strides in elements, of any sign.
-Launch: a thread for each element. Neighboring threads write neighbors.
+dimensions, with strides in elements, of any sign. Neighboring threads write neighbors.
+Launch: ``copy_strided`` as ``gpuflow.targets.cuda.providers.copy_forms`` says; ``take`` with a
+thread for each element.
 """
 
 from __future__ import annotations
 
-from gpuflow.kernels.language import cuda, int32, int64
+from gpuflow.kernels.language import (
+    cuda,
+    int32,
+    int64,
+    load_readonly,
+    load_vector_readonly,
+    split_index,
+    store_vector,
+    unrolled,
+)
 
 # Given for each build.
 SIZE = 4  # bytes of an element
+EACH = 1  # strided copies: elements of a row that a thread copies
+VECTORS = 0  # strided copies: they are neighbors in both arrays, and move at once
+DIMS = 4  # strided copies: dimensions
+LONG = 0  # strided copies: sizes or offsets need 64 bits
 POSITIONS = 0  # take: store where each element was, too
 SELECTED = 0  # take: the order has no elements but those that are taken
 
 
-def copy_strided(source, target, count, size1, size2, size3, step0, step1, step2, step3):
-    """Copy ``count`` elements of (any, size1, size2, size3) that lie ``step`` elements apart."""
-    thread = cuda.grid(1)
-    if thread >= count:
-        return
-    above = thread // size3
-    place = (thread - above * size3) * step3
-    rest = above // size2
-    place += (above - rest * size2) * step2
-    first = rest // size1
-    place += (rest - first * size1) * step1 + first * step0
-    if SIZE == 16:
-        target[2 * thread] = source[2 * place]
-        target[2 * thread + 1] = source[2 * place + 1]
+def index(value):
+    """A position or a size."""
+    if LONG:
+        return int64(value)
     else:
-        target[thread] = source[place]
+        return int32(value)
+
+
+def copy_strided(source, target, bits, rows, size1, size2, size3, step0, step1, step2, step3):
+    """Copy ``rows`` rows of ``size3`` elements that lie ``step3`` apart.
+
+    Rows are of (any, size1, size2), and what is 0, 1 or 2 in them is ``step0``, ``step1``,
+    ``step2`` apart. 2^bits threads of a block go along a row, and the others along other rows.
+    """
+    thread = int32(cuda.threadIdx.x)
+    wide = int32(1 << bits)
+    block_row = index(int32(cuda.blockIdx.z) * int32(cuda.gridDim.y) + int32(cuda.blockIdx.y))
+    row = index(block_row * (int32(cuda.blockDim.x) >> bits) + (thread >> bits))
+    if row >= rows:
+        return
+    if DIMS > 2:
+        above, third = split_index(row, index(size2))
+        place = index(third * step2)
+        if DIMS > 3:
+            first, second = split_index(above, index(size1))
+            place = index(place + second * step1 + first * step0)
+        else:
+            place = index(place + above * step1)
+    else:
+        place = index(row * step2)
+    line = index(row * size3)
+    first_column = index(index(cuda.blockIdx.x) * wide * EACH)
+    if VECTORS:
+        column = index(first_column + (thread & (wide - 1)) * EACH)
+        if column < size3:
+            values = load_vector_readonly(source, index(place + column), EACH)
+            store_vector(target, index(line + column), values)
+    else:
+        for k in unrolled(EACH):
+            column = index(first_column + (thread & (wide - 1)) + k * wide)
+            if column < size3:
+                at = index(place + column * step3)
+                if SIZE == 16:
+                    target[2 * int64(line + column)] = load_readonly(source, 2 * int64(at))
+                    target[2 * int64(line + column) + 1] = load_readonly(source, 2 * int64(at) + 1)
+                else:
+                    target[index(line + column)] = load_readonly(source, at)
 
 
 def take(source, order, target, positions, count, length, inner, kept):

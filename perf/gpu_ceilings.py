@@ -19,9 +19,10 @@ import ml_dtypes
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.kernels.copying import copy_strided
+from gpuflow.core.views import contiguous
 from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.cuda.driver.handwritten_kernels import argument_words, load, prepare
+from gpuflow.targets.cuda.providers.copy_forms import copy_form
 
 
 def timer(platform: str, driver: Any) -> Callable[[Callable[[], Any], int], float]:
@@ -107,11 +108,11 @@ def product_rate(driver: Any, timed: Any, n: int, dtype: Any, reduced: bool) -> 
 def small_launch(driver: Any) -> tuple[Callable[[], Any], Any]:
     """A launch of a kernel of one block, which copies 256 numbers, and the memory that it uses."""
     source, target = (driver.from_host(np.zeros(256, np.float32)) for _ in range(2))
-    signature = ("*uint32", "*uint32", *["int64"] * 8)
-    kernel = load(copy_strided, signature, driver, {"SIZE": 4})
-    sizes = [256, 1, 1, 256, 0, 0, 0, 1]
-    words = argument_words(signature, [source, target, *sizes])
-    return prepare(kernel, driver, (1, 1, 1), (256, 1, 1), words), (source, target)
+    form = copy_form(contiguous((256,)), 4)
+    signature = ("*uint32", "*uint32", *[form.index] * len(form.numbers))
+    kernel = load(form.kernel, signature, driver, form.constants)
+    words = argument_words(signature, [source, target, *form.numbers])
+    return prepare(kernel, driver, form.grid, (form.threads, 1, 1), words), (source, target)
 
 
 def launches(driver: Any, timed: Any, count: int) -> list[dict[str, Any]]:

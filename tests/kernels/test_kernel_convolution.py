@@ -19,7 +19,6 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
 from gpuflow.targets.cuda.providers import convolution_forms, convolutions
-from gpuflow.targets.cuda.providers.convolution_copies import add_copy
 from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 from gpuflow.targets.cuda.providers.target import gpu_target
@@ -548,7 +547,7 @@ def test_transposed_copies(shape, order, size):
         tuple(shape[d] for d in order), tuple(strides[d] for d in order), 0, (False,) * len(shape)
     )
     schedule = Schedule(2)
-    add_copy(schedule, At(0), At(1), view, size)
+    schedule.copy(At(0), At(1), view, dtype)
     (one,) = schedule.launches
     assert one.kernel.__name__ == "copy_transposed"
     copied = run_schedule(schedule, [x, np.zeros(view.shape, dtype)])[1]

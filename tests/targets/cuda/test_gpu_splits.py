@@ -1,14 +1,18 @@
 """Reductions of few columns or rows are split on GPUs, so that most of one is not idle."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.targets.cuda.providers.target import gpu_target
 from gpuflow.targets.cuda.schedules.row_phases import MOST_ROWS, SHORTEST_ROW
+from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda
 
 RNG = np.random.default_rng(3)
 
@@ -24,19 +28,53 @@ def launches(function, *shapes, dtype="float32"):
 
 def test_what_is_split():
     parts, combine = "column_reduce_sum_parts", "column_reduce_sum_combine"
-    assert launches(lambda x: x.sum(0), (1 << 16, 64)) == ([parts, combine], 64)
+    assert launches(lambda x: x.sum(0), (1 << 16, 64)) == ([parts, combine], 512)
     assert launches(lambda x: x.sum(0), (1 << 14, 4096)) == ([parts, combine], 8)
     # As many blocks as are wanted, too few elements, rows that fill the device.
     assert launches(lambda x: x.sum(0), (1 << 12, 1 << 15))[0] == ["column_reduce_sum"]
     assert launches(lambda x: x.sum(0), (1 << 10, 64))[0] == ["column_reduce_sum"]
     assert launches(lambda x: x.sum(1), (1 << 12, 1 << 12))[0] == ["row_reduce_sum"]
     names, count = launches(lambda x: x.sum(1), (4, 1 << 22))
-    assert names == ["row_reduce_sum_parts", "row_reduce_sum_combine"] and count == 64
+    assert names == ["row_reduce_sum_parts", "row_reduce_sum_combine"] and count == 256
     # Full reductions have the whole grid.
     assert launches(lambda x: x.sum(), (1 << 22,))[0] == ["full_reduce_sum"]
     # Statistics of channels: blocks go along pixels.
     names, count = launches(lambda x: x.sum((0, 2)), (256, 64, 3136))
     assert [name.rsplit("_", 1)[1] for name in names] == ["parts", "combine"] and count == 16
+
+
+def filled(function, *shapes, processors=132):
+    """Threads for each multiprocessor, of launches that read as much as the largest one."""
+    avals = [gf.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=gpu_target())
+    steps = [step for step in plan.steps if step.kind == "kernel"]
+    calls = [call for step in steps for group in step.launches for call in group]
+    most, threads = max(call.points for call in calls), []
+    for call in calls:
+        if 2 * call.points >= most:
+            launch = schedule_cuda(call.kernel, vectorize=True)
+            grid, block = launch_shape(launch, sizes_of(call), processors)
+            threads.append(prod(grid) * prod(block) / processors)
+    return threads
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "count"),
+    [
+        (lambda x: (x.mean(0), x.var(0)), (200704, 64), 2),  # batchnorm of 64 images, 56 x 56
+        (lambda x: (x.mean((0, 2)), x.var((0, 2))), (64, 64, 3136), 2),
+        (lambda x: x.sum(0), (1 << 20, 8), 1),
+        (lambda x: x.sum(0), (1 << 22, 1), 1),
+        (lambda x: x.sum(0), (1 << 22, 3), 1),
+        (gf.nn.softmax, (8, 128256), 3),
+        (gf.nn.softmax, (1, 1 << 20), 3),
+        (lambda x: x.sum(0), (16384, 4096), 1),
+    ],
+)
+def test_every_launch_that_reads_much_fills_a_gpu(function, shape, count):
+    """About 4 blocks of 256 threads, or as many threads, for each of 132 multiprocessors."""
+    threads = filled(function, shape)
+    assert len(threads) == count and min(threads) >= 2.5 * 256, threads
 
 
 @requires_cuda_tools

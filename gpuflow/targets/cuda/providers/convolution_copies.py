@@ -2,7 +2,7 @@
 
 Kernels read an operand by other numbers than 16 bytes where neither its depth nor its free elements
 are innermost: channels in front, or kernels as ``OIHW``. Where tiles read such an operand often, a
-copy costs less. A tiled transposition makes it; small or odd ones a thread for each element.
+copy costs less.
 """
 
 from __future__ import annotations
@@ -11,17 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
-import gpuflow.kernels.transposing as transposing
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.providers.convolution_forms import ONE_BY_ONE, Form
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, collapsed, word_pointer
+from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed, tiled_form
 from gpuflow.targets.layouts.convolution_axes import Axes
-
-_MOST_DIMS = 4  # of arrays that are copied
-_FEWEST = 16  # elements in both directions, that a tiled transposition is for
 
 
 def with_copies(form: Form, chunk: int) -> Iterator[Form]:
@@ -58,7 +52,7 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
     view = View(
         shape, tuple(steps[k] for k in order), form.offsets[side], (False,) * len(order)
     )
-    if 0 in shape or len(collapsed(view)) > _MOST_DIMS:
+    if 0 in shape or len(collapsed(view)) > MOST_DIMS:
         return None
     moved = [0] * len(order)
     for k, size, step in zip(order, shape, row_major_strides(shape), strict=True):
@@ -88,43 +82,5 @@ def _with_step(axis: tuple[int, ...], side: int, step: int) -> tuple[int, int, i
 
 
 def copied_bytes(view: View, itemsize: int) -> int:
-    """Bytes that a copy moves; a thread for each element moves some twice."""
-    return prod(view.shape) * itemsize * (4 if _tiles(view) is None else 2)
-
-
-def add_copy(schedule: Schedule, source: At, target: At, view: View, itemsize: int) -> None:
-    """Add a row-major copy of a view that begins at ``source``, of at most four dimensions."""
-    tiles = _tiles(view) if itemsize <= 8 else None
-    if tiles is None:
-        schedule.copy(source, target, view, np.dtype(f"u{itemsize}"))
-        return
-    blocks, numbers = tiles
-    pointer = word_pointer(itemsize)
-    arguments = [
-        (pointer, source), (pointer, target), *[("int64", number) for number in numbers]
-    ]  # fmt: skip
-    constants = {"SIZE": itemsize, "PITCH": transposing.TILE + max(4 // itemsize, 1)}
-    schedule.launch(
-        transposing.copy_transposed, arguments, (blocks, 1, 1), transposing.THREADS, constants
-    )
-
-
-def _tiles(view: View) -> tuple[int, list[int]] | None:
-    """Blocks of a tiled transposition and its numbers; None: it does not suit."""
-    dims = collapsed(view)
-    sizes = [size for size, _ in dims]
-    axes = [
-        (size, step, out)
-        for (size, step), out in zip(dims, row_major_strides(sizes), strict=True)
-    ]
-    *others, (size_b, step_b, _) = axes
-    across = next((one for one in others if one[1] == 1), None)
-    if step_b == 1 or across is None or min(size_b, across[0]) < _FEWEST:
-        return None
-    others.remove(across)
-    (size_i, step_i, out_i), (size_j, step_j, out_j) = [(1, 0, 0)] * (2 - len(others)) + others
-    size_a, _, out_a = across
-    blocks = size_i * size_j * prod(-(-size // transposing.TILE) for size in (size_a, size_b))
-    return blocks, [
-        size_j, size_a, size_b, step_i, step_j, step_b, out_i, out_j, out_a
-    ]  # fmt: skip
+    """Bytes that a copy moves; one along the target's rows reads some twice."""
+    return prod(view.shape) * itemsize * (4 if tiled_form(view, itemsize) is None else 2)

@@ -22,7 +22,7 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
-from gpuflow.targets.cuda.providers.convolution_copies import add_copy, copied_bytes, with_copies
+from gpuflow.targets.cuda.providers.convolution_copies import copied_bytes, with_copies
 from gpuflow.targets.cuda.providers.convolution_forms import (
     ACROSS,
     ALONG,
@@ -171,7 +171,7 @@ def _operands(schedule: Schedule, call: _Call, form: Form) -> list[tuple[str, At
     for place, offset, view in zip(call.places, form.offsets, form.copied, strict=True):
         if view is not None:
             source, place = place.plus(view.offset * size), schedule.memory(prod(view.shape) * size)
-            add_copy(schedule, source, place, view, size)
+            schedule.copy(source, place, view, np.dtype(f"u{size}"))
         operands.append((call.pointer, place.plus(offset * size)))
     return operands
 

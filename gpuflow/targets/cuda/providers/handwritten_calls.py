@@ -26,12 +26,12 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
 from gpuflow.targets.cuda.providers.attention import add_attention
 from gpuflow.targets.cuda.providers.convolutions import add_convolution
+from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.providers.launch_sequence import (
     At,
     BlockLaunch,
     LibraryLaunch,
     Schedule,
-    collapsed,
 )
 from gpuflow.targets.cuda.providers.library_convolutions import add_planned
 from gpuflow.targets.cuda.providers.runs import add_runs
@@ -91,7 +91,7 @@ def copy_schedule(step: CopyStep) -> Schedule | None:
     """The launch that makes a copy, or None: it has too many dimensions."""
     view, dtype = step.source.lies, storage_dtype(step.source.aval.dtype)
     schedule = Schedule(2)
-    if len(collapsed(view)) > 4:
+    if len(collapsed(view)) > MOST_DIMS:
         return None
     schedule.copy(At(0, view.offset * dtype.itemsize), At(1), view, dtype)
     return schedule

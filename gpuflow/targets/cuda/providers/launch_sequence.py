@@ -13,19 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import gpuflow.kernels.copying as copying
 import gpuflow.kernels.scan as scan
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
+from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed, copy_form
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 ALIGNMENT = 256
 THREADS = 256
-_MOST_DIMS = 4  # of arrays that are copied
-_MOST_ROWS = 1 << 15  # in the second dimension of a grid
 
 
 class At(NamedTuple):
@@ -122,22 +120,21 @@ class Schedule:
         start = place.plus(view.offset * dtype.itemsize)
         if view.is_contiguous:
             return start
-        if len(collapsed(view)) > _MOST_DIMS:
+        if len(collapsed(view)) > MOST_DIMS:
             return None
         copy = self.memory(prod(view.shape) * dtype.itemsize)
         self.copy(start, copy, view, dtype)
         return copy
 
     def copy(self, start: At, target: At, view: View, dtype: np.dtype) -> None:
-        """Add a row-major copy of a view that begins at ``start``."""
-        dims = collapsed(view)
-        dims = [(1, 0)] * (_MOST_DIMS - len(dims)) + dims
-        count = prod(view.shape)
+        """Add a row-major copy of a view that begins at ``start``, of at most four dimensions."""
+        form = copy_form(view, dtype.itemsize)
         pointer = word_pointer(dtype.itemsize)
-        sizes = [("int64", size) for size, _ in dims[1:]]
-        steps = [("int64", step) for _, step in dims]
-        arguments = [(pointer, start), (pointer, target), ("int64", count), *sizes, *steps]
-        self.for_each(copying.copy_strided, arguments, count, {"SIZE": dtype.itemsize})
+        numbers = [(form.index, number) for number in form.numbers]
+        self.launch(
+            form.kernel, [(pointer, start), (pointer, target), *numbers], form.grid, form.threads,
+            form.constants, form.plain,
+        )  # fmt: skip
 
 
 def one_launch(
@@ -153,27 +150,9 @@ def one_launch(
     )  # fmt: skip
 
 
-def rows_grid(columns: int, rows: int) -> Dim:
-    """A grid with blocks for each row: row numbers are ``z * grid.y + y``."""
-    return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
-
-
 def word_pointer(itemsize: int) -> str:
     """A pointer to elements as unsigned integers; two for one of 16 bytes."""
     return f"*uint{8 * min(itemsize, 8)}"
-
-
-def collapsed(view: View) -> list[tuple[int, int]]:
-    """Size and stride of each dimension, those that lie like one as one."""
-    dims: list[tuple[int, int]] = []
-    for size, stride in zip(view.shape, view.strides, strict=True):
-        if size == 1:
-            continue
-        if dims and dims[-1][1] == stride * size:
-            dims[-1] = (dims[-1][0] * size, stride)
-        else:
-            dims.append((size, stride))
-    return dims
 
 
 # What scan.KIND is for each dtype, and a pointer to its elements.

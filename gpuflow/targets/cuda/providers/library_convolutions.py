@@ -41,12 +41,12 @@ from gpuflow.targets.cuda.providers.convolution_margins import (
     cut_margins,
 )
 from gpuflow.targets.cuda.providers.convolution_sides import Side, filled, unmirrored, unpacked
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, collapsed
+from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
 
 _LONGEST = (1 << 31) - 1  # elements of an array
 _ALIGNED = 16  # bytes
-_MOST_COPIED_DIMS = 4
 
 
 @record
@@ -99,7 +99,7 @@ def planned(
         if any(place * dtype.itemsize % _ALIGNED for place in places):
             continue
         copies = [view for view in (copied, out_copied) if view is not None]
-        if any(len(collapsed(view)) > _MOST_COPIED_DIMS for view in copies):
+        if any(len(collapsed(view)) > MOST_DIMS for view in copies):
             continue
         chosen = library.choose(call, deterministic)
         if chosen is not None:

@@ -11,12 +11,12 @@ import gpuflow.kernels.scan as kernels
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Scan
+from gpuflow.targets.cuda.providers.copy_forms import rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import (
     WIDE,
     At,
     Schedule,
     number_kind,
-    rows_grid,
 )
 
 COMBINES = {

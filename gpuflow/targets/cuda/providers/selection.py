@@ -7,7 +7,8 @@ import numpy as np
 import gpuflow.kernels.radix_sort as sorting
 import gpuflow.kernels.selection as kernels
 from gpuflow.core.lowering import Scan
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind, rows_grid
+from gpuflow.targets.cuda.providers.copy_forms import rows_grid
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind
 from gpuflow.targets.cuda.providers.scans import add_scan
 
 _INDEX, _ORDER = "int64", "*uint32"

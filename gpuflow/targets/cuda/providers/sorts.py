@@ -14,11 +14,11 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Scan, Sort
+from gpuflow.targets.cuda.providers.copy_forms import rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import (
     At,
     Schedule,
     number_kind,
-    rows_grid,
     word_pointer,
 )
 from gpuflow.targets.cuda.providers.scans import add_scan

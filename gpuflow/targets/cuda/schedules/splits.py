@@ -3,7 +3,7 @@
 A launch gives 32 columns, or a row, to a block. Where that leaves most of a GPU idle, the
 reduction is split (``split``): the parts, what they leave over, and their combination are launches
 of their own. The number of parts follows from the shape alone, so that results do not depend on
-the device.
+the device. Where each number stands is a guess: nothing was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from gpuflow.targets.cuda.schedules.spread import WARP, schedule_cuda
 
 SMALLEST_SPLIT = 1 << 18  # points; fewer take about as long as another launch
 WANTED_BLOCKS = 1024  # several for each of some 132 multiprocessors
-MOST_PARTS = 64
+# Their combination is a launch in which a thread adds up to an eighth of them. Columns that fill no
+# warp share one with other parts, so that there may be more of them.
+MOST_PARTS = 512
+MOST_IN_NARROW = 1 << 12  # columns times parts
 # Elements that a part of one column, or row, has at least.
-SMALLEST_PART = {"column": 64, "row": 1 << 12}
+SMALLEST_PART = {"column": 64, "row": 1 << 11}
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -38,9 +41,12 @@ def _choose(call: KernelCall) -> Cut | None:
         return None
     sizes, strategy = sizes_of(call), _strategy(call.kernel)
     kept, rows = prod([sizes[axis] for axis in split.kept]), sizes[split.rows]
-    blocks = -(-kept // WARP) if strategy == "column" else kept
+    wanted, most_parts = WANTED_BLOCKS // kept, MOST_PARTS
+    if strategy == "column":
+        wanted = WANTED_BLOCKS * WARP // kept if kept < WARP else WANTED_BLOCKS // -(-kept // WARP)
+        most_parts = max(MOST_PARTS, MOST_IN_NARROW // kept)
     parts_of_one = call.points // kept // SMALLEST_PART[strategy]
-    most = min(WANTED_BLOCKS // blocks, parts_of_one, rows, MOST_PARTS)
+    most = min(wanted, parts_of_one, rows, most_parts)
     if most < 2:
         return None
     # Parts that leave nothing over save a launch.
