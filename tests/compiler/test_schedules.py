@@ -30,6 +30,7 @@ from gpuflow.targets.cpu.schedules import (
 from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
 from gpuflow.targets.cuda.schedules import row_phases as gpu_row_phases
 from gpuflow.targets.cuda.schedules import splits
+from gpuflow.targets.cuda.schedules import tiled_maps as gpu_tiled_maps
 from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
 
 # Where a schedule begins to pay, made small: the interpreter takes its time with each point.
@@ -43,6 +44,7 @@ SMALL = {
     rows_across_lanes: {"SMALLEST_TURNED": 32},
     tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
+    gpu_tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "SIDE": 4},
     splits: {"SMALLEST_SPLIT": 64, "WANTED_BLOCKS": 64, "SMALLEST_PART": {"column": 4, "row": 8}},
 }  # fmt: skip
 MAPS = (

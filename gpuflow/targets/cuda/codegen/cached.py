@@ -37,6 +37,7 @@ from gpuflow.targets.cuda.printing import (
     printers,
     scalar_text,
     segments,
+    tiles,
 )
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.cuda.schedules import spread
@@ -59,6 +60,7 @@ _EMITTERS = (
     groups,
     full,
     segments,
+    tiles,
     combining,
     scalar_text,
     spread,

@@ -12,10 +12,12 @@ from gpuflow.kir.nodes import Kernel
 from gpuflow.targets.cuda.printing.full import FullPrinter
 from gpuflow.targets.cuda.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.printing.points import PointPrinter
+from gpuflow.targets.cuda.printing.tiles import TilePrinter
 from gpuflow.targets.cuda.schedules.spread import Launch, schedule_cuda
 
 EMITTERS = {
     "point": PointPrinter, "row": GroupPrinter, "column": GroupPrinter, "full": FullPrinter,
+    "tile": TilePrinter,
 }  # fmt: skip
 
 

@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from gpuflow.targets.cuda.schedules.row_phases import ROW_PHASES
 from gpuflow.targets.cuda.schedules.splits import SPLIT_REDUCTIONS
+from gpuflow.targets.cuda.schedules.tiled_maps import TILED_MAPS
 
-CUDA_SCHEDULES = (ROW_PHASES, SPLIT_REDUCTIONS)
+CUDA_SCHEDULES = (ROW_PHASES, SPLIT_REDUCTIONS, TILED_MAPS)

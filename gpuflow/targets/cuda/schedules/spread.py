@@ -8,6 +8,7 @@ thread of the group that works on a point.
     row        blockDim.x threads      blockDim.y               shuffles, then shared memory
     column     blockDim.y threads      32, neighbours in x      shared memory
     full       the whole grid          -                        the last block to finish
+    tile       one thread              a tile of two axes       shared memory, for what they read
 
 The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice,
 and so is whether the group keeps it in registers or reads it again for every phase.
@@ -71,6 +72,7 @@ class Launch:
         components: values per block in the scratch memory of a full reduction.
         segmented: the only parameter is the device address of a segment table.
         small_tile: a group has at most 256 threads, for kernels that need many registers.
+        side: of the tiles of strategy "tile", along the innermost two axes; 0 in others.
     """
 
     strategy: str
@@ -83,6 +85,7 @@ class Launch:
     components: int = 0
     segmented: bool = False
     small_tile: bool = False
+    side: int = 0
 
     @property
     def bounds(self) -> int:
@@ -122,6 +125,10 @@ def launch_shape(
         return (min(_ceil(points, WARP), most), 1), (WARP, height)
     if launch.strategy == "full":
         return (full_blocks(members, processors), 1), (FULL_THREADS, 1)
+    if launch.strategy == "tile":
+        *outer, down, along = (_extent(axis, extents) for axis in launch.points)
+        tiles = math.prod(outer) * _ceil(down, launch.side) * _ceil(along, launch.side)
+        return (min(tiles, most), 1), (launch.side, POINT_THREADS // launch.side)
     if not launch.points:
         return (1, 1), (1, 1)
     blocks = _ceil(_ceil(points, launch.width), POINT_THREADS)
@@ -207,6 +214,8 @@ def schedule_cuda(
     """
     strategy = _strategy(kernel)
     axes = {axis.name: axis for axis in kernel.axes}
+    if strategy == "tile":
+        return Launch(strategy, kernel.axes, side=kernel.locals[0].axes[0][1])
     if strategy == "full":
         components = _components(kernel.body)
         launch = Launch(
@@ -263,6 +272,8 @@ def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
 
 
 def _strategy(kernel: Kernel) -> str:
+    if kernel.locals:
+        return "tile"
     members = [axis for axis in kernel.axes if axis.role in MEMBER_ROLES]
     short = all(axis.exact is not None for axis in members)
     short = short and math.prod(axis.exact or 1 for axis in members) <= SHORTEST_SHARED_ROW

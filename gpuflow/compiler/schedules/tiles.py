@@ -1,0 +1,107 @@
+"""Maps that read an operand across its rows, in tiles, through a local array.
+
+    for i:                          strips of i and j:
+        for j:                          for j: for i: tile[j, i] = x[j, i]
+            y[i, j] = f(x[j, i])        for i: for j: y[i, j] = f(tile[j, i])
+
+Where the output goes along a row, a transposed operand goes down a column. The tile of such an
+operand is copied in its own order, and read in the output's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuflow.compiler.lowering.call_layout import Distance, distances_of
+from gpuflow.kir.nodes import (
+    Block,
+    For,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Operand,
+    Role,
+    Store,
+    Stride,
+    Strip,
+    Value,
+)
+from gpuflow.kir.rewrite import renamed
+from gpuflow.kir.scalar import compute_dtype
+from gpuflow.kir.walk import is_whole, statements, unused_number
+
+
+def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
+    """The kernel in tiles of its innermost two axes.
+
+    Args:
+        kernel: for which ``can_be_tiled`` holds.
+        side: points of a tile along both axes.
+        band: rows whose tiles are done before the next, if that is not one row of tiles.
+    """
+    down, along = (axis.name for axis in kernel.axes[-2:])
+    operands = across_operands(kernel)
+    tiles = tuple([
+        Local(f"{o.name}_tile", compute_dtype(o.dtype), ((along, side), (down, side)))
+        for o in operands
+    ])  # fmt: skip
+    names = {o.name: tile.name for o, tile in zip(operands, tiles, strict=True)}
+    first = unused_number(kernel.body)
+    copies = []
+    for number, (operand, tile) in enumerate(names.items(), first):
+        value = Value(number, compute_dtype(operands[number - first].dtype))
+        copy = Block(body=(Load(value, operand), Store(tile, value)))
+        copies.append(For(along, Block(body=(For(down, copy),))))
+
+    def in_nest(block: Block) -> Block:
+        *before, loop = block.body
+        assert isinstance(loop, For)  # or the kernel is no nest
+        if loop.axis != down:
+            return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
+        work = replace(loop, body=renamed(loop.body, {}, names))
+        return replace(block, body=(*before, _strips(down, along, (*copies, work), side, band)))
+
+    return replace(kernel, body=in_nest(kernel.body), locals=tiles)
+
+
+def _strips(down: str, along: str, body: tuple[For, ...], side: int, band: int) -> Strip:
+    if band:
+        tile = Strip(down, side, Block(body=body))
+        return Strip(down, band, Block(body=(Strip(along, side, Block(body=(tile,))),)))
+    return Strip(down, side, Block(body=(Strip(along, side, Block(body=body)),)))
+
+
+def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
+    """The operands that may lie across the rows of a map, by what the kernel does with them."""
+    accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
+    elsewhere = {s.operand for s in accesses if not is_whole(s)}
+    return tuple(
+        operand
+        for operand in kernel.operands
+        if operand.mode is Mode.IN
+        and operand.name not in elsewhere
+        and operand.strides[-2:] == (Stride.ANY, Stride.ANY)
+    )
+
+
+def can_be_tiled(kernel: Kernel) -> bool:
+    """Whether a map is a nest of loops with all of its work in the innermost two."""
+    if kernel.kind != "map" or len(kernel.axes) < 2 or kernel.segmented:
+        return False
+    if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
+        return False
+    block, depth = kernel.body, 0
+    while block.body and isinstance(block.body[-1], For):
+        if block.body[-1].axis != kernel.axes[depth].name:
+            return False
+        block, depth = block.body[-1].body, depth + 1
+    loops = [s for s in statements(kernel.body) if isinstance(s, For)]
+    return depth == len(kernel.axes) == len(loops) and bool(across_operands(kernel))
+
+
+def distances_across(kernel: Kernel) -> list[tuple[Distance, Distance]]:
+    """For each operand that tiles may turn how it lies down and along."""
+    distances = distances_of(kernel)
+    down, along = (axis.name for axis in kernel.axes[-2:])
+    return [(distances[o.name, down], distances[o.name, along]) for o in across_operands(kernel)]

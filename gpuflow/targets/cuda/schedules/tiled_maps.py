@@ -1,0 +1,59 @@
+"""Maps that read an operand across its rows on a GPU: in tiles, by way of shared memory.
+
+    each thread a point:            each block a tile of 32 x 32:
+        y[i, j] = f(x[j, i])            threads along i: tile[j, i] = x[j, i]
+                                        threads along j: y[i, j] = f(tile[j, i])
+
+Neighboring threads that read down a column touch a sector of memory for each element. In a tile
+(``compiler/schedules/tiles``) they read neighbors, and write neighbors. What else the kernel reads
+and writes goes one element at a time then, of which a warp's 32 are neighbors. From which sizes on
+that pays is a guess: nothing was measured on a GPU.
+"""
+
+from __future__ import annotations
+
+from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
+from gpuflow.compiler.schedules.tiles import (
+    across_operands,
+    can_be_tiled,
+    distances_across,
+    tiled,
+)
+from gpuflow.kir.nodes import Kernel, remembered
+
+SIDE = 32  # points of a tile along both axes: the lanes of a warp
+SMALLEST_TILED = 1 << 14  # points; less fits caches
+SHORTEST_TILED = 16  # of both axes, and between neighbors along a row
+MOST_TILES = 4  # of 8.25 KiB each at most
+
+
+def _applies(kernel: Kernel) -> bool:
+    return can_be_tiled(kernel) and len(across_operands(kernel)) <= MOST_TILES
+
+
+def _choose(call: KernelCall) -> bool | None:
+    """Whether more operands lie across the rows than along them."""
+    if call.points < SMALLEST_TILED:
+        return None
+    kernel, sizes, words = call.kernel, sizes_of(call), call.words
+    down, along = (axis.name for axis in kernel.axes[-2:])
+    if min(sizes[down], sizes[along]) < SHORTEST_TILED:
+        return None
+    balance = 0
+    for one, other in remembered(kernel, distances_across):
+        steps = abs(one.within(words)), abs(other.within(words))
+        if steps[0] == 1 and steps[1] >= SHORTEST_TILED:
+            balance += 1
+        elif steps[1] <= steps[0]:
+            balance -= 1
+    return True if balance > 0 else None
+
+
+def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
+    del allocate
+    return (call._replace(kernel=remembered(call.kernel, tiled, SIDE)),)
+
+
+TILED_MAPS = Schedule("tiles", _applies, _choose, _rewrite, is_last=True)

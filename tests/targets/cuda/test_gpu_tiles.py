@@ -1,0 +1,177 @@
+"""Maps that read transposed operands on GPUs: what goes in tiles, its launch, its values."""
+
+import numpy as np
+import pytest
+from cuda_harness import (
+    ANY,
+    ARCHITECTURES,
+    IN,
+    OUT,
+    PARALLEL,
+    UNIT,
+    ZERO,
+    build,
+    check,
+    make,
+    random_array,
+    requires_cuda_tools,
+)
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.schedules.tiles import tiled
+from gpuflow.kir.nodes import Mode, Operand
+from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.providers.target import gpu_target
+from gpuflow.targets.cuda.schedules import tiled_maps
+from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda
+from gpuflow.targets.cuda.schedules.tiled_maps import SIDE
+
+
+def strategies(function, *shapes):
+    """How each launch of a plan is spread."""
+    avals = [gf.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=gpu_target())
+    steps = [step for step in plan.steps if step.kind == "kernel"]
+    calls = [call for step in steps for group in step.launches for call in group]
+    return [schedule_cuda(call.kernel, vectorize=True).strategy for call in calls]
+
+
+def test_what_goes_in_tiles():
+    square = (256, 256)
+    assert strategies(lambda x, y: x + y.T, square, square) == ["tile"]
+    assert strategies(lambda x: jnp.sin(x.T), square) == ["tile"]
+    assert strategies(lambda x: jnp.sin(x.transpose(0, 2, 1)), (8, 64, 64)) == ["tile"]
+    # Rows as they lie, and too few points or rows to gain.
+    assert strategies(lambda x: jnp.sin(x.transpose(1, 0, 2)), (64, 8, 64)) == ["point"]
+    assert strategies(lambda x: jnp.sin(x[::2, ::2]), square) == ["point"]
+    assert strategies(lambda x: jnp.sin(x.T), (127, 128)) == ["point"]
+    assert strategies(lambda x: jnp.sin(x.T), (4096, 15)) == ["point"]
+    # One of each would be read across memory either way.
+    assert strategies(lambda x, y: x[:, ::2] + y.T, (256, 512), square) == ["point"]
+
+
+def turned(dtype="float32", index_bits=64, batch=False):
+    """o[b, i, j] = where(x[b, j, i] > row[i], x[b, j, i], y[j] + z[b, j, i]) + p % 2."""
+    first = (ANY,) if batch else ()
+    nothing = (ZERO,) if batch else ()
+    operands = [
+        Operand("x", dtype, IN, (*first, ANY, ANY)),
+        Operand("row", "float32", IN, (*nothing, ANY, ZERO)),
+        Operand("y", dtype, IN, (*nothing, ZERO, UNIT)),
+        Operand("p", "int64", Mode.INDEX, (*nothing, ANY, UNIT)),
+        Operand("z", dtype, IN, (*first, ANY, ANY)),
+        Operand("o", dtype, OUT, (*first, ANY, UNIT)),
+        Operand("positive", "bool", OUT, (*first, ANY, UNIT)),
+    ]
+
+    def rows(b):
+        with b.for_axis("i0"):
+            row = b.load("row")
+            with b.for_axis("i1"):
+                x = b.load("x")
+                more = b.apply("gt", x, b.cast(row, x.dtype))
+                odd = b.apply("and", b.load("p"), b.const("int64", 1))
+                chosen = b.select(more, x, b.apply("add", b.load("y"), b.load("z")))
+                b.store("o", b.apply("add", chosen, b.cast(odd, x.dtype)))
+                b.store("positive", more)
+
+    def body(b):
+        if not batch:
+            rows(b)
+            return
+        with b.for_axis("b0"):
+            rows(b)
+
+    axes = {**({"b0": PARALLEL} if batch else {}), "i0": PARALLEL, "i1": PARALLEL}
+    return make("turned", axes, operands, body, index_bits=index_bits)
+
+
+def check_turned(kernel, dtype, count, rows, columns, architecture=(9, 0)):
+    whole, stored = count * rows * columns, np.zeros(1, random_array(1, dtype).dtype).dtype
+    arrays = {
+        "x": random_array(whole, dtype, 1), "z": random_array(whole, dtype, 2),
+        "row": random_array(rows, "float32", 3), "y": random_array(columns, dtype, 4), "p": 7,
+        "o": np.zeros(whole, stored), "positive": np.zeros(whole, bool),
+    }  # fmt: skip
+    strides = {("x", "i0"): 1, ("x", "i1"): rows, ("z", "i0"): 1, ("z", "i1"): rows}
+    strides |= {("row", "i0"): 1, ("p", "i0"): columns}
+    strides |= {(name, "i0"): columns for name in ("o", "positive")}
+    strides |= {(name, "b0"): rows * columns for name in ("x", "z", "o", "positive")}
+    extents = {"b0": count, "i0": rows, "i1": columns}
+    # The untiled kernel says what must come out.
+    names = [axis.name for axis in kernel.axes]
+    extents = {name: extents[name] for name in names}
+    strides = {key: step for key, step in strides.items() if key[1] in names}
+    plain = check(kernel, arrays, extents, strides, architecture=architecture)
+    in_tiles = check(tiled(kernel, SIDE), arrays, extents, strides, architecture=architecture)
+    for name in ("o", "positive"):
+        np.testing.assert_array_equal(in_tiles[name], plain[name])
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("index_bits", [32, 64])
+@pytest.mark.parametrize("shape", [(1, 1), (31, 33), (64, 32), (100, 7), (3, 130), (0, 5)])
+def test_values(shape, index_bits):
+    check_turned(turned(index_bits=index_bits), "float32", 1, *shape)
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int8", "int64"])
+def test_values_of_other_dtypes(dtype):
+    check_turned(turned(dtype), dtype, 1, 37, 45)
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_values_of_several_matrices(architecture):
+    check_turned(turned(batch=True), "float32", 3, 34, 40, architecture)
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("dtype", [bool, np.float32, np.int32, "bfloat16"])
+def test_programs(dtype, monkeypatch):
+    monkeypatch.setattr(tiled_maps, "SMALLEST_TILED", 1)
+    x, y = np.random.default_rng(2).integers(0, 3, (2, 40, 40)).astype(jnp.dtype(dtype))
+    with gf.default_device(gf.devices("cuda_sim")[0]):
+        got = gf.jit(lambda x, y: jnp.where(x == y.T, x, y.T))(x, y)
+    np.testing.assert_array_equal(np.asarray(got), np.where(x == y.T, x, y.T))
+
+
+def test_launch_shapes():
+    launch = schedule_cuda(tiled(turned(batch=True), SIDE), vectorize=True)
+    assert (launch.strategy, launch.side, launch.width, launch.bounds) == ("tile", 32, 1, 256)
+
+    def shape(*sizes):
+        return launch_shape(launch, dict(zip(("b0", "i0", "i1"), sizes, strict=True)), 132)
+
+    assert shape(1, 32, 32) == ((1, 1), (32, 8))
+    assert shape(3, 33, 65) == ((3 * 2 * 3, 1), (32, 8))
+    assert shape(1, 4096, 4096) == ((2112, 1), (32, 8))  # 16 blocks for each multiprocessor
+    assert shape(5, 0, 32)[0][0] == 0
+
+
+def test_lanes_are_neighbors_in_memory_and_in_different_banks():
+    text = print_cuda(tiled(turned(), SIDE)).text
+    fill = text.index("x_tile[")
+    before = text[:fill]
+    # The copy goes along the operand's own neighbors; the work, behind a barrier, along the rows.
+    assert before.count("cuda.threadIdx.x") == 1
+    assert "i0 = i0_start + np.int64(cuda.threadIdx.x)" in before
+    assert "x_tile[(i1 - i1_start) * 33 + i0 - i0_start]" in text
+    assert "i1 = i1_start + np.int64(cuda.threadIdx.x)" in text[text.index("barrier()") :]
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_machine_code(architecture):
+    """Four loads of a tile are on their way at once; index arithmetic divides 32-bit numbers."""
+    _, built = build(tiled(turned(index_bits=32), SIDE), True, architecture)
+    assert built.spill_bytes == 0
+    assert built.shared_bytes == 2 * 4 * SIDE * (SIDE + 1)
+    assert built.ptx.count("bar.sync") == 2
+    assert not any(word in built.ptx for word in ("div.s64", "div.u64", "rem.s64", "rem.u64"))
+    accesses = [line for line in built.ptx.splitlines() if "ld.global" in line or "bar" in line]
+    barrier = next(k for k, line in enumerate(accesses) if "bar.sync" in line)
+    assert barrier == 2 * SIDE // 8, "the loops over the rows of a tile must be unrolled"
