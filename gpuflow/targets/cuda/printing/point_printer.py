@@ -1,7 +1,8 @@
-"""What the three emitters for CUDA share: overrides of ``KernelPrinter``'s hooks.
+"""What the emitters for CUDA share: overrides of ``KernelPrinter``'s hooks.
 
-A point is done by one thread (``points``), by a group of them (``groups``), or by the whole grid
-(``full``). Parameters are one per word of ``nodes.arguments``, in that order.
+A point is done by one thread (``points``; ``tiles``, with shared memory), by a group of them
+(``groups``), or by the whole grid (``full``). Parameters are one per word of ``nodes.arguments``,
+in that order.
 """
 
 from __future__ import annotations
