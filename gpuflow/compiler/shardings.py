@@ -6,25 +6,24 @@ operand is split as that one is. Where operands disagree the first one counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import iteration_of
 from gpuflow.compiler.passes.program import inline
+from gpuflow.core.blocks import Convolution, Product, Scan, Sort
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, all_eqns
 from gpuflow.core.lowering import (
     Branch,
-    Convolution,
     Distributed,
     Indexed,
     Layout,
     Library,
     Loop,
-    Scan,
     ScanForm,
-    Sort,
+    block_of,
 )
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
@@ -67,13 +66,9 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
             return None
         outs = (iteration.out,) * len(eqn.outputs)
         return Correspondence(iteration.sizes, outs, iteration.reads, iteration.reduced)
-    if isinstance(rule, Library) and rule.blocks is not None:
-        rows = rule.blocks(avals, [var.aval for var in eqn.outputs], eqn.params)
-        if isinstance(rows, Scan | Sort):
-            return _along_rows(eqn, rows)
-        if isinstance(rows, Convolution):
-            return _linked(eqn, _sliding(rows, out.ndim))
-    return None
+    block = block_of(eqn)
+    corresponds = _BLOCKS.get(type(block))
+    return None if corresponds is None else corresponds(eqn, block)
 
 
 def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Correspondence:
@@ -99,6 +94,8 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
 def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
     """An op on rows: everything corresponds but the dimension along which they lie."""
     first = eqn.inputs[0].aval
+    if not first.size:
+        return None  # sizes do not tell which dimension it is
     places = range(first.ndim)
     row_dims = [
         d for d in places if (prod(first.shape[:d]), first.shape[d]) == (rows.outer, rows.length)
@@ -117,6 +114,14 @@ def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
     left = [*zip(rows.left[0], batch), *zip(rows.left[1], free), *zip(rows.left[2], summed)]
     right = [*zip(rows.right[0], batch), *zip(rows.right[1], others), *zip(rows.right[2], summed)]
     return [left, right]
+
+
+# Blocks that say themselves what corresponds.
+_BLOCKS: dict[type[Any], Callable[[Eqn, Any], Correspondence | None]] = {
+    Scan: _along_rows,
+    Sort: _along_rows,
+    Convolution: lambda eqn, block: _linked(eqn, _sliding(block, eqn.outputs[0].aval.ndim)),
+}
 
 
 def result_shardings(
@@ -225,8 +230,9 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
             _outputs(branch.jaxpr, operands[1:], mesh) for branch in rule.branches(eqn.params)
         ]
         return [_common(column) for column in zip(*branch_outputs, strict=True)]
-    if isinstance(rule, Library) and rule.product is not None:
-        return [_product(eqn, operands)]
+    block = block_of(eqn)
+    if isinstance(block, Product) and block.one_dtype:
+        return [_product(block, operands)]
     return _iterated(eqn, operands)
 
 
@@ -244,14 +250,9 @@ def _iterated(eqn: Eqn, operands: Sequence[Parts]) -> list[Parts]:
     return [_once(() if k is None else split.get(k, ()) for k in out) for out in outs]
 
 
-def _product(eqn: Eqn, operands: Sequence[Parts]) -> Parts:
+def _product(product: Product, operands: Sequence[Parts]) -> Parts:
     """A matrix product: what is summed over is not split any more."""
-    rule, (out,) = eqn.primitive.lower, eqn.outputs
-    assert isinstance(rule, Library) and rule.product is not None
-    record = rule.product([atom.aval for atom in eqn.inputs], [out.aval], eqn.params)
-    if record is None:
-        return ((),) * out.aval.ndim
-    (batch, rows, _), (right_batch, _, columns) = record.left, record.right
+    (batch, rows, _), (right_batch, _, columns) = product.left, product.right
     left, right = operands[:2]
     both = [left[a] or right[b] for a, b in zip(batch, right_batch, strict=True)]
     return _once([*both, *[left[d] for d in rows], *[right[d] for d in columns]])

@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from gpuflow.compiler.planning.plan import CallStep, KernelStep
+from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
+from gpuflow.core.blocks import Block
+
+
+@record
+class Provider:
+    """One way in which a target makes calls that are a block of some class.
+
+    Attributes:
+        name: what makes them, as the table in docs/gpu.md says it.
+        choose: ``(block, step, target) -> Choice``, what is to run, worked out once when a plan is
+            bound; or None, where this way cannot do it with the operands as they lie.
+    """
+
+    name: str
+    choose: Callable[[Any, CallStep, Any], Choice | None]
+
+
+# The providers of a target for each class of blocks; the first that can do a call is taken.
+Providers = Mapping[type[Block], tuple[Provider, ...]]
+
+
+def chosen(
+    providers: Providers, block: Block | None, step: CallStep, target: Any
+) -> Choice | None:
+    """What the first provider that can do a call makes of it; None: the call is its ``impl``."""
+    for provider in providers.get(type(block), ()) if block is not None else ():
+        choice = provider.choose(block, step, target)
+        if choice is not None:
+            return choice
+    return None
 
 
 class Target(Protocol):
@@ -25,12 +57,8 @@ class Target(Protocol):
     schedules: Schedules
     rewrites: KernelRewrites
 
-    def choice_of(self, step: CallStep) -> Any:
-        """What the platform's library wants to do for a call; None: there was nothing to ask."""
-        ...
-
-    def workspace_bytes(self, step: CallStep) -> int:
-        """Memory that a library call needs besides its operands and outputs."""
+    def choice_of(self, step: CallStep) -> Choice | None:
+        """How a call is made, by a provider; None: it is its ``impl``."""
         ...
 
     def texts_of(self, step: KernelStep) -> list[str]:
@@ -39,7 +67,7 @@ class Target(Protocol):
 
 
 class PlainTarget:
-    """Runs every kernel as it is, and nothing needs memory besides."""
+    """Runs every kernel as it is, and has no providers."""
 
     on_gpu = False
     atomic_sums = False
@@ -47,13 +75,9 @@ class PlainTarget:
     schedules: Schedules = ()
     rewrites: KernelRewrites = ()
 
-    def choice_of(self, step: CallStep) -> Any:
-        """Nothing is asked."""
+    def choice_of(self, step: CallStep) -> Choice | None:
+        """There are none."""
         return None
-
-    def workspace_bytes(self, step: CallStep) -> int:
-        """None."""
-        return 0
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """None: nothing is printed."""

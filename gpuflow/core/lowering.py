@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.kir.nodes import Kernel
+from gpuflow.core.blocks import Block
 
 
 @record
@@ -164,243 +164,6 @@ class Update:
     with_atomics: Callable[..., Any] | None = None
 
 
-Dims = tuple[int, ...]
-
-
-@record
-class Product:
-    """Which dimensions of two operands make a stack of matrix products.
-
-    The result is row-major with dimensions batch, rows, columns. Sums are made in the operands'
-    dtype, which is the result's.
-
-    Attributes:
-        left: the left operand's dimensions: batch, rows, depth.
-        right: the right operand's dimensions: batch, depth, columns.
-        reduced: float32 and complex64 operands may be rounded to TF32, where that is faster.
-    """
-
-    left: tuple[Dims, Dims, Dims]
-    right: tuple[Dims, Dims, Dims]
-    reduced: bool = False
-
-
-Roles = tuple[Dims, Dims, Dims, Dims]
-
-
-@record
-class Convolution:
-    """Which dimensions of two operands make a stack of convolutions, and how the right one slides.
-
-    Each place of the result's space sums ``left[place * stride + tap * right dilation - low]``
-    times ``right[tap]`` over taps and depth; the left operand has zeros in holes and margins.
-
-    Attributes:
-        left, right: the operand's dimensions: batch, free, depth, space.
-        out: the result's: batch, free in left, free in right, space. It is row-major.
-        strides: how far the right operand moves, in each dimension of space.
-        padding: (low, high) zeros around the left operand; negative ones cut.
-        left_dilation, right_dilation: how far elements are apart.
-        reduced: as for ``Product``.
-    """
-
-    left: Roles
-    right: Roles
-    out: Roles
-    strides: Dims
-    padding: tuple[tuple[int, int], ...]
-    left_dilation: Dims
-    right_dilation: Dims
-    reduced: bool = False
-
-
-@record
-class Triangular:
-    """Systems with triangular matrices: op(A) X = B, or X op(A) = B; operands are A and B.
-
-    Attributes:
-        left_side: whether op(A) stands on the left of X.
-        lower: whether A is lower triangular.
-        transpose, conjugate: what op does; it conjugates only where it transposes.
-        unit_diagonal: the diagonal is taken to be ones.
-    """
-
-    left_side: bool
-    lower: bool
-    transpose: bool
-    conjugate: bool
-    unit_diagonal: bool
-
-
-@record
-class Launch:
-    """One launch of a kernel that was written by hand.
-
-    Attributes:
-        kernel: what to run.
-        words: its argument block; for an address the bytes from the start of its array.
-        arrays: for each operand of the kernel the number of its array, or None: it has no memory.
-            Arrays are the op's operands, then its outputs, then the workspace.
-        extent: of the axis that threads share.
-        points: how many elements it visits.
-    """
-
-    kernel: Kernel
-    words: tuple[int, ...]
-    arrays: tuple[int | None, ...]
-    extent: int
-    points: int
-
-
-@record
-class Launches:
-    """Launches that do the work of a library call, one after the other.
-
-    What they compute depends on the types of the operands, never on the number of threads.
-
-    Attributes:
-        launches: in order.
-        workspace: the bytes of memory that they need besides.
-        kept: owns memory whose addresses stand in words.
-    """
-
-    launches: tuple[Launch, ...]
-    workspace: int = 0
-    kept: tuple[Any, ...] = ()
-
-
-@record
-class Scan:
-    """Running values of row-major rows, (outer, length, inner): each row along its length.
-
-    ``combine`` is "add", "mul", "max", "min" or "logaddexp"; with ``reverse`` from the end.
-    """
-
-    combine: str
-    outer: int
-    length: int
-    inner: int
-    reverse: bool
-
-
-@record
-class Sort:
-    """Rows of row-major arrays, (outer, length, inner), in the order of some of them.
-
-    Attributes:
-        keys: how many operands, the first ones, are keys; the first one is primary.
-        descending: keys fall; equal ones keep their order all the same.
-        total_order: floats are ordered by sign and magnitude alone; else all nan are equal and
-            come last, and zeros are equal.
-        kept: elements of each row that are wanted. The outputs are those of the operands, and of
-            their positions if there is one output more.
-    """
-
-    outer: int
-    length: int
-    inner: int
-    keys: int
-    kept: int
-    descending: bool = False
-    total_order: bool = False
-
-
-@record
-class Runs:
-    """Rows, (count, width), combined where they belong to one place.
-
-    Operands are places, int64; whether each counts, bool; and rows. Outputs are places that count
-    no more than once, whether they do, and what is to be combined with the element there.
-
-    Attributes:
-        combine: as for ``Scan``, or None: the last row of a place counts.
-        limit: places are below it.
-    """
-
-    combine: str | None
-    count: int
-    width: int
-    limit: int
-
-
-@record
-class AtomicSums:
-    """Rows added to an array in any order, by additions that do not disturb each other.
-
-    Operands are the array, unless it is fresh; places, int64, the elements at which windows start;
-    whether each counts, bool; and rows, a window each. The output is the array.
-
-    Attributes:
-        size: elements of the array.
-        is_fresh: the array is zeros, and no operand.
-        count: rows.
-        window: (size, elements from one to the next) of each dimension of a window, at most three.
-    """
-
-    size: int
-    is_fresh: bool
-    count: int
-    window: tuple[tuple[int, int], ...]
-
-
-@record
-class Attention:
-    """Fused attention, or its gradients; see kernels/attention.py.
-
-    Operands are query, key and value; for gradients dout, sums and dots; then, where they are,
-    bias, mask, query_lengths and key_lengths. Outputs are out and sums; or dquery, dkey and dvalue.
-
-    Attributes:
-        batch, queries, keys, heads, key_heads, size: of query and key.
-        scale: of the products of queries and keys.
-        causal: queries see keys up to their own place.
-        window: how many keys to the left and to the right of their place queries see, or None.
-        bias, mask: the shape, in which 1 may stand for any size, or None.
-        query_lengths, key_lengths: whether there are such.
-        gradient: which of both.
-        reduced: as for ``Product``.
-    """
-
-    batch: int
-    queries: int
-    keys: int
-    heads: int
-    key_heads: int
-    size: int
-    scale: float
-    causal: bool
-    window: tuple[int, int] | None
-    bias: tuple[int, ...] | None
-    mask: tuple[int, ...] | None
-    query_lengths: bool
-    key_lengths: bool
-    gradient: bool
-    reduced: bool = False
-
-
-@record
-class Matrices:
-    """A batch of matrices of at most 32 rows and columns, decomposed or solved.
-
-    Attributes:
-        what: "lu", "cholesky", "triangular", "qr", "eigh" or "eig", with the op's operands and
-            outputs. All but "eig" are of real matrices.
-        count, rows, columns: of the first operand.
-        sides: right-hand sides of each.
-        params: of the op.
-    """
-
-    what: str
-    count: int
-    rows: int
-    columns: int
-    sides: int
-    params: dict[str, Any]
-
-
-Block = Scan | Sort | Runs | AtomicSums | Matrices | Attention | Convolution
-
-
 @record
 class Begun:
     """The parts of a call that may run beside what comes behind it.
@@ -432,22 +195,12 @@ class Library:
         prepare: ``(in_avals, out_avals, params) -> (xp, out_arrays, *arrays) -> None``, in place of
             ``call``: what follows from the types is done once.
         flops: ``(in_avals, out_avals, params) -> int``.
-        product: ``(in_avals, out_avals, params) -> Product``, or None: the call as products of
-            matrices, for platforms with a GEMM of their own.
-        convolution: ``(in_avals, out_avals, params) -> Convolution``, or None: the same for
-            platforms with convolutions of their own.
+        what: ``(in_avals, out_avals, params) -> Block``, or None: what the call is, for the
+            providers of targets. The annotation of its result names the class.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
-        blocks: ``(in_avals, out_avals, params) -> Scan, Sort, Runs, AtomicSums, Matrices,
-            Attention or Convolution``, or None: what GPUs have handwritten kernels for.
         on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
         on_cpu: the same for other platforms.
-        triangular: ``params -> Triangular``, or None: the call as triangular systems, for platforms
-            with a BLAS of their own.
-        lu: the call is an LU decomposition, for platforms with a LAPACK of their own. Outputs are
-            factors, pivots and the permutation, both int32.
-        kernels: ``(views, out_avals, params) -> Launches``, or None: the call as kernels written by
-            hand, for platforms that run them; views say how the operands lie.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
             where it cannot.
         begun: how it runs beside other calls; see compiler/passes/overlap.py.
@@ -457,18 +210,22 @@ class Library:
     call: Callable[..., None] | None = None
     prepare: Callable[..., Callable[..., None]] | None = None
     flops: Callable[..., int] | None = None
-    product: Callable[..., Product | None] | None = None
-    convolution: Callable[..., Convolution | None] | None = None
-    triangular: Callable[..., Triangular | None] | None = None
-    lu: bool = False
-    kernels: Callable[..., Launches | None] | None = None
-    blocks: Callable[..., Block | None] | None = None
+    what: Callable[..., Block | None] | None = None
     on_gpu: Callable[..., Any] | None = None
     on_cpu: Callable[..., Any] | None = None
     transposed: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
     begun: Begun | None = None
     apart: Callable[..., Any] | None = None
+
+
+def block_of(eqn: Any) -> Block | None:
+    """What an equation is, of what providers of targets know; None: it is none of theirs."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Library) or rule.what is None:
+        return None
+    ins, outs = [atom.aval for atom in eqn.inputs], [var.aval for var in eqn.outputs]
+    return rule.what(ins, outs, eqn.params)
 
 
 @record

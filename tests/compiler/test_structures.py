@@ -14,7 +14,7 @@ from gpuflow.compiler.planning import template as templates
 from gpuflow.compiler.planning.plan import CopyStep, KernelStep, reads_of, scratch_of, writes_of
 from gpuflow.compiler.target import PLAIN_TARGET
 from gpuflow.kir.text import kernel_text
-from gpuflow.targets.cpu.native.services import native_services
+from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 # Short, exact and long rows; primes; a size of 1; long enough for split reductions and tiles.
 SHAPES = [
@@ -58,7 +58,7 @@ def fresh_templates(monkeypatch):
 
 def plan_of(function, shape, donated=(), target=None):
     jaxpr = gf.make_jaxpr(function)(gf.ShapeDtypeStruct(shape, np.float32))
-    return pipeline.compile_plan(jaxpr, donated, target=target or native_services())[0]
+    return pipeline.compile_plan(jaxpr, donated, target=target or NATIVE_TARGET)[0]
 
 
 def meaning(plan):
@@ -135,12 +135,12 @@ def test_arrangements_follow_split_reductions():
 
 def test_platforms_have_structures_of_their_own():
     for _ in range(2):
-        for target in (native_services(), PLAIN_TARGET):
+        for target in (NATIVE_TARGET, PLAIN_TARGET):
             wanted = meaning_alone(norms, (70001, 40), (), target)
             assert meaning(plan_of(norms, (70001, 40), (), target)) == wanted
     (template,) = pipeline._templates.values()
     assert [structure.kind.target for structure in template.structures] == [
-        PLAIN_TARGET, native_services()
+        PLAIN_TARGET, NATIVE_TARGET
     ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow.targets.cuda.program import driver_text
-from gpuflow.targets.cuda.providers.handwritten_calls import block_launch
+from gpuflow.targets.cuda.providers.launch_binding import block_launch
 from gpuflow.targets.cuda.providers.launch_sequence import Schedule
 
 SIZES = [0, 1, 31, 33, 1025, 257]

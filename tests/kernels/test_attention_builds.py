@@ -13,8 +13,8 @@ from gpuflow.base import dtypes
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.providers import handwritten_calls
-from gpuflow.targets.cuda.providers.handwritten_calls import that_fits
+from gpuflow.targets.cuda.providers import launch_binding
+from gpuflow.targets.cuda.providers.launch_binding import that_fits
 
 pytestmark = requires_cuda_tools
 
@@ -62,7 +62,7 @@ def builds(monkeypatch):
         built = SimpleNamespace(spill_bytes=spills.get(columns, 0), shared_bytes=0)
         return SimpleNamespace(built=built, shared_bytes=shared.get(columns, 0))
 
-    monkeypatch.setattr(handwritten_calls, "load", load)
+    monkeypatch.setattr(launch_binding, "load", load)
     return spills, shared
 
 

@@ -10,7 +10,6 @@ import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
-from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
 from gpuflow.targets.cuda.providers.target import gpu_target
 
 pytestmark = requires_cuda_tools
@@ -34,7 +33,7 @@ def kernels_of(function, *operands, atomic_sums=True):
     """The handwritten kernels that a program runs."""
     target = gpu_target(atomic_sums)
     plan, _ = compile_plan(gf.make_jaxpr(function)(*operands), target=target)
-    schedules = [schedule_of(step) for step in plan.steps if isinstance(step, CallStep)]
+    schedules = [step.choice for step in plan.steps if isinstance(step, CallStep)]
     assert None not in schedules
     return [one.kernel.__name__ for schedule in schedules if schedule for one in schedule.launches]
 

@@ -11,8 +11,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import nn
 from gpuflow.base import dtypes
+from gpuflow.core.blocks import Attention
 from gpuflow.core.jaxpr import all_eqns
-from gpuflow.core.lowering import Attention
 from gpuflow.kernels import attention_reference as reference
 from gpuflow.ops.contractions.precision import Precision
 from gpuflow.targets.cuda.providers.attention import add_attention

@@ -14,12 +14,11 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import Convolution
+from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
 from gpuflow.targets.cuda.providers import convolution_forms, convolutions
-from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 from gpuflow.targets.cuda.providers.target import gpu_target
 
@@ -275,7 +274,7 @@ def test_float32_is_rounded_unless_highest(precision, is_reduced, setting):
         )
     wanted = setting != "highest" if is_reduced is None else is_reduced
     for step in calls:
-        for one in schedule_of(step).launches:
+        for one in step.choice.launches:
             if one.kernel.__name__ == "convolve_tiles":
                 assert dict(one.constants)["REDUCED"] == wanted
 
@@ -284,7 +283,7 @@ def test_halves_have_no_tensorfloat32():
     case = Case(**CASES["bfloat16"])
     (call,) = calls_of(lambda x, w: case(x, w, precision="high"), *case.operands)
     (one,) = [
-        one for one in schedule_of(call).launches if one.kernel.__name__ == "convolve_tiles"
+        one for one in call.choice.launches if one.kernel.__name__ == "convolve_tiles"
     ]
     assert not dict(one.constants)["REDUCED"]
 
@@ -309,7 +308,7 @@ def test_numbers_of_64_bits(name, few_builds, monkeypatch):
     case = Case(**CASES[name])
     case.check_gradients()
     for step in calls_of(with_gradients(case), *case.operands):
-        for one in schedule_of(step).launches:
+        for one in step.choice.launches:
             if one.kernel.__name__.startswith("convolve"):
                 assert dict(one.constants)["LONG"]
                 assert set(one.signature[3:]) == {"int64"}
@@ -333,7 +332,7 @@ def test_what_needs_64_bits(dtype):
 
         avals = [gf.ShapeDtypeStruct(shape, kind) for shape in (lhs, rhs)]
         (call,) = calls_of(function, *avals)
-        first, *_ = schedule_of(call).launches
+        first, *_ = call.choice.launches
         return dict(first.constants)["LONG"]
 
     most = 1 << 31
@@ -383,7 +382,7 @@ def test_operands_are_read_where_they_lie(layout, launches):
         out, back = gf.vjp(case, x, w)
         return out, *back(jnp.ones_like(out))
 
-    schedules = [schedule_of(step) for step in calls_of(function, *case.operands)]
+    schedules = [step.choice for step in calls_of(function, *case.operands)]
     kernels = [one.kernel.__name__ for schedule in schedules for one in schedule.launches]
     assert kernels.count("convolve_tiles") == launches
     assert set(kernels) <= {"convolve_tiles", "sum_parts"}
@@ -415,7 +414,7 @@ def free_copies(monkeypatch):
 
 def kernels_of(function, *operands):
     """Names of the launches of a plan's calls."""
-    launches = [schedule_of(step).launches for step in calls_of(function, *operands)]
+    launches = [step.choice.launches for step in calls_of(function, *operands)]
     return [one.kernel.__name__ for each in launches for one in each]
 
 
@@ -479,7 +478,7 @@ def ways_of(function, *operands):
     """For each launch of tiles, how both operands are read."""
     ways = []
     for step in calls_of(function, *operands):
-        for one in schedule_of(step).launches:
+        for one in step.choice.launches:
             constants = dict(one.constants)
             if one.kernel.__name__ == "convolve_tiles":
                 ways.append([
@@ -561,7 +560,7 @@ def test_long_sums_are_split():
     def gradient(x, w):
         return gf.grad(lambda w: jnp.sum(case(x, w)))(w)
 
-    schedules = [schedule_of(step) for step in calls_of(gradient, *case.operands)]
+    schedules = [step.choice for step in calls_of(gradient, *case.operands)]
     (launches,) = (one.launches for one in schedules)
     assert [one.kernel.__name__ for one in launches] == ["convolve_tiles", "sum_parts"]
     assert launches[0].grid[0] >= convolutions.ENOUGH_BLOCKS
@@ -578,7 +577,7 @@ def test_the_same_bits_in_every_run(features, few_builds):
         return gf.grad(lambda w: jnp.sum(jnp.sin(case(x, w))))(w)
 
     calls = calls_of(gradient, x, w)
-    names = [one.kernel.__name__ for step in calls for one in schedule_of(step).launches]
+    names = [one.kernel.__name__ for step in calls for one in step.choice.launches]
     assert "sum_parts" in names
     first, again = (on_gpu(gradient, x, w) for _ in range(2))
     np.testing.assert_array_equal(first.view(np.uint32), again.view(np.uint32))
@@ -625,7 +624,7 @@ def test_what_stays_with_the_library():
     for x, count in ((four, 4), (complex_numbers, 1)):
         padding = [(1, 1)] * count
         (call,) = calls_of(lambda x, p=padding: lax.conv_general_dilated(x, x, (1,) * len(p), p), x)
-        assert schedule_of(call) is None
+        assert call.choice is None
 
 
 def network(params, x):
@@ -652,7 +651,7 @@ def test_no_library_is_left_in_plans_of_networks(dtype):
     # The input needs no gradient.
     assert len(calls) == 5
     for step in calls:
-        assert schedule_of(step) is not None
+        assert step.choice is not None
         assert all(operand.aval.dtype == kind for operand in step.operands)
 
 

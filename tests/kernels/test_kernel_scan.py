@@ -10,7 +10,7 @@ from schedule_run import SIZES, on_gpu, run_schedule
 import gpuflow.kernels.scan as kernels
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.core.lowering import Scan
+from gpuflow.core.blocks import Scan
 from gpuflow.targets.cuda.providers import scans
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind
 from gpuflow.targets.cuda.providers.scans import add_scan

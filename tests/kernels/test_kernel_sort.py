@@ -11,7 +11,7 @@ from schedule_run import SIZES, on_gpu, run_schedule
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.core.lowering import Sort
+from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.providers import sorts
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 

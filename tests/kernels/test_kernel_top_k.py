@@ -10,7 +10,7 @@ from schedule_run import on_gpu, run_schedule
 
 import gpuflow as gf
 from gpuflow import lax
-from gpuflow.core.lowering import Sort
+from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.providers import sorts
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 

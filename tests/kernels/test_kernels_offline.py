@@ -7,7 +7,7 @@ from schedule_run import ARCHITECTURES
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import AtomicSums, Convolution, Matrices, Runs, Scan, Sort
+from gpuflow.core.blocks import AtomicSums, Convolution, Eig, Eigh, Qr, Runs, Scan, Sort
 from gpuflow.core.views import contiguous
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
@@ -32,8 +32,8 @@ CALLS = {
     "scan": (add_running, Scan("add", 1, LARGE, 1, False), [FLOAT], 1),
     "sort": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [BYTE], 1),  # in one pass
     "runs": (add_runs, Runs("add", LARGE, 1, 100), [INDEX, BOOL, FLOAT], 3),
-    "qr": (add_matrices, Matrices("qr", 9, 32, 32, 32, {"full_matrices": True}), [FLOAT], 2),
-    "eigh": (add_matrices, Matrices("eigh", 9, 32, 32, 32, EIGH), [FLOAT], 2),
+    "qr": (add_matrices, Qr(9, 32, 32, FLOAT, {"full_matrices": True}), [FLOAT], 2),
+    "eigh": (add_matrices, Eigh(9, 32, 32, FLOAT, EIGH), [FLOAT], 2),
 }
 
 
@@ -61,8 +61,8 @@ COMPLEX = np.dtype(np.complex128)
 
 # The same for large kernels, or many: their PTX for sm_80 is linked for all.
 LINKED = {
-    "eig": (add_matrices, Matrices("eig", 9, 32, 32, 32, EIG), [FLOAT], 3),
-    "complex eig": (add_matrices, Matrices("eig", 9, 32, 32, 32, EIG), [COMPLEX], 3),
+    "eig": (add_matrices, Eig(9, 32, 32, FLOAT, EIG), [FLOAT], 3),
+    "complex eig": (add_matrices, Eig(9, 32, 32, COMPLEX, EIG), [COMPLEX], 3),
     "top_k": (add_sort, Sort(1, LARGE, 1, 1, 4096, True, True), [FLOAT], 2),
     "atomic sums": (
         add_atomic_sums, AtomicSums(9, False, LARGE, ((3, 1),)), [FLOAT, INDEX, BOOL, FLOAT], 1

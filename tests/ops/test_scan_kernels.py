@@ -179,7 +179,8 @@ def test_gradient_and_batches():
 
 def launches(primitive, view, dtype, **params):
     out = ShapedArray(view.shape, np.dtype(dtype))
-    return primitive.lower.kernels([view], [out], {"axis": 0, "reverse": False, **params})
+    params = {"axis": 0, "reverse": False, **params}
+    return primitive.lower.what([out], [out], params).launches([view], [out], params)
 
 
 def test_kernels_keep_the_rules():

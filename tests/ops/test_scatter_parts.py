@@ -180,12 +180,17 @@ def test_how_many_shares():
     assert shares((1 << 31) - 1, 1 << 40, 1) == 1
 
 
+def launches(views, out, combine):
+    params = {"combine": combine}
+    return scatter_parts_p.lower.what(None, [out], params).launches(views, [out], params)
+
+
 def test_kernels_keep_the_rules():
     for width in (1, 8):
         for dtype, combine in ((np.float16, "add"), (np.int8, "multiply")):
             views = [contiguous((SIZE,)), contiguous((COUNT,)), contiguous((COUNT, width))]
             out = ShapedArray((SIZE,), np.dtype(dtype))
-            kernels = scatter_parts_p.lower.kernels(views, [out], {"combine": combine})
+            kernels = launches(views, out, combine)
             assert len(kernels.launches) == 4
             for launch in kernels.launches:
                 verify(launch.kernel)
@@ -194,7 +199,7 @@ def test_kernels_keep_the_rules():
 def test_an_array_with_gaps_is_left_to_numpy():
     views = [View((SIZE,), (2,), 0, (False,)), contiguous((COUNT,)), contiguous((COUNT, 1))]
     out = ShapedArray((SIZE,), np.dtype(np.float32))
-    assert scatter_parts_p.lower.kernels(views, [out], {"combine": "add"}) is None
+    assert launches(views, out, "add") is None
     x, places, values = case(np.float32)
     result = scatter_parts_p.impl(np, x, places, values[:, None], combine="add")
     wanted = one_by_one("add", x, places, values, np.float64)

@@ -20,7 +20,7 @@ from gpuflow.runtime.memory import (
 )
 from gpuflow.targets.cpu import program
 from gpuflow.targets.cpu.native.services import native_services
-from gpuflow.targets.cpu.providers.convolutions import SLOT_BYTES
+from gpuflow.targets.cpu.providers.convolution_calls import SLOT_BYTES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 import models

@@ -18,14 +18,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
-from gpuflow.core.lowering import (
-    Elementwise,
-    Indexed,
-    Layout,
-    Reduction,
-    TupleReduction,
-    Update,
-)
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, TupleReduction, Update
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 

@@ -28,14 +28,7 @@ from gpuflow.compiler.lowering.loops import is_written_short
 from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
 from gpuflow.core.aval import storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
-from gpuflow.core.lowering import (
-    Elementwise,
-    Indexed,
-    Layout,
-    Reduction,
-    TupleReduction,
-    Update,
-)
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, TupleReduction, Update
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Block, Mode, Operand, Value
 from gpuflow.kir.scalar import PARTS, compute_dtype

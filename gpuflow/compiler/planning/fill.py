@@ -127,12 +127,14 @@ class _Filler:
             self.added[workspace] = memory(workspace_bytes(eqn, inner))
             return ProgramStep(eqn, operands, tuple(outputs), inner, workspace)
         step = CallStep(eqn, operands, shape.writes, shape.kind)
-        step = step._replace(choice=self.target.choice_of(step))
-        count = self.target.workspace_bytes(step)
-        if not count:
+        choice = self.target.choice_of(step)
+        if choice is None:
             return step
-        self.group, self.count = shape.group, 0
-        return step._replace(workspace=self.allocate(count))
+        workspace, count = None, choice.workspace_bytes
+        if count:
+            self.group, self.count = shape.group, 0
+            workspace = self.allocate(count)
+        return step._replace(workspace=workspace, choice=choice)
 
     def _operand(self, slot: Slot) -> Operand:
         position, number, buffer, is_view = slot

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -87,6 +87,15 @@ class KernelStep(NamedTuple):
         return self.kernel.name
 
 
+class Choice(Protocol):
+    """What a provider of a target runs for a call; the target's programs know the rest of it."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that it needs besides operands and outputs."""
+        ...
+
+
 class CallStep(NamedTuple):
     """One call of an op's ``impl`` or library function, or of the host (kind "host").
 
@@ -96,7 +105,7 @@ class CallStep(NamedTuple):
         outputs: buffers of the results.
         kind: "library" or "host".
         workspace: a buffer for what the platform needs besides, if it needs any.
-        choice: what ``Target.choice_of`` said.
+        choice: the Choice of ``Target.choice_of``; None: it is ``impl``.
     """
 
     eqn: Eqn

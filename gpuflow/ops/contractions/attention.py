@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Attention, Library
+from gpuflow.core.blocks import Attention
+from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.contractions.precision import CanonicalPrecision, may_round
 from gpuflow.ops.define import check_same_dtype, define
@@ -150,7 +151,7 @@ def _gradients_shape(
     return [ShapedArray(x.shape, x.dtype) for x in (query, key, value)]
 
 
-def _blocks(
+def _attention(
     ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]
 ) -> Attention | None:
     gradient = len(outs) == 3
@@ -219,7 +220,7 @@ attention_p = define(
     shape=_attention_shape,
     impl=_attention_impl,
     batch=lambda *arguments, **params: _batch(attention_p, *arguments, **params),
-    lower=Library(flops=_flops, blocks=_blocks, apart=_apart),
+    lower=Library(flops=_flops, what=_attention, apart=_apart),
     multiple_results=True,
 )
 
@@ -228,7 +229,7 @@ attention_gradients_p = define(
     shape=_gradients_shape,
     impl=_gradients_impl,
     batch=lambda *arguments, **params: _batch(attention_gradients_p, *arguments, **params),
-    lower=Library(flops=_flops, blocks=_blocks, apart=_apart),
+    lower=Library(flops=_flops, what=_attention, apart=_apart),
     multiple_results=True,
 )
 

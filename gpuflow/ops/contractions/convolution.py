@@ -20,7 +20,8 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Convolution, Library
+from gpuflow.core.blocks import Convolution
+from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.contractions.precision import may_round
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
@@ -182,15 +183,7 @@ def _flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
     return (8 if dtypes.is_complex(out_avals[0].dtype) else 2) * out_avals[0].size * terms
 
 
-def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolution | None:
-    """The call for platforms with a convolution of their own: one dtype throughout."""
-    if in_avals[0].dtype != out_avals[0].dtype:
-        return None
-    return _blocks(in_avals, out_avals, params)
-
-
-def _blocks(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolution:
-    """The call for GPUs, which know of more dtypes."""
+def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolution:
     del in_avals, out_avals
     lhs, rhs, out = (tuple(roles) for roles in params["dimension_numbers"])
     return Convolution(
@@ -338,7 +331,7 @@ conv_p = define(
     transpose=_transpose,
     batch=_batch,
     lower=Library(
-        flops=_flops, convolution=_convolution, blocks=_blocks, on_cpu=_on_cpu,
+        flops=_flops, what=_convolution, on_cpu=_on_cpu,
         transposed=_transposed,
     ),
     tolerance=64,

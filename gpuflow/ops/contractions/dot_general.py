@@ -19,7 +19,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library, Product
+from gpuflow.core.blocks import Product
+from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.contractions.precision import algorithm_dtypes, canonical_precision, may_round
 from gpuflow.ops.contractions.vector_products import is_vector_product, vector_product
@@ -238,30 +239,27 @@ def _prepare_dot(
 
 def _dot_product(
     in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], params: dict[str, Any]
-) -> Product | None:
+) -> Product:
     lhs, rhs = in_avals
-    dtype = out_avals[0].dtype
-    if lhs.dtype != dtype or rhs.dtype != dtype:
-        return None
     return _product_of(
-        dtype, lhs.ndim, rhs.ndim, params["dimension_numbers"],
-        may_round(params["precision"]),
+        (lhs.dtype, rhs.dtype, out_avals[0].dtype), lhs.ndim, rhs.ndim,
+        params["dimension_numbers"], may_round(params["precision"]),
     )  # fmt: skip
 
 
 @lru_cache(1024)
 def _product_of(
-    dtype: np.dtype, left_ndim: int, right_ndim: int, numbers: Any, reduced: bool
-) -> Product | None:
-    """The product of operands of one dtype, whatever their sizes."""
-    if accumulator(dtype, dtype) != dtype:
-        return None
+    kinds: tuple[Any, Any, Any], left_ndim: int, right_ndim: int, numbers: Any, reduced: bool
+) -> Product:
+    """The product of operands and a result of some dtypes, whatever their sizes."""
+    one, other, dtype = kinds
     (left, right), (left_batch, right_batch) = numbers
     pairs = sorted(zip(left, right))
     left, right = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
     return Product(
         (left_batch, _free(left_ndim, left, left_batch), left),
         (right_batch, right, _free(right_ndim, right, right_batch)),
+        one_dtype=one == other == dtype == accumulator(dtype, dtype),
         reduced=reduced,
     )
 
@@ -502,7 +500,7 @@ dot_general_p = define(
     lower=Library(
         prepare=_prepare_dot,
         flops=_dot_flops,
-        product=_dot_product,
+        what=_dot_product,
         transposed=_dot_transposed,
         summed=_dot_summed,
     ),

@@ -26,7 +26,7 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.core.lowering import Launch, Launches
+from gpuflow.core.blocks import Launch, Launches
 from gpuflow.core.views import View
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, Value

@@ -19,7 +19,8 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Launches, Library
+from gpuflow.core.blocks import Fourier, Launches
+from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import mul
@@ -150,13 +151,18 @@ def _fft_batch(
     return fft_p.bind(move_axis(operands[0], dims[0], 0), **params), 0
 
 
-def _fft_kernels(
+def _fft_launches(
     views: Sequence[Any], outs: Sequence[ShapedArray], params: dict[str, Any]
 ) -> Launches | None:
     kind, lengths = params["fft_type"], params["fft_lengths"]
     if kind not in (FftType.FFT, FftType.IFFT) or len(lengths) != 1:
         return None
     return fft_launches(views, outs, lengths[0], kind is FftType.IFFT)
+
+
+def _fft_block(ins: Any, outs: Any, params: dict[str, Any]) -> Fourier:
+    del ins, outs
+    return Fourier(params["fft_type"].name, params["fft_lengths"], _fft_launches)
 
 
 def _fft_apart(ins: Any, out: ShapedArray, params: dict[str, Any]) -> Any:
@@ -178,7 +184,7 @@ fft_p = define(
     jvp=linear_jvp(lambda x, **params: fft_p.bind(x, **params)),
     transpose=unary_transpose(_fft_transpose),
     batch=_fft_batch,
-    lower=Library(flops=_fft_flops, kernels=_fft_kernels, apart=_fft_apart),
+    lower=Library(flops=_fft_flops, what=_fft_block, apart=_fft_apart),
 )
 
 

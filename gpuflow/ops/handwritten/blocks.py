@@ -12,8 +12,9 @@ import numpy as np
 from gpuflow.base.dtypes import is_extended, is_integer
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.blocks import AtomicSums, MakeLaunches, Runs, Scan, Sort
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import AtomicSums, Library, Matrices, Runs, Scan, Sort
+from gpuflow.core.lowering import Library
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.convert import convert_element_type_p
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
@@ -32,56 +33,30 @@ def _rows(aval: ShapedArray, axis: int) -> tuple[int, int, int]:
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
 
-def scan_blocks(combine: str) -> Callable[..., Scan | None]:
-    """The rule ``Library.blocks`` of an op with running values."""
+def scan_block(combine: str, launches: MakeLaunches | None) -> Callable[..., Scan]:
+    """The rule ``Library.what`` of an op with running values."""
 
-    def blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Scan | None:
-        if not outs[0].size:
-            return None
-        return Scan(combine, *_rows(ins[0], params["axis"]), params["reverse"])
+    def what(ins: Avals, outs: Avals, params: dict[str, Any]) -> Scan:
+        del outs
+        return Scan(combine, *_rows(ins[0], params["axis"]), params["reverse"], launches)
 
-    return blocks
+    return what
 
 
-def sort_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
+def sort_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
     """The rule of a sort by some of its operands."""
-    if not outs[0].size or any(is_extended(aval.dtype) for aval in ins):
+    del outs
+    if any(is_extended(aval.dtype) for aval in ins):
         return None
     outer, length, inner = _rows(ins[0], params["dimension"])
     return Sort(outer, length, inner, params["num_keys"], length)
 
 
-def top_k_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
+def top_k_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort:
     """The rule of the k greatest."""
-    if not outs[0].size:
-        return None
+    del outs
     rows = _rows(ins[0], params["axis"])
     return Sort(*rows, 1, params["k"], descending=True, total_order=True)
-
-
-MOST_ROWS = 32  # of a matrix that a warp holds
-_REAL = (np.dtype(np.float32), np.dtype(np.float64))
-REAL_OR_COMPLEX = (*_REAL, np.dtype(np.complex64), np.dtype(np.complex128))
-
-
-def matrix_blocks(
-    what: str, kinds: Sequence[np.dtype] = _REAL
-) -> Callable[..., Matrices | None]:
-    """The rule of an op on small matrices of one of some dtypes."""
-
-    def blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Matrices | None:
-        first = ins[0]
-        rows, columns = first.shape[-2:]
-        is_held = first.dtype in kinds and max(rows, columns) <= MOST_ROWS
-        if not is_held or not first.size or not all(out.size for out in outs):
-            return None
-        if params.get("pivoting"):
-            return None
-        count = first.size // (rows * columns)
-        sides = ins[-1].size // (count * rows)
-        return Matrices(what, count, rows, columns, sides, params)
-
-    return blocks
 
 
 # --- updates ---------------------------------------------------------------------------------
@@ -111,18 +86,16 @@ def _runs_impl(
     return [keys, ends & (keys < limit), totals]
 
 
-def _runs_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Runs | None:
-    count, rows = ins[0].size, outs[2].size
-    if not rows:
-        return None
-    return Runs(_COMBINES[params["combine"]], count, rows // count, params["limit"])
+def _runs_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Runs:
+    width = prod(outs[2].shape[1:])
+    return Runs(_COMBINES[params["combine"]], ins[0].size, width, params["limit"])
 
 
 combined_runs_p = define(
     "combined_runs",
     shape=_runs_shape,
     impl=_runs_impl,
-    lower=Library(blocks=_runs_blocks),
+    lower=Library(what=_runs_block),
     multiple_results=True,
 )
 
@@ -198,13 +171,13 @@ def _sums_impl(
     return out
 
 
-def _sums_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> AtomicSums:
+def _sums_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> AtomicSums:
     return AtomicSums(outs[0].size, len(ins) == 3, ins[-1].shape[0], params["window"])
 
 
 # Operands are the array, unless that is zeros; places, whether each counts, and rows.
 atomic_sums_p = define(
-    "atomic_sums", shape=_sums_shape, impl=_sums_impl, lower=Library(blocks=_sums_blocks)
+    "atomic_sums", shape=_sums_shape, impl=_sums_impl, lower=Library(what=_sums_block)
 )
 
 

@@ -1,6 +1,6 @@
 """Kernels written by hand: their operands and launches.
 
-Such a kernel is built by a rule of ``Library.kernels``. Sizes and strides are arguments of it, as
+Such a kernel is built by a rule of ``Library.what``. Sizes and strides are arguments of it, as
 of any other kernel, so that one serves all shapes.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.core.aval import storage_name
-from gpuflow.core.lowering import Launch
+from gpuflow.core.blocks import Launch
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES

@@ -20,8 +20,9 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, storage_name
+from gpuflow.core.blocks import Kernels, Launch, Launches
 from gpuflow.core.jaxpr import Atom
-from gpuflow.core.lowering import Elementwise, Launch, Launches, Library
+from gpuflow.core.lowering import Elementwise, Library
 from gpuflow.core.views import View
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Value
@@ -226,7 +227,7 @@ def _join_kernel(dtype: str, combine: str) -> Kernel:
 # --- launches ------------------------------------------------------------------------------
 
 
-def _kernels(
+def _launches(
     views: Sequence[View], outs: Sequence[ShapedArray], params: dict[str, Any]
 ) -> Launches | None:
     (x, places, rows), (out,), combine = views, outs, params["combine"]
@@ -274,11 +275,16 @@ def _kernels(
     return Launches((*launches, joined), total * large)
 
 
+def _what(ins: Any, outs: Any, params: dict[str, Any]) -> Kernels:
+    del ins, outs, params
+    return Kernels(_launches)
+
+
 scatter_parts_p = define(
     "scatter_parts",
     shape=_shape,
     impl=_impl,
-    lower=Library(kernels=_kernels),
+    lower=Library(what=_what),
 )
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.blocks import Cholesky
 from gpuflow.core.lowering import Library
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
-from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import (
     Shape,
@@ -28,6 +28,7 @@ from gpuflow.ops.linalg.algebra import (
 from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
+    decomposition,
     each_matrix,
     is_large,
     lapack,
@@ -105,6 +106,11 @@ def _cholesky_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | Non
     return written_out(small_cholesky, eqn, build) if small else None
 
 
+def _what(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> Cholesky:
+    del outs
+    return decomposition(Cholesky, ins, params)
+
+
 cholesky_p = matrix_op(
     "cholesky",
     (2,),
@@ -113,7 +119,7 @@ cholesky_p = matrix_op(
     jvp=_cholesky_jvp,
     lower=Library(
         flops=lambda ins, outs, params: ins[0].size * ins[0].shape[-1] // 3,
-        blocks=matrix_blocks("cholesky"),
+        what=_what,
     ),
     simplify=_cholesky_simplify,
 )

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.blocks import Decomposition
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
@@ -81,6 +83,15 @@ def matrix_op(
     rules: dict[str, Any] = {"batch": batch, "lower": Library(), **fields}
     primitive = define(name, shape=shape, impl=impl, **rules)
     return primitive
+
+
+D = TypeVar("D", bound=Decomposition)
+
+
+def decomposition(kind: type[D], ins: Sequence[Any], params: dict[str, Any]) -> D:
+    """What a decomposition of matrices is."""
+    *batch, rows, columns = ins[0].shape
+    return kind(prod(batch), rows, columns, ins[0].dtype, params)
 
 
 def _batch_shape(name: str, avals: Sequence[ShapedArray], ranks: Sequence[int]) -> Shape:

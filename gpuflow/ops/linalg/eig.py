@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.blocks import Eig
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import eq
@@ -16,7 +17,6 @@ from gpuflow.ops.elementwise.complex_numbers import abs as absolute
 from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
 from gpuflow.ops.elementwise.complex_numbers import conj, imag, real
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.handwritten.blocks import REAL_OR_COMPLEX, matrix_blocks
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.linalg.algebra import (
@@ -42,6 +42,7 @@ from gpuflow.ops.linalg.common import (
     NO_ROUTINE,
     Outputs,
     check_square,
+    decomposition,
     is_large,
     load_scipy,
     matrix_op,
@@ -180,6 +181,11 @@ def _eig_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return written_out(small_eigenvalues, eqn, build)
 
 
+def _what(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> Eig:
+    del outs
+    return decomposition(Eig, ins, params)
+
+
 eig_p = matrix_op(
     "eig",
     (2,),
@@ -189,7 +195,7 @@ eig_p = matrix_op(
     multiple_results=True,
     lower=Library(
         flops=lambda ins, outs, params: 25 * ins[0].size * ins[0].shape[-1],
-        blocks=matrix_blocks("eig", REAL_OR_COMPLEX),
+        what=_what,
     ),
     simplify=_eig_simplify,
 )

@@ -9,11 +9,11 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.blocks import Eigh
 from gpuflow.core.lowering import Library
 from gpuflow.ops.elementwise.arithmetic import div, mul, sub
 from gpuflow.ops.elementwise.complex_numbers import real
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.linalg.algebra import (
     Shape,
     adjoint,
@@ -32,6 +32,7 @@ from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
     check_subset,
+    decomposition,
     failing_as_nan,
     is_large,
     load_scipy,
@@ -143,6 +144,11 @@ def inverse_off_diagonal(gaps: Any) -> Any:
     return where(diagonal, 0, div(1, where(diagonal, 1, gaps)))
 
 
+def _what(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> Eigh:
+    del outs
+    return decomposition(Eigh, ins, params)
+
+
 eigh_p = matrix_op(
     "eigh",
     (2,),
@@ -152,7 +158,7 @@ eigh_p = matrix_op(
     multiple_results=True,
     lower=Library(
         flops=lambda ins, outs, params: 9 * ins[0].size * ins[0].shape[-1],
-        blocks=matrix_blocks("eigh"),
+        what=_what,
     ),
 )
 

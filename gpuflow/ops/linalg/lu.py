@@ -10,11 +10,11 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.blocks import Lu
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import pad
@@ -29,7 +29,7 @@ from gpuflow.ops.linalg.algebra import (
     through_float32,
     triangle,
 )
-from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op
+from gpuflow.ops.linalg.common import Outputs, decomposition, each_matrix, lapack, matrix_op
 from gpuflow.ops.linalg.row_exchanges import permutation_of, row_order_p
 from gpuflow.ops.linalg.small_matrices import is_small_batch, small_lu, written_out
 from gpuflow.ops.linalg.solve import triangular_solve
@@ -142,7 +142,9 @@ def _lu_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return written_out(small_lu, eqn, build) if is_small_batch(eqn.inputs[0].aval) else None
 
 
-_held = matrix_blocks("lu")
+def _what(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> Lu:
+    del outs
+    return decomposition(Lu, ins, params)
 
 
 def _lu_flops(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> int:
@@ -154,7 +156,7 @@ def _lu_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """What kernels do not hold is a call of a library, and then a kernel for the permutation."""
     del definition
     (matrices,) = eqn.inputs
-    if _held([matrices.aval], [var.aval for var in eqn.outputs], eqn.params) is not None:
+    if _what([matrices.aval], [], eqn.params).fits_a_warp:
         return None
     factors, pivots = build.apply(lu_factors_p, matrices)
     rows = matrices.aval.shape[-2]
@@ -178,7 +180,7 @@ lu_p = matrix_op(
     _lu_impl,
     jvp=_lu_jvp,
     multiple_results=True,
-    lower=Library(flops=_lu_flops, lu=True, blocks=_held, on_gpu=_lu_on_gpu),
+    lower=Library(flops=_lu_flops, what=_what, on_gpu=_lu_on_gpu),
     simplify=_lu_simplify,
 )
 

@@ -10,13 +10,13 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.blocks import Qr
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.elementwise.arithmetic import add, sub
 from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
 from gpuflow.ops.elementwise.complex_numbers import imag
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import (
@@ -37,6 +37,7 @@ from gpuflow.ops.linalg.algorithms import check_no_magma
 from gpuflow.ops.linalg.common import (
     NO_ROUTINE,
     Outputs,
+    decomposition,
     each_matrix,
     is_large,
     lapack,
@@ -224,6 +225,11 @@ def _qr_jvp(
     return [q, r, *order], [d_q, d_r, *[zero_tangent(p) for p in order]]
 
 
+def _what(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> Qr | None:
+    del outs
+    return None if params["pivoting"] else decomposition(Qr, ins, params)
+
+
 qr_p = matrix_op(
     "qr",
     (2,),
@@ -233,7 +239,7 @@ qr_p = matrix_op(
     multiple_results=True,
     lower=Library(
         flops=lambda ins, outs, params: 4 * ins[0].size * min(ins[0].shape[-2:]),
-        blocks=matrix_blocks("qr"),
+        what=_what,
     ),
 )
 

@@ -12,10 +12,10 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Library, Triangular
+from gpuflow.core.blocks import Triangular
+from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.elementwise.arithmetic import neg
-from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.linalg.algebra import (
@@ -194,10 +194,13 @@ def _triangular_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> 
     return in_avals[0].shape[-1] * out_avals[0].size
 
 
-def _triangular_record(params: dict[str, Any]) -> Triangular | None:
+def _triangular(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Triangular:
+    del out_avals
+    a, b = in_avals
     names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
-    record = Triangular(*[params[name] for name in names])
-    return None if record.conjugate and not record.transpose else record
+    *batch, size, _ = a.shape
+    sides = b.shape[-1 if params["left_side"] else -2]
+    return Triangular(*[params[name] for name in names], prod(batch), size, sides, b.dtype)
 
 
 def _triangular_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -217,8 +220,7 @@ triangular_solve_p = matrix_op(
     transpose=_triangular_transpose,
     batch=_triangular_batch,
     lower=Library(
-        _triangular_call, flops=_triangular_flops, triangular=_triangular_record,
-        blocks=matrix_blocks("triangular"),
+        _triangular_call, flops=_triangular_flops, what=_triangular,
     ),
     simplify=_triangular_simplify,
 )

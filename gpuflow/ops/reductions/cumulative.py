@@ -13,7 +13,8 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Launches, Library
+from gpuflow.core.blocks import Launches
+from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
@@ -25,7 +26,7 @@ from gpuflow.ops.elementwise.complex_numbers import abs as op_abs
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
 from gpuflow.ops.elementwise.transcendental import exp, log1p
-from gpuflow.ops.handwritten.blocks import scan_blocks
+from gpuflow.ops.handwritten.blocks import scan_block
 from gpuflow.ops.layout.axes import insert_axis, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
@@ -74,7 +75,7 @@ def _define(
         call(xp, [out], x, axis=axis, reverse=reverse)
         return out
 
-    def kernels(views: Any, outs: Any, params: dict[str, Any]) -> Launches | None:
+    def launches(views: Any, outs: Any, params: dict[str, Any]) -> Launches | None:
         return scan_launches(combine, views, outs, **params) if combine is not None else None
 
     def batch(
@@ -85,8 +86,8 @@ def _define(
         moved = axis + (axis >= dims[0])
         return primitive.bind(operands[0], axis=moved, reverse=reverse), dims[0]
 
-    blocks = scan_blocks("logaddexp" if combine is None else combine.name)
-    lower = Library(call, kernels=None if combine is None else kernels, blocks=blocks)
+    name_of_combine = "logaddexp" if combine is None else combine.name
+    lower = Library(call, what=scan_block(name_of_combine, None if combine is None else launches))
     primitive = define(name, shape=shape, impl=impl, batch=batch, lower=lower, **rules)
     return primitive
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.core.lowering import Launch, Launches
+from gpuflow.core.blocks import Launch, Launches
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel, Mode, Value
 from gpuflow.kir.scalar import PARTS, compute_dtype, storage_bytes

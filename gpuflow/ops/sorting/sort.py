@@ -27,7 +27,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
-from gpuflow.ops.handwritten.blocks import sort_blocks, top_k_blocks
+from gpuflow.ops.handwritten.blocks import sort_block, top_k_block
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -261,7 +261,7 @@ sort_p = define(
     impl=_sort_impl,
     jvp=_sort_jvp,
     batch=_sort_batch,
-    lower=Library(_sort_into, blocks=sort_blocks),
+    lower=Library(_sort_into, what=sort_block),
     multiple_results=True,
 )
 
@@ -359,6 +359,6 @@ top_k_p = define(
     impl=_top_k_impl,
     jvp=_top_k_jvp,
     batch=_top_k_batch,
-    lower=Library(blocks=top_k_blocks),
+    lower=Library(what=top_k_block),
     multiple_results=True,
 )

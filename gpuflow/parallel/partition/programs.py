@@ -17,6 +17,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import constrained, corresponding
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
     Barrier,
@@ -26,6 +27,7 @@ from gpuflow.core.lowering import (
     Library,
     Loop,
     Reduction,
+    block_of,
 )
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
@@ -126,10 +128,12 @@ class Partitioner:
             outs = partition_loop(self, eqn, operands, Split)
         elif isinstance(rule, Branch):
             outs = partition_branch(self, eqn, operands, Split)
-        elif isinstance(rule, Library) and rule.product is not None:
-            outs = self._product(eqn, operands)
         else:
-            outs = self._iterated(eqn, operands)
+            block = block_of(eqn)
+            if isinstance(block, Product):
+                outs = self._product(eqn, block, operands)
+            else:
+                outs = self._iterated(eqn, operands)
         return self._gathered(eqn, operands) if outs is None else outs
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
@@ -257,12 +261,12 @@ class Partitioner:
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(*pair) for pair in safe_zip(outs, parts)]
 
-    def _product(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
+    def _product(
+        self, eqn: Eqn, product: Product, operands: Sequence[Split]
+    ) -> list[Split] | None:
         """A stack of matrix products; what is summed over may be split too."""
-        rule, (out,) = eqn.primitive.lower, eqn.outputs
-        product = rule.product([atom.aval for atom in eqn.inputs], [out.aval], eqn.params)
-        if product is None:
-            return None
+        if not product.one_dtype:
+            return None  # sums of parts would be rounded each
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
         used: set[Any] = set()

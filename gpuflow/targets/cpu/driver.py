@@ -15,8 +15,8 @@ from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
-from gpuflow.targets.cpu.native.services import native_services
 from gpuflow.targets.cpu.program import CpuProgram
+from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 
 class CpuDriver:
@@ -29,7 +29,7 @@ class CpuDriver:
     @property
     def target(self) -> Target:
         """What compiling a plan asks."""
-        return native_services()
+        return NATIVE_TARGET
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array that holds anything."""

@@ -9,7 +9,7 @@ from math import gcd, prod
 
 from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
-from gpuflow.core.lowering import Convolution
+from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View
 
 Dims = tuple[int, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuflow.core.lowering import Product
+from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 
 Dims = tuple[int, ...]

@@ -10,11 +10,13 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.core.lowering import Convolution
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cpu.native import services
-from gpuflow.targets.cpu.providers import convolution_matrices, convolutions
+from gpuflow.targets.cpu.providers import convolution_calls, convolution_matrices
 from gpuflow.targets.cpu.providers.blas import private_blas
+from gpuflow.targets.cpu.providers.convolution_calls import convolution_call
+from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 LAYOUTS = {
@@ -91,8 +93,8 @@ def test_values_and_gradients(seed, dtype):
 @pytest.mark.parametrize("slot", [1 << 10, 1 << 12])
 @pytest.mark.parametrize("seed", range(40, 80))
 def test_small_blocks_and_split_sums(monkeypatch, seed, slot):
-    monkeypatch.setattr(convolutions, "SLOT_BYTES", slot)
-    monkeypatch.setattr(convolutions, "_SMALLEST_FLOPS", 0)
+    monkeypatch.setattr(convolution_calls, "SLOT_BYTES", slot)
+    monkeypatch.setattr(convolution_calls, "_SMALLEST_FLOPS", 0)
     monkeypatch.setattr(convolution_matrices, "_FEWEST_COLUMNS", 4)
     _check(seed, np.float32)
 
@@ -107,7 +109,7 @@ def _record(rank, strides=None, pads=None):
 
 def _call_of(lhs, rhs, out, record, threads=2):
     views = contiguous(lhs), contiguous(rhs)
-    made = convolutions.convolution_call(record, *views, out, np.dtype(np.float32), threads)
+    made = convolution_call(record, *views, out, np.dtype(np.float32), threads)
     if made is None:
         return None
     (call,), has_zeros = made
@@ -145,9 +147,10 @@ def test_what_has_no_native_form():
     # One packed column alone is larger than what a thread may have.
     long = 1 << 20
     assert _call_of((1, 1, 3 * long), (1, 1, long), (1, 1, 2 * long + 1), _record(3)) is None
-    driver = services.native_services()
-    views = contiguous((1, 1, 4)), contiguous((1, 1, 2))
-    assert driver.convolution(_record(3), *views, (1, 1, 3), np.dtype(np.float16)) is None
+    whole = [np.ones(shape, np.int32) for shape in ((1, 1, 4), (1, 1, 2))]
+    jaxpr = gf.make_jaxpr(lambda x, w: lax.conv(x, w, (1,), "VALID"))(*whole)
+    (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
+    assert step.choice is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -236,7 +239,7 @@ def test_holes_are_not_multiplied():
         roles, roles, roles, (1, 1), ((0, 1), (2, 2)), (2, 2), (1, 1)
     )
     out = (2, 4, 10, 13)
-    calls, has_zeros = convolutions.convolution_call(record, *views, out, np.dtype("f4"), 2)
+    calls, has_zeros = convolution_call(record, *views, out, np.dtype("f4"), 2)
     assert len(calls) == 2 and has_zeros
     x = np.random.default_rng(8).normal(size=(2, 3, 5, 6)).astype(np.float32)
     w = np.random.default_rng(9).normal(size=(4, 3, 1, 3)).astype(np.float32)

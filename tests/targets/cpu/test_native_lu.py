@@ -10,9 +10,10 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import lu
-from gpuflow.targets.cpu.providers import decompositions
+from gpuflow.targets.cpu.providers import lu as provider
 from gpuflow.targets.cpu.providers.blas import private_blas
-from gpuflow.targets.cpu.providers.decompositions import LARGEST, is_native_lu
+from gpuflow.targets.cpu.providers.lu import LARGEST
+from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 SHAPES = [
@@ -83,9 +84,10 @@ def test_the_operand_stays():
 def test_what_is_native(monkeypatch):
     def is_native(shape):
         jaxpr = gf.jit(lu).lower(numbers(shape, np.complex64)).jaxpr
-        return is_native_lu(compile_plan(jaxpr)[0].steps[0])
+        (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
+        return step.choice is not None
 
     assert is_native((40, 40)) and is_native((LARGEST, 1))
     assert not is_native((LARGEST + 1, 3)) and not is_native((4, 0, 0))
-    monkeypatch.setattr(decompositions, "private_blas", lambda: None)
+    monkeypatch.setattr(provider, "private_blas", lambda: None)
     assert not is_native((40, 40))

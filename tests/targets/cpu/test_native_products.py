@@ -5,10 +5,9 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.core.lowering import Product
+from gpuflow.core.blocks import Product
 from gpuflow.core.views import View, contiguous
-from gpuflow.targets.cpu.native import services
-from gpuflow.targets.cpu.providers import blas
+from gpuflow.targets.cpu.providers import blas, products
 from gpuflow.targets.cpu.providers.products import product_call
 
 SIZES = [1, 2, 7, 16, 33, 130]
@@ -95,7 +94,7 @@ def test_nan_in_unused_memory_does_not_matter_and_in_operands_does():
 
 
 def test_without_a_private_blas_numpy_multiplies(monkeypatch):
-    monkeypatch.setattr(services, "private_blas", lambda: None)
+    monkeypatch.setattr(products, "private_blas", lambda: None)
     rng = np.random.default_rng(0)
     check("bmk,bkn->bmn", *(rng.standard_normal(s).astype("f4") for s in ((3, 4, 5), (3, 5, 6))))
 

@@ -10,9 +10,9 @@ import pytest
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import triangular_solve
-from gpuflow.targets.cpu.providers import triangular_steps
+from gpuflow.targets.cpu.providers import triangular
 from gpuflow.targets.cpu.providers.blas import private_blas
-from gpuflow.targets.cpu.providers.triangular_steps import triangular_of
+from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 # Shapes of A and the number of right-hand sides: several blocks, one column, stacks, and nothing.
@@ -85,17 +85,17 @@ def test_a_zero_on_the_diagonal_divides():
         np.testing.assert_array_equal(np.asarray(x)[:, 0], [1, -np.inf])
 
 
-def step_of(*operands, **params):
+def choice_of(*operands, **params):
     jaxpr = gf.jit(lambda a, b: triangular_solve(a, b, **params)).lower(*operands).jaxpr
-    (step,) = compile_plan(jaxpr)[0].steps
-    return step
+    (step,) = compile_plan(jaxpr, target=NATIVE_TARGET)[0].steps
+    return step.choice
 
 
 @needs_blas
 def test_what_is_native(monkeypatch):
     a, b = case((40, 40), 30, np.complex64, True)
-    assert triangular_of(step_of(a, b, left_side=True)) is not None
-    assert triangular_of(step_of(a, b, left_side=True, conjugate_a=True)) is None
-    assert triangular_of(step_of(a, b[:, :0], left_side=True)) is None
-    monkeypatch.setattr(triangular_steps, "private_blas", lambda: None)
-    assert triangular_of(step_of(a, b, left_side=True)) is None
+    assert choice_of(a, b, left_side=True) is not None
+    assert choice_of(a, b, left_side=True, conjugate_a=True) is None
+    assert choice_of(a, b[:, :0], left_side=True) is None
+    monkeypatch.setattr(triangular, "private_blas", lambda: None)
+    assert choice_of(a, b, left_side=True) is None

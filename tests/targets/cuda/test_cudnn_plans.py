@@ -9,9 +9,12 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.core.lowering import block_of
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ChosenConvolution
 from gpuflow.targets.cuda.dnn.descriptors import packed_strides
 from gpuflow.targets.cuda.providers import convolution_margins
+from gpuflow.targets.cuda.providers.launch_sequence import LibraryLaunch
+from gpuflow.targets.cuda.providers.library_convolutions import plan_of
 from gpuflow.targets.cuda.providers.target import GpuTarget
 
 ARRAYS = {FORWARD: "xwy", DATA: "ywx", FILTER: "xyw"}  # left, right and out
@@ -122,12 +125,18 @@ def _done(plan, operands, shape):
     return _view(written, 0, plan.out_copied.shape, plan.out_copied.strides)
 
 
-def _calls(function, *operands):
+def _plans(function, *operands):
+    """The calls that the library makes, and how."""
     target = GpuTarget(convolutions=TakesAll())
     with gf.enable_x64():
         plan, values = compile_plan(gf.make_jaxpr(function)(*operands), target=target)
     assert not values
-    return [step for step in plan.steps if isinstance(step, CallStep)]
+    calls = [step for step in plan.steps if isinstance(step, CallStep)]
+    plans = [plan_of(block_of(step.eqn), step, target) for step in calls]
+    for step, plan in zip(calls, plans, strict=True):
+        is_library = [isinstance(one, LibraryLaunch) for one in step.choice.launches]
+        assert any(is_library) == (plan is not None)
+    return [pair for pair in zip(calls, plans, strict=True) if pair[1] is not None]
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
@@ -149,17 +158,17 @@ def test_random_convolutions(first, monkeypatch):
             (lambda x, ct, call=convolve, w=w: gf.vjp(lambda w: call(x, w), w)[1](ct), x, ct),
         )
         for (function, *operands), want in zip(functions, results, strict=True):
-            calls = [step for step in _calls(function, *operands) if step.choice is not None]
+            calls = _plans(function, *operands)
             count += 1
             if not calls:
                 continue
-            (step,) = calls
-            kinds.append(step.choice.chosen.call.kind)
-            if step.choice.margins is not None:
-                margins.add(step.choice.chosen.call.kind)
+            ((step, plan),) = calls
+            kinds.append(plan.chosen.call.kind)
+            if plan.margins is not None:
+                margins.add(plan.chosen.call.kind)
             # Operands of the call are the program's, in some order.
             buffers = [operands[one.buffer] for one in step.operands]
-            got = _done(step.choice, buffers, step.eqn.outputs[0].aval.shape)
+            got = _done(plan, buffers, step.eqn.outputs[0].aval.shape)
             np.testing.assert_allclose(got, want.reshape(got.shape), atol=1e-10)
     assert set(kinds) == {FORWARD, DATA, FILTER} and len(kinds) >= 9, (kinds, count)
     assert margins  # some of them need margins that differ

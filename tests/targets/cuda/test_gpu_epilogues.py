@@ -16,6 +16,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.targets.cuda.blas.activations import derivative_of, packed, value_of
 from gpuflow.targets.cuda.blas.epilogues import fused_products
 from gpuflow.targets.cuda.driver.api import Epilogue
+from gpuflow.targets.cuda.providers.target import gpu_target
 
 RNG = np.random.default_rng(0)
 X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((16, 24), (24, 40), (40,)))
@@ -23,7 +24,7 @@ X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((16, 24), (24
 
 def _found(function, *args, refuse=()):
     """The epilogues of a program, and the names of the steps that are left."""
-    plan, _ = compile_plan(gf.make_jaxpr(function)(*args))
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*args), target=gpu_target())
     made = {}
 
     def make(gemm, epilogue):

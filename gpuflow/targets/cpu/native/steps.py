@@ -12,9 +12,7 @@ from functools import partial
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.planning.plan import (
-    CallStep,
     CopyStep,
     Inner,
     KernelStep,
@@ -26,11 +24,11 @@ from gpuflow.compiler.planning.plan import (
     nbytes,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.lowering import Branch, Launches, Library, ScanForm, WhileForm
-from gpuflow.kir.nodes import Kernel, Role, remembered
+from gpuflow.core.lowering import Branch, ScanForm, WhileForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.program_arrays import operand_places
+from gpuflow.targets.cpu.native.calls import NativeCall, launch
 from gpuflow.targets.cpu.native.copies import (
     Places,
     addresses_in,
@@ -48,14 +46,6 @@ from gpuflow.targets.cpu.native.program_writer import (
     fixed,
 )
 from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.providers.convolution_steps import emit_convolution
-from gpuflow.targets.cpu.providers.decompositions import is_native_lu
-from gpuflow.targets.cpu.providers.kernel_steps import numbered
-from gpuflow.targets.cpu.providers.lu_steps import emit_lu
-from gpuflow.targets.cpu.providers.products import A_WORD, B_WORD, C_WORD, ProductCall
-from gpuflow.targets.cpu.providers.triangular_steps import emit_triangular, triangular_of
-
-VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
 
 Emit = Callable[[Code, Places], None]
 
@@ -82,7 +72,10 @@ def native_step(step: Step, services: NativeServices) -> Emit | None:
         return partial(_copy, step, services)
     if isinstance(step, ProgramStep):
         return _program_step(step, services)
-    return _call_step(step, services)
+    if step.choice is None:
+        return None
+    call: NativeCall = step.choice
+    return partial(call.emit, step, services)
 
 
 def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Places) -> None:
@@ -90,65 +83,7 @@ def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Plac
     if step.kernel.kind == "map" and not any([call.points for call in step.calls]):
         return
     for calls in step.launches:
-        _launch(calls, services, code, places)
-
-
-def _launch(
-    calls: Sequence[KernelCall], services: NativeServices, code: Code, places: Places
-) -> None:
-    """One launch of a kernel; several calls go through a table of their argument blocks."""
-    kernel = calls[0].kernel
-    loaded = services.load(kernel)
-    code.keep(loaded)
-    if len(calls) > 1:
-        blocks = [_argument_block(call, code, places) for call in calls]
-        _launch_segments(kernel, loaded.address, calls, blocks, services, code)
-        return
-    (call,) = calls
-    in_order = remembered(kernel, _is_in_order)
-    chunk = max(call.extent, 1) if in_order else services.chunk(call.extent, call.points)
-    block = _argument_block(call, code, places)
-    code.run(loaded.address, block, call.extent, chunk, call.points)
-
-
-def _is_in_order(kernel: Kernel) -> bool:
-    return any(axis.role is Role.SERIAL for axis in kernel.axes)
-
-
-def _launch_segments(
-    kernel: Kernel, function: int, calls: Sequence[KernelCall], blocks: Sequence[int],
-    services: NativeServices, code: Code,
-) -> None:  # fmt: skip
-    """Segments lie one after the other: threads take ranges of points, or whole reductions."""
-    is_whole = all(axis.role is not Role.PARALLEL for axis in kernel.axes)
-    table, start = [function, int(is_whole), len(calls)], 0
-    for call, block in zip(calls, blocks, strict=True):
-        table += [start, block, call.extent]
-        # A whole reduction is as long as it has points, so that threads get like amounts of work.
-        start += max(call.points, 1) if is_whole else call.extent
-        if kernel.kind == "map":
-            # Chunks begin at whole vectors of a segment, as in a launch of its own.
-            start = -(-start // VECTOR_POINTS) * VECTOR_POINTS
-    first = code.block(table)
-    for k in range(len(calls)):
-        code.refer(first + 4 + 3 * k)
-    points = sum(call.points for call in calls)
-    code.run(services.function("gf_segments"), first, start, services.chunk(start, points), points)
-
-
-def _argument_block(call: KernelCall, code: Code, places: Places) -> int:
-    """The place of a call's block; instructions fill in what each call of the plan changes."""
-    block = code.block(call.words)
-    addresses, data = places.addresses, code.data
-    for k, buffer in enumerate(call.buffers, block):
-        if buffer == NO_BUFFER:
-            continue
-        at = addresses.get(buffer)
-        if at is None:
-            code.fill(k, places.place(buffer), data[k])
-        else:
-            data[k] += at
-    return block
+        launch(calls, services, code, places)
 
 
 def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) -> None:
@@ -158,58 +93,6 @@ def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) 
     source, target = operand_place(step.source, code, places), places.place(step.target)
     itemsize = storage_dtype(aval.dtype).itemsize
     copy_view(step.source.lies, itemsize, source, target, services, code)
-
-
-# --- products --------------------------------------------------------------------------------
-
-
-def _call_step(step: CallStep, services: NativeServices) -> Emit | None:
-    rule = step.eqn.primitive.lower
-    if not isinstance(rule, Library):
-        return None
-    if rule.convolution is not None:
-        convolution = services.convolution_of(step)
-        if convolution is None:
-            return None
-        return partial(emit_convolution, step, convolution, services)
-    if rule.lu:
-        return partial(emit_lu, step, services) if is_native_lu(step) else None
-    if rule.triangular is not None:
-        system = triangular_of(step)
-        return None if system is None else partial(emit_triangular, step, system, services)
-    if rule.kernels is not None:
-        launches = services.launches_of(step)
-        return None if launches is None else partial(_hand_kernels, step, launches, services)
-    if rule.product is None:
-        return None
-    avals = [operand.aval for operand in step.operands]
-    record = rule.product(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
-    if record is None:
-        return None
-    left, right = step.operands
-    call = services.product(record, left.lies, right.lies, step.eqn.outputs[0].aval.dtype)
-    return None if call is None else partial(_product, step, call, services)
-
-
-def _hand_kernels(
-    step: CallStep, launches: Launches, services: NativeServices, code: Code, places: Places
-) -> None:
-    services.prepare([launch.kernel for launch in launches.launches])
-    code.keep(*launches.kept)
-    for launch in launches.launches:
-        _launch([numbered(launch, step)], services, code, places)
-
-
-def _product(
-    step: CallStep, call: ProductCall, services: NativeServices, code: Code, places: Places
-) -> None:
-    function, gemm = services.product_functions(step.eqn.outputs[0].aval.dtype)
-    block = code.block(call.words)
-    code.data[block] = gemm
-    for k, operand in zip((A_WORD, B_WORD), step.operands, strict=True):
-        code.fill(block + k, operand_place(operand, code, places))
-    code.fill(block + C_WORD, places.place(step.outputs[0]))
-    code.run(function, block, call.extent, call.chunk, call.points)
 
 
 # --- loops and branches ----------------------------------------------------------------------

@@ -1,235 +1,137 @@
-"""Convolutions on the CPU: how one call becomes products of packed matrices that threads take.
-
-``targets/cpu/native/convolution.ll`` says what an index does and which words it reads. Here stand
-the decisions, none of which depends on the number of threads: results do not, either.
-
-With few taps a packed matrix has taps and depth as rows and places of the result as columns, and
-rows are summed (form 0). With more taps than places, as in the gradient of a kernel, it has places
-and a free dimension as rows and taps as columns, and columns are summed (form 1).
-"""
+"""Convolutions as instructions of native programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import gcd, prod
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuflow.base.records import record
-from gpuflow.core.lowering import Convolution
+from gpuflow.compiler.planning.plan import CallStep, nbytes
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View
-from gpuflow.targets.cpu.providers.convolution_matrices import (
-    ROWS,
-    blocks_of,
-    packed_layout,
-    rhs_matrix,
-    row_major_lhs,
-    steps_of,
-    target_matrix,
+from gpuflow.runtime.memory import address
+from gpuflow.targets.cpu.native.calls import NativeCall
+from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.program_writer import Code, Place
+from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
+from gpuflow.targets.cpu.providers.convolution_calls import (
+    LHS_WORD,
+    OUT_WORD,
+    RHS_WORD,
+    SLOT_BYTES,
+    SLOT_WORDS,
+    STEP_TABLE_WORD,
+    TABLE_WORD,
+    ConvolutionCall,
+    convolution_call,
+    workspace_places,
 )
-from gpuflow.targets.layouts.convolution_axes import (
-    Axes,
-    Axis,
-    Dims,
-    Problem,
-    Slide,
-    as_problem,
-    phases,
-    places_apart,
-    with_taps_reversed,
-)
 
-SLOT_BYTES = 1 << 19  # packed matrices stay in a core's L2
-_PLAIN, _TRANSPOSED = 111, 112  # CBLAS's numbers
-_SMALLEST_FLOPS = 1 << 21  # less work is done by one thread
-_TASKS = 16  # into how many the work is split, if it is large
-_SHORTEST_COPY = 8  # elements of u that are worth a copy of their own
-_FEWEST_READS = 4  # of an element that make it worth to copy lhs with space innermost
-_MOST_PARTIAL_BYTES = 1 << 24
-_ALIGNMENT = 64
-LHS_WORD, RHS_WORD, OUT_WORD = 5, 6, 7  # where the addresses stand among the words
-SLOT_WORDS = (1, 2, 3, 4)
-TABLE_WORD, STEP_TABLE_WORD = 12, 15
+DTYPES = ("float32", "float64")
 
 
-@record
-class ConvolutionCall:
-    """What a convolution runs.
+class Functions(NamedTuple):
+    """Addresses of what a convolution calls."""
 
-    Attributes:
-        words: the argument block; 0 for functions, slots and tables, and the offsets in bytes for
-            the addresses.
-        table, step_table: the rows of its tables, in bytes.
-        extent, chunk: of the launch.
-        points: the work, in elements of a cheap kernel that take as long.
-        copied: a view that makes rhs dense, which is copied first; None: it is read in place.
-        partial: elements of an array of partial sums; 0: results go where they belong.
-        summed: the words of gf_sum_parts behind the addresses.
-        rows: of gf_sum_parts.
-        offset: in bytes, where gf_sum_parts starts in the output.
-        copied_lhs: a view of lhs that is copied first, or None.
-    """
-
-    words: tuple[int, ...]
-    table: tuple[int, ...]
-    step_table: tuple[int, ...]
-    extent: int
-    chunk: int
-    points: int
-    copied: View | None
-    partial: int
-    summed: tuple[int, ...]
-    rows: int
-    offset: int
-    copied_lhs: View | None
+    convolution: int
+    sum_parts: int
+    zero: int
+    gemm: int
 
 
-def workspace_places(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
-    """Where the copies of lhs and of rhs and the partial sums lie, and the bytes of all three."""
-    counts = [0 if view is None else prod(view.shape) for view in (call.copied_lhs, call.copied)]
-    offsets, at = [], 0
-    for count in (*counts, call.partial):
-        offsets.append(at)
-        at += -(-count * itemsize // _ALIGNMENT) * _ALIGNMENT
-    return offsets, at
-
-
-def convolution_call(
-    convolution: Convolution, left: View, right: View, out: Dims, dtype: np.dtype, threads: int
-) -> tuple[list[ConvolutionCall], bool] | None:
-    """The calls for two operands in memory.
-
-    Args:
-        convolution: which dimensions are which.
-        left, right: where the operands lie.
-        out: the result's shape.
-        dtype: of operands and result.
-        threads: how many share the work.
-
-    Returns:
-        The calls, and whether they leave out places that are zero; None where there is nothing to
-        sum, or a packed matrix would be too large.
-    """
-    if 0 in (*left.shape, *right.shape, *out):
+def _choose(convolution: Convolution, step: CallStep, target: Any) -> NativeCall | None:
+    del target
+    out = step.eqn.outputs[0].aval
+    if out.dtype.name not in DTYPES or private_blas() is None:
         return None
-    taps = prod(right.shape[d] for d in convolution.right[3])
-    form = int(taps > prod(out[d] for d in convolution.out[3]))
-    problem = as_problem(convolution, left, right, out)
-    if problem is None:
+    if step.operands[0].aval.dtype != out.dtype:
         return None
-    # Rows take mirrored taps in the order in which they lie, columns copy runs of them anyway.
-    rows = problem if form else with_taps_reversed(problem)
-    choices = ((True, problem), (False, rows))
-    elements = SLOT_BYTES // dtype.itemsize
-    apart = [places_apart(part, elements) if form else phases(part) for _, part in choices]
-    calls = []
-    for parts in zip(*apart, strict=True):
-        candidates = (
-            _call(part, form, columns, right, out, dtype, threads)
-            for (columns, _), part in zip(choices, parts, strict=True)
-        )
-        call = next((call for call in candidates if call is not None), None)
-        if call is None:
-            return None
-        calls.append(call)
-    covered = sum(prod(slide.places for slide in part.slides) for part in apart[0])
-    return calls, covered < prod(slide.places for slide in problem.slides)
-
-
-# --- one way to do it ----------------------------------------------------------------------
-
-
-def _call(
-    problem: Problem, form: int, columns: bool, right: View, out: Dims, dtype: np.dtype,
-    threads: int,
-) -> ConvolutionCall | None:  # fmt: skip
-    """The call with a packed matrix that has u along its rows (columns) or not, if there is one."""
-    slides = problem.slides
-    names = ("places", "taps") if form else ("taps", "places")
-    i_sizes, j_sizes = (tuple(getattr(slide, name) for slide in slides) for name in names)
-    u, others = _chosen_u(problem.rows if form else problem.depth, columns)
-    if columns and (u[1] != 1 or u[0] < _SHORTEST_COPY or slides[-1].lhs == 1):
+    left, right = (operand.lies._replace(offset=0) for operand in step.operands)
+    calls = _calls(convolution, left, right, out.shape, out.dtype, pool().threads)
+    if calls is None:
         return None
-    o, more = _chosen_u(problem.columns, False)
-    free, steps = (others, problem.depth) if form else (problem.rows, others)
-    outer = [*problem.outer, *free, *more]
-    lay = packed_layout(slides, i_sizes, j_sizes, u, form, columns)
-    copied = None
-    is_spread = slides[-1].size > 1 and slides[-1].lhs != 1
-    if lay.kind == ROWS and is_spread and prod(i_sizes) >= _FEWEST_READS:
-        copied, problem, axes = row_major_lhs(problem, [*outer, *steps, u])
-        slides, outer, u = problem.slides, axes[: len(outer)], axes[-1]
-        steps = axes[len(outer) : -1]
-    rhs = rhs_matrix(problem, right, form, lay.kind, i_sizes, j_sizes, u, o, outer, steps)
-    elements = SLOT_BYTES // dtype.itemsize
-    flops = 2 * prod(i_sizes) * prod(j_sizes) * u[0] * o[0] * _count(outer) * _count(steps)
-    # A sum may be split as well, if there is memory for the results of its parts.
-    most = max(_MOST_PARTIAL_BYTES // (prod(out) * dtype.itemsize), 1)
-    wanted = -(-_TASKS // _count(outer)) if flops >= _SMALLEST_FLOPS else 1
-    blocks = blocks_of(
-        form, lay.kind, i_sizes, j_sizes, u[0], elements, wanted, _count(steps), most
-    )  # fmt: skip
-    if blocks is None:
-        return None
-    u_block, j_blocks = blocks
-    counts = [-(-n // b) for n, b in zip(j_sizes, j_blocks, strict=True)]
-    x_blocks = -(-u[0] // u_block) if form else prod(counts)
-    turns = _count(steps) * (prod(counts) if form else -(-u[0] // u_block))
-    tasks = _count(outer) * x_blocks
-    parts = min(turns, -(-_TASKS // tasks), most) if flops >= _SMALLEST_FLOPS else 1
-    to = target_matrix(slides, form, lay.kind, parts, u, o, rhs.outer, i_sizes, j_sizes)
-    size = dtype.itemsize
-    extent = tasks * parts
-    words = (
-        0, 0, 0, 0, 0, rhs.lhs_offset * size, rhs.offset * size,
-        0 if to.partial else problem.out_offset * size,
-        parts, x_blocks, form, len(outer), 0, _count(steps), len(steps), 0,
-        to.part * size,
-        u[0], u_block, u[1] * size, rhs.u * size, to.u * size,
-        prod(counts), rhs.j * size, to.j * size,
-        lay.kind, lay.leading, lay.j * size,
-        int(to.rhs_first), _flag(rhs.plain, to.rhs_first), _flag(lay.plain(form), not to.rhs_first),
-        o[0], max(rhs.leading, 1), max(to.leading, 1), prod(i_sizes), int(lay.joined),
-        *_slide_words(slides, form, j_blocks, counts, size),
-    )  # fmt: skip
-    table = [w for n, *strides in to.outer for w in (n, *(s * size for s in strides))]
-    step_table = [w for n, *strides in rhs.steps for w in (n, *(s * size for s in strides))]
-    chunk = extent if flops < _SMALLEST_FLOPS else max(extent // (threads * 4), 1)
-    return ConvolutionCall(
-        words, tuple(table), tuple(step_table), extent, chunk, flops // 16, rhs.copied,
-        to.partial, to.summed, to.rows, problem.out_offset * size, copied,
-    )  # fmt: skip
+    size = out.dtype.itemsize
+    count = max((workspace_places(call, size)[1] for call in calls[0]), default=0)
+    return NativeCall(partial(_emit, calls), count)
 
 
-def _count(axes: Axes) -> int:
-    return prod(axis[0] for axis in axes)
+# Equal calls are worked out once.
+_calls = lru_cache(256)(convolution_call)
 
 
-def _flag(plain: bool, first: bool) -> int:
-    """CBLAS's flag of a matrix: ``plain`` if it is stored as it stands when it is the left one."""
-    return _PLAIN if plain == first else _TRANSPOSED
+def _functions(dtype: np.dtype, services: NativeServices) -> Functions:
+    blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
+    assert blas is not None  # _choose says so first
+    names = ("convolution", "sum_parts", "zero")
+    addresses = [services.function(f"gf_{name}_{letter}") for name in names]
+    return Functions(*addresses, blas.gemm[dtype.name])
 
 
-def _chosen_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
-    """The axis that products run over, and the others: the last one, or one with stride 1."""
-    if not axes:
-        return (1, 0, 0, 0), []
-    number = len(axes) - 1
-    if dense:
-        number = next((k for k, axis in enumerate(axes) if axis[1] == 1), number)
-    return axes[number], [axis for k, axis in enumerate(axes) if k != number]
+def _emit(
+    convolution: tuple[list[ConvolutionCall], bool], step: CallStep, services: NativeServices,
+    code: Code, places: Places,
+) -> None:  # fmt: skip
+    aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
+    functions = _functions(aval.dtype, services)
+    target = places.place(step.outputs[0])
+    if has_zeros:
+        block, count = code.block((0,)), nbytes(aval)
+        code.fill(block, target)
+        code.run(functions.zero, block, count, services.chunk(count, count), count)
+    operands = [operand_place(operand, code, places) for operand in step.operands]
+
+    def memory(offset: int) -> Place:
+        """A place in the workspace, which the calls use in turn."""
+        assert step.workspace is not None  # the plan has asked what the calls need
+        register, start = places.place(step.workspace)
+        return register, start + offset
+
+    for call in calls:
+        _convolution_call(call, operands, target, memory, aval.dtype, functions, services, code)
 
 
-def _slide_words(
-    slides: Sequence[Slide], form: int, blocks: Dims, counts: Sequence[int], size: int
-) -> list[int]:
-    words = []
-    for slide, block, count in zip(slides, blocks, counts, strict=True):
-        i, j = (slide.places, slide.taps) if form else (slide.taps, slide.places)
-        i_step, j_step = steps_of(slide, form)
-        common = gcd(slide.hole, j_step)
-        words += [
-            i, i_step, j_step, slide.pad, slide.size, slide.hole, slide.lhs * size, j, block,
-            count, slide.hole // common, j_step // common,
-        ]  # fmt: skip
-    return words
+def _convolution_call(
+    call: ConvolutionCall, operands: Sequence[Place], target: Place,
+    memory: Callable[[int], Place], dtype: np.dtype, functions: Functions,
+    services: NativeServices, code: Code,
+) -> None:  # fmt: skip
+    words = list(call.words)
+    words[0] = functions.gemm
+    words[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = services.slots(SLOT_BYTES)
+    words[TABLE_WORD] = address(code.array(call.table))
+    words[STEP_TABLE_WORD] = address(code.array(call.step_table))
+    left, right = operands
+    offsets, _ = workspace_places(call, dtype.itemsize)
+    if call.copied_lhs is not None:
+        left = _copied(call.copied_lhs, left, memory(offsets[0]), dtype, services, code)
+    if call.copied is not None:
+        right = _copied(call.copied, right, memory(offsets[1]), dtype, services, code)
+    sums = memory(offsets[2]) if call.partial else target
+    block = code.block(words)
+    for k, place in ((LHS_WORD, left), (RHS_WORD, right), (OUT_WORD, sums)):
+        code.fill(block + k, place, call.words[k])
+    code.run(functions.convolution, block, call.extent, call.chunk, call.points)
+    if call.partial:
+        block = code.block([0, 0, *call.summed])
+        code.fill(block, target, call.offset)
+        code.fill(block + 1, sums)
+        chunk = services.chunk(call.rows, call.partial)
+        code.run(functions.sum_parts, block, call.rows, chunk, call.partial)
+
+
+def _copied(
+    view: View, start: Place, target: Place, dtype: np.dtype, services: NativeServices, code: Code
+) -> Place:
+    """The place of a row-major copy of a view of what begins at ``start``."""
+    register, offset = start
+    source = register, offset + view.offset * dtype.itemsize
+    copy_view(view, dtype.itemsize, source, target, services, code)
+    return target
+
+
+PROVIDER = Provider("our convolution over BLAS, in native programs", _choose)

@@ -6,13 +6,22 @@ product of the stack. Operands are views: transposition is a flag, and batch dim
 
 from __future__ import annotations
 
+from functools import cache, partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuflow.core.lowering import Product
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
+from gpuflow.targets.cpu.native.calls import NativeCall
+from gpuflow.targets.cpu.native.copies import Places, operand_place
+from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.program_writer import Code
+from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.layouts.product_axes import (
     PLAIN,
     batch_axes,
@@ -101,3 +110,35 @@ def _chunk(extent: int, flops: int, threads: int) -> int:
         return extent
     return -(-extent // (threads * 4)) if extent > threads else 1
 
+
+def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
+    del target
+    left, right = step.operands
+    dtype = step.eqn.outputs[0].aval.dtype
+    if not product.one_dtype or _letter(dtype) is None or private_blas() is None:
+        return None
+    call = product_call(product, left.lies, right.lies, dtype, pool().threads)
+    return None if call is None else NativeCall(partial(_emit, call))
+
+
+def _emit(
+    call: ProductCall, step: CallStep, services: NativeServices, code: Code, places: Places
+) -> None:
+    dtype, blas = step.eqn.outputs[0].aval.dtype, private_blas()
+    assert blas is not None  # _choose says so first
+    block = code.block(call.words)
+    code.data[block] = blas.gemm[dtype.name]
+    for k, operand in zip((A_WORD, B_WORD), step.operands, strict=True):
+        code.fill(block + k, operand_place(operand, code, places))
+    code.fill(block + C_WORD, places.place(step.outputs[0]))
+    function = services.function(f"gf_product_{_letter(dtype)}")
+    code.run(function, block, call.extent, call.chunk, call.points)
+
+
+@cache
+def _letter(dtype: np.dtype) -> str | None:
+    """BLAS's letter for a dtype, if it has one; the name of a dtype takes long to ask."""
+    return BLAS_LETTERS.get(dtype.name)
+
+
+PROVIDER = Provider("BLAS in native programs", _choose)

@@ -26,7 +26,6 @@ from gpuflow.targets.cuda.blas.epilogue_kernels import (
     is_way_back,
     matrix_kernel,
 )
-from gpuflow.targets.cuda.blas.products import products_of
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 
 Fused = Callable[..., None]
@@ -250,7 +249,8 @@ def _overlap(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
 
 def _candidate(plan: Plan, position: int) -> _Candidate | None:
     step = plan.steps[position]
-    products = products_of(step) if isinstance(step, CallStep) else None
+    schedule = step.choice if isinstance(step, CallStep) else None
+    products = None if schedule is None else schedule.gemm
     if products is None or len(products.places) != 1 or len(reads_of(step)) != 2:
         return None  # a literal is no buffer that is read
     gemm, (out,) = products.gemm, writes_of(step)

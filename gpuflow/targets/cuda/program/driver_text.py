@@ -31,7 +31,6 @@ from gpuflow.targets.cuda.blas.epilogues import (
     at_offsets,
     fused_products,
 )
-from gpuflow.targets.cuda.blas.products import multiplier, products_of
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.graphs import may_record
 from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch
@@ -39,13 +38,8 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.program.library_calls import LibraryCall
 from gpuflow.targets.cuda.program.step_marks import GpuMarks
 from gpuflow.targets.cuda.program.work import Argument, Work
-from gpuflow.targets.cuda.providers.handwritten_calls import (
-    block_launch,
-    copy_schedule,
-    library_launch,
-    schedule_of,
-)
-from gpuflow.targets.cuda.providers.launch_sequence import OUT, LibraryLaunch, Schedule
+from gpuflow.targets.cuda.providers.launch_binding import bound, copy_schedule
+from gpuflow.targets.cuda.providers.launch_sequence import Schedule
 
 
 def build_driver(
@@ -180,52 +174,45 @@ class _Places(NamedArrays):
             schedule = copy_schedule(step)
             if schedule is not None:
                 places = [self._where(step.source), self.place(step.target)]
-                self._block_launches(step, schedule, places)
+                self._launches(step, schedule, places)
                 return
             target, source = self.array(step.target), self.operand(step.source)
             self.work.line(f"copyto({target}, {source})")
 
     def call_step(self, step: CallStep) -> None:
-        """Print a product of matrices, or the call of a library or host function."""
-        products = products_of(step)
-        schedule = schedule_of(step) if products is None else None
-        if schedule is not None:
+        """Print what a provider makes of a call, or the call of a library or host function."""
+        if step.choice is not None:
             buffers = [*step.outputs, *([] if step.workspace is None else [step.workspace])]
             places = [self._where(operand) for operand in step.operands]
             places += [self.place(buffer) for buffer in buffers]
-            self._block_launches(step, schedule, places)
-            return
-        multiply = None
-        if products is not None:
-            device = self.device
-            multiply = multiplier(products, lambda gemm: device.api.gemm(gemm, device.compute))
-        if multiply is None:
-            operands = [self.operand(operand) for operand in step.operands]
-            call = self.text.constant("call", LibraryCall(step, self.device))
-            outs = ", ".join(self.array(buffer) for buffer in step.outputs)
-            self.work.line(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
-            return
-        arguments = [self._address(operand) for operand in step.operands]
-        arguments.append(self._argument(self.place(step.outputs[0])))
-        out = self._variables(step.outputs)
-        self.work.launch("multiply", multiply, arguments, step.name, writes=out, fills=out)
+            if self._launches(step, step.choice, places):
+                return
+        operands = [self.operand(operand) for operand in step.operands]
+        call = self.text.constant("call", LibraryCall(step, self.device))
+        outs = ", ".join(self.array(buffer) for buffer in step.outputs)
+        self.work.line(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
 
-    def _block_launches(
+    def _launches(
         self, step: CallStep | CopyStep, schedule: Schedule, places: Sequence[Place]
-    ) -> None:
-        """Print the launches of handwritten kernels on arrays at these places."""
+    ) -> bool:
+        """Print the launches of a schedule; False, and nothing, where the device lacks a library.
+
+        Arrays are at these places.
+        """
+        launches = [bound(one, places, self.device) for one in schedule.launches]
+        if None in launches:
+            return False
         writes = self._variables(writes_of(step))
-        for one in schedule.launches:
-            if isinstance(one, LibraryLaunch):
-                run, found = library_launch(one, places, self.device)
-                arguments = [self._argument(place) for place in found]
-                name, _ = arguments[OUT]
-                out = [] if name is None else [name]
-                self.work.launch("convolve", run, arguments, step.name, out, fills=out)
+        for one in launches:
+            assert one is not None
+            arguments = [self._argument(place) for place in one.places]
+            if one.out is None:
+                self.work.launch(one.word, one.run, arguments, step.name, writes)
                 continue
-            launch, registers = block_launch(one, places, self.device)
-            used = [self._argument((number, 0)) for number in registers]
-            self.work.launch("launch", launch, used, step.name, writes)
+            name, _ = arguments[one.out]
+            out = [] if name is None else [name]
+            self.work.launch(one.word, one.run, arguments, step.name, out, fills=out)
+        return True
 
     def fused(self) -> list[FusedProduct]:
         """Products that stand in the place of kernels."""

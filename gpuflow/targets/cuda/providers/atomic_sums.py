@@ -8,9 +8,9 @@ from typing import Any
 import gpuflow.kernels.atomic_sums as kernels
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import AtomicSums
+from gpuflow.core.blocks import AtomicSums
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, on_rows
 
 _INDEX = "int64"
 _MOST_DIMS = 3  # of windows
@@ -47,3 +47,6 @@ def add_atomic_sums(
         kernels.add_rows, [*arrays, *[(_INDEX, n) for n in numbers]], threads, constants
     )
     return True
+
+
+PROVIDER = on_rows("kernels of ours", add_atomic_sums)

@@ -14,9 +14,15 @@ import gpuflow.kernels.tiles as tiles
 from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import Attention
+from gpuflow.core.blocks import Attention
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
-from gpuflow.targets.cuda.providers.launch_sequence import At, BlockLaunch, Schedule, one_launch
+from gpuflow.targets.cuda.providers.launch_sequence import (
+    At,
+    BlockLaunch,
+    Schedule,
+    on_rows,
+    one_launch,
+)
 
 # What kernels hold: gpuflow.ops.contractions.attention.may_fuse says so.
 _KINDS = {
@@ -190,3 +196,6 @@ def _steps(shape: tuple[int, ...] | None) -> list[int]:
         return [0] * 4
     steps = row_major_strides(shape)
     return [0 if size == 1 else step for size, step in zip(shape, steps, strict=True)]
+
+
+PROVIDER = on_rows("kernels of ours", add_attention)

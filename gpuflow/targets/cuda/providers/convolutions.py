@@ -18,8 +18,10 @@ import gpuflow.kernels.convolution_direct as direct
 import gpuflow.kernels.scan as scan
 import gpuflow.kernels.tiles as tiles
 from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.core.lowering import Convolution
+from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
 from gpuflow.targets.cuda.providers.convolution_copies import copied_bytes, with_copies
@@ -320,3 +322,14 @@ def _add_tiles(schedule: Schedule, call: _Call, form: Form, how: Tiling) -> None
         tiles.THREADS, constants, plain,
     )  # fmt: skip
     _add_sums(schedule, call, how.parts, target)
+
+
+def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
+    """It reads operands as they lie."""
+    del target
+    schedule, out = Schedule(3), (At(2), step.eqn.outputs[0].aval)
+    views, kinds = zip(*[(x.lies, x.aval.dtype) for x in step.operands], strict=True)
+    return schedule if add_convolution(schedule, block, [At(0), At(1)], views, kinds, out) else None
+
+
+PROVIDER = Provider("kernels of ours", _choose)

@@ -15,10 +15,14 @@ import numpy as np
 
 import gpuflow.kernels.scan as scan
 from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import storage_dtype
+from gpuflow.core.blocks import Block
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
+from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed, copy_form
 from gpuflow.targets.cuda.schedules.spread import Dim
 
@@ -76,15 +80,32 @@ class LibraryLaunch:
     places: tuple[At, At, At, At]
 
 
+@record
+class GemmLaunch:
+    """Calls of one GEMM at several places.
+
+    Attributes:
+        gemm: what each call does.
+        places: bytes from the start of the operands' buffers and of the output, for each call.
+    """
+
+    gemm: Gemm
+    places: tuple[tuple[int, int, int], ...]
+
+
 class Schedule:
     """Launches in order, and the memory that they need besides.
 
     Args:
         workspace: the number of that array.
+
+    Attributes:
+        gemm: its products, if there are such.
     """
 
     def __init__(self, workspace: int) -> None:
-        self.launches: list[BlockLaunch | LibraryLaunch] = []
+        self.launches: list[BlockLaunch | LibraryLaunch | GemmLaunch] = []
+        self.gemm: GemmLaunch | None = None
         self.workspace_bytes = 0
         self._workspace = workspace
 
@@ -106,6 +127,11 @@ class Schedule:
     def call(self, what: ChosenConvolution, places: tuple[At, At, At, At]) -> None:
         """Add a call of a library."""
         self.launches.append(LibraryLaunch(what, places))
+
+    def multiply(self, gemm: GemmLaunch) -> None:
+        """Add calls of a GEMM on the first two arrays into the third."""
+        self.launches.append(gemm)
+        self.gemm = gemm
 
     def for_each(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,
@@ -153,6 +179,32 @@ def one_launch(
 def word_pointer(itemsize: int) -> str:
     """A pointer to elements as unsigned integers; two for one of 16 bytes."""
     return f"*uint{8 * min(itemsize, 8)}"
+
+
+# Adds launches to a schedule: of what, on which arrays, into which, and the operands' dtypes; or
+# gives False, where kernels do not hold it.
+Add = Callable[[Schedule, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
+
+
+def on_rows(name: str, add: Add) -> Provider:
+    """A provider whose launches take row-major operands, copied where they lie otherwise."""
+
+    def choose(block: Block, step: CallStep, target: Any) -> Schedule | None:
+        del target
+        count = len(step.operands)
+        schedule, kinds = Schedule(count + len(step.outputs)), []
+        sources: list[At] = []
+        for number, operand in enumerate(step.operands):
+            dtype = operand.aval.dtype
+            place = schedule.row_major(At(number), operand.lies, storage_dtype(dtype))
+            if place is None:
+                return None
+            sources.append(place)
+            kinds.append(dtype)
+        outs = [At(number) for number in range(count, count + len(step.outputs))]
+        return schedule if add(schedule, block, sources, outs, kinds) else None
+
+    return Provider(name, choose)
 
 
 # What scan.KIND is for each dtype, and a pointer to its elements.

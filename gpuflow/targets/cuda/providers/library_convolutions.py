@@ -17,12 +17,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import Convolution
+from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View, contiguous
 from gpuflow.targets.cuda.dnn.calls import (
     DATA,
@@ -257,3 +260,29 @@ def _form(
         mirrored, _NO_DTYPE, False,
     )  # fmt: skip
     return call, x, w, y, margins
+
+
+# --- the provider --------------------------------------------------------------------------
+
+
+def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
+    """How the library of a target makes a call; None: there is none, or it does not take it."""
+    left, right = step.operands
+    if target.convolutions is None or left.aval.dtype != right.aval.dtype:
+        return None
+    return planned(
+        block, [left.lies, right.lies], left.aval.dtype, step.eqn.outputs[0].aval,
+        target.convolutions, not target.atomic_sums,
+    )  # fmt: skip
+
+
+def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
+    plan = plan_of(block, step, target)
+    if plan is None:
+        return None
+    schedule = Schedule(3)
+    add_planned(schedule, plan, [At(0), At(1)], At(2), step.eqn.outputs[0].aval.shape)
+    return schedule
+
+
+PROVIDER = Provider("cuDNN", _choose)

@@ -11,12 +11,13 @@ import gpuflow.kernels.runs as kernels
 import gpuflow.kernels.scan as scan
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import Runs
+from gpuflow.core.blocks import Runs
 from gpuflow.targets.cuda.providers.launch_sequence import (
     WIDE,
     At,
     Schedule,
     number_kind,
+    on_rows,
     word_pointer,
 )
 from gpuflow.targets.cuda.providers.scans import COMBINES
@@ -122,3 +123,6 @@ def _add_pairs(
         kernels.scan_pairs, [*pairs, (wide, totals), *numbers], chunks * width,
         {**constants, "CONTINUED": int(not few)},
     )  # fmt: skip
+
+
+PROVIDER = on_rows("kernels of ours", add_runs)

@@ -10,13 +10,14 @@ import numpy as np
 import gpuflow.kernels.scan as kernels
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import Scan
+from gpuflow.core.blocks import Scan
 from gpuflow.targets.cuda.providers.copy_forms import rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import (
     WIDE,
     At,
     Schedule,
     number_kind,
+    on_rows,
 )
 
 COMBINES = {
@@ -134,3 +135,6 @@ def _add_columns(
         kernels.scan_columns, [x, y, place, *[(_INDEX, number) for number in numbers]], threads,
         _constants(scan, kind, more),
     )  # fmt: skip
+
+
+PROVIDER = on_rows("kernels of ours", add_running)

@@ -6,7 +6,7 @@ import numpy as np
 
 import gpuflow.kernels.radix_sort as sorting
 import gpuflow.kernels.selection as kernels
-from gpuflow.core.lowering import Scan
+from gpuflow.core.blocks import Scan
 from gpuflow.targets.cuda.providers.copy_forms import rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind
 from gpuflow.targets.cuda.providers.scans import add_scan

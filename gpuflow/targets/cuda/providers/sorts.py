@@ -13,12 +13,13 @@ import gpuflow.kernels.radix_sort as kernels
 from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import Scan, Sort
+from gpuflow.core.blocks import Scan, Sort
 from gpuflow.targets.cuda.providers.copy_forms import rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import (
     At,
     Schedule,
     number_kind,
+    on_rows,
     word_pointer,
 )
 from gpuflow.targets.cuda.providers.scans import add_scan
@@ -253,3 +254,6 @@ def _add_selected_order(
     shape = _Rows(rows[0] * rows[2], kept, 1)
     _add_tile(schedule, selected_key, chosen, shape, sorted_words(key_constants))
     return chosen
+
+
+PROVIDER = on_rows("kernels of ours", add_sort)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites
-from gpuflow.compiler.target import PlainTarget
-from gpuflow.core.lowering import Convolution
+from gpuflow.compiler.target import PlainTarget, chosen
+from gpuflow.core.lowering import block_of
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.providers.handwritten_calls import block_of, schedule_of
-from gpuflow.targets.cuda.providers.library_convolutions import LibraryPlan, planned
+from gpuflow.targets.cuda.providers.launch_sequence import Schedule
+from gpuflow.targets.cuda.providers.table import PROVIDERS
 from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
 
 
 class GpuTarget(PlainTarget):
-    """Some reductions are split; library calls that are handwritten kernels need workspaces.
+    """Some reductions are split; library calls are what providers make of them.
 
     Args:
         atomic_sums, excess_precision: as ``Target`` says.
@@ -34,25 +35,15 @@ class GpuTarget(PlainTarget):
         convolutions: Convolutions | None = None,
     ) -> None:  # fmt: skip
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
-        self._convolutions = convolutions
+        self.convolutions = convolutions
 
-    def choice_of(self, step: CallStep) -> LibraryPlan | None:
-        """How a library makes a convolution."""
-        what = None if self._convolutions is None else block_of(step)
-        if not isinstance(what, Convolution) or self._convolutions is None:
-            return None
-        left, right = step.operands
-        if left.aval.dtype != right.aval.dtype:
-            return None
-        return planned(
-            what, [left.lies, right.lies], left.aval.dtype, step.eqn.outputs[0].aval,
-            self._convolutions, not self.atomic_sums,
-        )  # fmt: skip
-
-    def workspace_bytes(self, step: CallStep) -> int:
-        """Memory that a library call needs besides its operands and outputs."""
-        schedule = schedule_of(step)
-        return 0 if schedule is None else schedule.workspace_bytes
+    def choice_of(self, step: CallStep) -> Schedule | None:
+        """The launches that make a call; None: a library does it."""
+        block = block_of(step.eqn)
+        if block is not None and not any([var.aval.size for var in step.eqn.outputs]):
+            return Schedule(len(step.operands) + len(step.outputs))
+        choice: Any = chosen(PROVIDERS, block, step, self)
+        return choice
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """The printed text of each of a step's launches."""

@@ -1,90 +1,32 @@
-"""Which library calls of a plan are launches of handwritten kernels, and what they need."""
+"""Launches of a schedule as functions of addresses, on one device."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpuflow.compiler.planning.plan import CallStep, CopyStep
+from gpuflow.compiler.planning.plan import CopyStep
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import (
-    AtomicSums,
-    Attention,
-    Convolution,
-    Library,
-    Matrices,
-    Runs,
-    Scan,
-    Sort,
-)
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
 from gpuflow.targets.cuda.driver.launch import Launch, Place
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
-from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
-from gpuflow.targets.cuda.providers.attention import add_attention
-from gpuflow.targets.cuda.providers.convolutions import add_convolution
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.providers.launch_sequence import (
+    OUT,
     At,
     BlockLaunch,
+    GemmLaunch,
     LibraryLaunch,
     Schedule,
 )
-from gpuflow.targets.cuda.providers.library_convolutions import add_planned
-from gpuflow.targets.cuda.providers.runs import add_runs
-from gpuflow.targets.cuda.providers.scans import add_running
-from gpuflow.targets.cuda.providers.small_matrices import add_matrices
-from gpuflow.targets.cuda.providers.sorts import add_sort
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
 # Shared memory that a block may have, where it is not the 163 KB of sm_80 or more.
 _SHARED_BYTES = {(8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
 _SHARED_BYTES_AT_LEAST = 163 << 10
-
-
-def block_of(step: CallStep) -> Any:
-    """What a library call is, as kernels know it; None: it is none of theirs."""
-    rule = step.eqn.primitive.lower
-    if not isinstance(rule, Library) or rule.blocks is None:
-        return None
-    avals = [operand.aval for operand in step.operands]
-    return rule.blocks(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
-
-
-def schedule_of(step: CallStep) -> Schedule | None:
-    """The launches that make a library call, or None: a library does it."""
-    rule = step.eqn.primitive.lower
-    if not isinstance(rule, Library) or rule.blocks is None:
-        return None
-    ins = [operand.aval for operand in step.operands]
-    outs = [var.aval for var in step.eqn.outputs]
-    if not any(out.size for out in outs):
-        return Schedule(len(ins) + len(outs))
-    schedule = Schedule(len(ins) + len(outs))
-    if step.choice is not None:
-        add_planned(schedule, step.choice, [At(0), At(1)], At(len(ins)), outs[0].shape)
-        return schedule
-    what = block_of(step)
-    if what is None:
-        return None
-    if isinstance(what, Convolution):
-        # It reads operands as they lie.
-        views, kinds = [x.lies for x in step.operands], [aval.dtype for aval in ins]
-        target = (At(len(ins)), outs[0])
-        done = add_convolution(schedule, what, [At(0), At(1)], views, kinds, target)
-        return schedule if done else None
-    sources: list[At] = []
-    for number, (operand, aval) in enumerate(zip(step.operands, ins, strict=True)):
-        place = schedule.row_major(At(number), operand.lies, storage_dtype(aval.dtype))
-        if place is None:
-            return None
-        sources.append(place)
-    places = [At(number) for number in range(len(ins), len(ins) + len(outs))]
-    add = _MAKERS[type(what)]
-    return schedule if add(schedule, what, sources, places, [aval.dtype for aval in ins]) else None
 
 
 def copy_schedule(step: CopyStep) -> Schedule | None:
@@ -95,13 +37,6 @@ def copy_schedule(step: CopyStep) -> Schedule | None:
         return None
     schedule.copy(At(0, view.offset * dtype.itemsize), At(1), view, dtype)
     return schedule
-
-
-_MAKERS: dict[type, Callable[..., bool]] = {
-    Scan: add_running, Sort: add_sort, Runs: add_runs, Matrices: add_matrices,
-    AtomicSums: add_atomic_sums,
-    Attention: add_attention,
-}  # fmt: skip
 
 
 def that_fits(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
@@ -184,3 +119,66 @@ def library_launch(
         run(*moved, *arguments[len(offsets) :])  # behind the places may stand a stream
 
     return (shifted if any(offsets) else run), found
+
+
+# Of the addresses of left, right and out, and of the stream where that is another one.
+Multiply = Callable[..., None]
+
+
+def gemm_launch(one: GemmLaunch, device: GpuDevice) -> Multiply | None:
+    """A function of the addresses of the buffers of left, right and out; None: there is no GEMM."""
+    call = device.api.gemm(one.gemm, device.compute)
+    if call is None:
+        return None
+    if len(one.places) == 1:
+        (at_left, at_right, _) = one.places[0]
+        if at_left == 0 and at_right == 0:
+            return call
+
+    def multiply(left: int, right: int, out: int, *stream: int) -> None:
+        for at_left, at_right, at_out in one.places:
+            call(left + at_left, right + at_right, out + at_out, *stream)
+
+    return multiply
+
+
+class Bound(NamedTuple):
+    """A launch as a function of addresses.
+
+    Attributes:
+        word: what it does, in the text of a driver.
+        run: the function.
+        places: those whose addresses it is called with.
+        out: which of them it fills, where that is known.
+    """
+
+    word: str
+    run: Callable[..., Any]
+    places: Sequence[Place]
+    out: int | None
+
+
+def bound(
+    one: BlockLaunch | LibraryLaunch | GemmLaunch, places: Sequence[Place], device: GpuDevice
+) -> Bound | None:
+    """A launch on arrays at these places; None: the device has no library for it."""
+    return _BINDINGS[type(one)](one, places, device)
+
+
+def _bound_block(one: BlockLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    launch, registers = block_launch(one, places, device)
+    return Bound("launch", launch, [(number, 0) for number in registers], None)
+
+
+def _bound_library(one: LibraryLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    return Bound("convolve", *library_launch(one, places, device), OUT)
+
+
+def _bound_gemm(one: GemmLaunch, places: Sequence[Place], device: GpuDevice) -> Bound | None:
+    multiply = gemm_launch(one, device)
+    return None if multiply is None else Bound("multiply", multiply, places, OUT)
+
+
+_BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {
+    BlockLaunch: _bound_block, LibraryLaunch: _bound_library, GemmLaunch: _bound_gemm,
+}  # fmt: skip

@@ -7,12 +7,14 @@ the shapes only.
 
 from __future__ import annotations
 
-from functools import cache
-from math import prod
+from functools import cache, partial
+from typing import Any
 
 from gpuflow.compiler.planning.plan import CallStep, nbytes
-from gpuflow.core.lowering import Library, Triangular
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Triangular
 from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native
 from gpuflow.targets.cpu.native.pool import pool
@@ -99,27 +101,26 @@ def _function(letter: str) -> int:
     return load_native(Module(READ_WORDS + text, (symbol,)), kernel_cache()).addresses[symbol]
 
 
-def triangular_of(step: CallStep) -> Triangular | None:
-    """What a step that is a triangular system solves, or None: the library does it."""
-    rule = step.eqn.primitive.lower
-    if not isinstance(rule, Library) or rule.triangular is None:
-        return None
+def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
+    """The systems, if BLAS has such ones and can read A where it lies."""
+    del target
     a, b = step.operands
-    if b.aval.size == 0 or b.aval.dtype.name not in BLAS_LETTERS or private_blas() is None:
+    if system.conjugate and not system.transpose:
         return None
-    return rule.triangular(step.eqn.params) if a.lies.is_contiguous else None
+    if not b.aval.size or system.dtype.name not in BLAS_LETTERS or private_blas() is None:
+        return None
+    return NativeCall(partial(_emit, system)) if a.lies.is_contiguous else None
 
 
-def emit_triangular(
-    step: CallStep, system: Triangular, services: NativeServices, code: Code, places: Places
+def _emit(
+    system: Triangular, step: CallStep, services: NativeServices, code: Code, places: Places
 ) -> None:
     a, b = step.operands
     dtype, blas = b.aval.dtype, private_blas()
-    assert blas is not None  # triangular_of says so first
+    assert blas is not None  # choose says so first
     source, target = operand_place(b, code, places), places.place(step.outputs[0])
     copy_view(b.lies, dtype.itemsize, source, target, services, code)
-    (rows, columns), size = b.aval.shape[-2:], a.aval.shape[-1]
-    matrices = prod(b.aval.shape[:-2])
+    (rows, columns), size, matrices = b.aval.shape[-2:], system.size, system.matrices
     split = columns if system.left_side else rows
     block = max(_SMALLEST_BLOCK, -(-split // (_MOST_BLOCKS * _MULTIPLE)) * _MULTIPLE)
     blocks = -(-split // block)
@@ -142,3 +143,6 @@ def emit_triangular(
     threads = pool().threads
     chunk = extent if flops < _SMALLEST_FLOPS else max(1, extent // (threads * 4))
     code.run(_function(letter), words, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
+
+
+PROVIDER = Provider("BLAS in native programs", choose)

@@ -1,4 +1,4 @@
-"""LU decompositions as instructions of native programs, by our own LAPACK.
+"""LU decompositions as instructions of native programs, by our own LAPACK: a thread a matrix.
 
 LAPACK's matrices go by columns: they are copied into the workspace, decomposed there, and copied
 into the result. Threads share the matrices of a stack.
@@ -6,19 +6,26 @@ into the result. Threads share the matrices of a stack.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
 from gpuflow.core import views
+from gpuflow.core.blocks import Lu
 from gpuflow.core.views import View
 from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native
 from gpuflow.targets.cpu.native.program_writer import READ_WORDS, Code
 from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.providers.blas import private_blas
-from gpuflow.targets.cpu.providers.decompositions import lu_bytes
+from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
+
+LARGEST = 512  # rows or columns: beyond, several threads of a library are faster than one
 
 # An index is one matrix. LAPACK takes numbers by their addresses, and counts from 1. What it finds
 # among nan is no pivot for sure, and is brought inside.
@@ -102,10 +109,26 @@ def _function() -> int:
     return load_native(Module(READ_WORDS + _TEXT, ("gf_lu",)), kernel_cache()).addresses["gf_lu"]
 
 
-def emit_lu(step: CallStep, services: NativeServices, code: Code, places: Places) -> None:
+def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
+    """The decompositions, if they are not too large for a thread each."""
+    del target
+    if max(block.rows, block.columns) > LARGEST or 0 in step.operands[0].aval.shape:
+        return None
+    if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
+        return None
+    # The matrices by columns, and LAPACK's pivots behind them.
+    matrices = step.operands[0].aval.size * np.dtype(block.dtype).itemsize
+    at = -(-matrices // 64) * 64
+    count = at + block.count * min(block.rows, block.columns) * 8
+    return NativeCall(partial(_emit, at), count)
+
+
+def _emit(
+    pivots_at: int, step: CallStep, services: NativeServices, code: Code, places: Places
+) -> None:
     (a,), (factors, pivots, permutation) = step.operands, map(places.place, step.outputs)
     blas = private_blas()
-    assert blas is not None and step.workspace is not None  # is_native_lu says so first
+    assert blas is not None and step.workspace is not None  # choose says so first
     dtype, shape = a.aval.dtype, a.aval.shape
     *batch, rows, columns = shape
     register, start = places.place(step.workspace)
@@ -122,7 +145,7 @@ def emit_lu(step: CallStep, services: NativeServices, code: Code, places: Places
             0, 0, 0, 0,
         )
     )  # fmt: skip
-    blas_pivots = register, start + lu_bytes(step)[0]
+    blas_pivots = register, start + pivots_at
     for word, place in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
         code.fill(block + word, place)
     work = matrices * size * min(rows, columns) // 8
@@ -130,3 +153,6 @@ def emit_lu(step: CallStep, services: NativeServices, code: Code, places: Places
     stored = views.contiguous((*batch, columns, rows))
     result: View = views.transpose(stored, turned)
     copy_view(result, dtype.itemsize, by_columns, factors, services, code)
+
+
+PROVIDER = Provider("LAPACK in native programs", choose)

@@ -1,0 +1,336 @@
+"""Blocks: what a call of a library is, as a record that providers of targets know.
+
+``Library.what`` makes them. A block says what is to be done, never how; targets/*/providers/ have
+a table each of what makes which. See docs/design/0028-targets-and-providers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.kir.nodes import Kernel
+
+Dims = tuple[int, ...]
+MOST_IN_A_WARP = 32  # rows or columns of a matrix that a warp of a GPU takes
+
+
+def _fits_a_warp(dtype: Any, *sizes: int) -> bool:
+    return dtype.name in ("float32", "float64") and all(0 < n <= MOST_IN_A_WARP for n in sizes)
+
+
+@record
+class Product:
+    """Which dimensions of two operands make a stack of matrix products.
+
+    The result is row-major with dimensions batch, rows, columns. Sums are made in float32 for
+    floats of 16 bits, else in the wider of the dtypes.
+
+    Attributes:
+        left: the left operand's dimensions: batch, rows, depth.
+        right: the right operand's dimensions: batch, depth, columns.
+        one_dtype: operands and result have the dtype in which sums are made.
+        reduced: float32 and complex64 operands may be rounded to TF32, where that is faster.
+    """
+
+    left: tuple[Dims, Dims, Dims]
+    right: tuple[Dims, Dims, Dims]
+    one_dtype: bool = True
+    reduced: bool = False
+
+
+Roles = tuple[Dims, Dims, Dims, Dims]
+
+
+@record
+class Convolution:
+    """Which dimensions of two operands make a stack of convolutions, and how the right one slides.
+
+    Each place of the result's space sums ``left[place * stride + tap * right dilation - low]``
+    times ``right[tap]`` over taps and depth; the left operand has zeros in holes and margins.
+
+    Attributes:
+        left, right: the operand's dimensions: batch, free, depth, space.
+        out: the result's: batch, free in left, free in right, space. It is row-major.
+        strides: how far the right operand moves, in each dimension of space.
+        padding: (low, high) zeros around the left operand; negative ones cut.
+        left_dilation, right_dilation: how far elements are apart.
+        reduced: as for ``Product``.
+    """
+
+    left: Roles
+    right: Roles
+    out: Roles
+    strides: Dims
+    padding: tuple[tuple[int, int], ...]
+    left_dilation: Dims
+    right_dilation: Dims
+    reduced: bool = False
+
+
+@record
+class Triangular:
+    """Systems with triangular matrices: op(A) X = B, or X op(A) = B; operands are A and B.
+
+    Attributes:
+        left_side: whether op(A) stands on the left of X.
+        lower: whether A is lower triangular.
+        transpose, conjugate: what op does.
+        unit_diagonal: the diagonal is taken to be ones.
+        matrices: how many A there are.
+        size: rows and columns of each.
+        sides: right-hand sides of each: columns of B, or rows where op(A) stands on the right.
+        dtype: of both.
+    """
+
+    left_side: bool
+    lower: bool
+    transpose: bool
+    conjugate: bool
+    unit_diagonal: bool
+    matrices: int
+    size: int
+    sides: int
+    dtype: Any
+
+    @property
+    def fits_a_warp(self) -> bool:
+        """Whether each matrix is real, and so small that a warp of a GPU takes it."""
+        return _fits_a_warp(self.dtype, self.size)
+
+
+@record
+class Launch:
+    """One launch of a kernel that was written by hand.
+
+    Attributes:
+        kernel: what to run.
+        words: its argument block; for an address the bytes from the start of its array.
+        arrays: for each operand of the kernel the number of its array, or None: it has no memory.
+            Arrays are the op's operands, then its outputs, then the workspace.
+        extent: of the axis that threads share.
+        points: how many elements it visits.
+    """
+
+    kernel: Kernel
+    words: tuple[int, ...]
+    arrays: tuple[int | None, ...]
+    extent: int
+    points: int
+
+
+@record
+class Launches:
+    """Launches that do the work of a library call, one after the other.
+
+    What they compute depends on the types of the operands, never on the number of threads.
+
+    Attributes:
+        launches: in order.
+        workspace: the bytes of memory that they need besides.
+        kept: owns memory whose addresses stand in words.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: int = 0
+    kept: tuple[Any, ...] = ()
+
+
+# ``(views, out_avals, params) -> Launches``, or None; views say how the operands lie.
+MakeLaunches = Callable[..., Launches | None]
+
+
+@record
+class Kernels:
+    """A call that no library has: kernels of KernelIR, written by hand, make it.
+
+    Attributes:
+        launches: ``(views, out_avals, params) -> Launches``, or None where they do not hold it;
+            views say how the operands lie.
+    """
+
+    launches: MakeLaunches
+
+
+@record
+class Fourier:
+    """Discrete Fourier transforms over the last dimensions.
+
+    Attributes:
+        kind: "FFT", "IFFT", "RFFT" or "IRFFT".
+        lengths: of the transformed dimensions.
+        launches: as in ``Kernels``.
+    """
+
+    kind: str
+    lengths: Dims
+    launches: MakeLaunches | None = None
+
+
+@record
+class Scan:
+    """Running values of row-major rows, (outer, length, inner): each row along its length.
+
+    ``combine`` is "add", "mul", "max", "min" or "logaddexp"; with ``reverse`` from the end.
+    ``launches`` is as in ``Kernels``.
+    """
+
+    combine: str
+    outer: int
+    length: int
+    inner: int
+    reverse: bool
+    launches: MakeLaunches | None = None
+
+
+@record
+class Sort:
+    """Rows of row-major arrays, (outer, length, inner), in the order of some of them.
+
+    Attributes:
+        keys: how many operands, the first ones, are keys; the first one is primary.
+        descending: keys fall; equal ones keep their order all the same.
+        total_order: floats are ordered by sign and magnitude alone; else all nan are equal and
+            come last, and zeros are equal.
+        kept: elements of each row that are wanted. The outputs are those of the operands, and of
+            their positions if there is one output more.
+    """
+
+    outer: int
+    length: int
+    inner: int
+    keys: int
+    kept: int
+    descending: bool = False
+    total_order: bool = False
+
+
+@record
+class Runs:
+    """Rows, (count, width), combined where they belong to one place.
+
+    Operands are places, int64; whether each counts, bool; and rows. Outputs are places that count
+    no more than once, whether they do, and what is to be combined with the element there.
+
+    Attributes:
+        combine: as for ``Scan``, or None: the last row of a place counts.
+        limit: places are below it.
+    """
+
+    combine: str | None
+    count: int
+    width: int
+    limit: int
+
+
+@record
+class AtomicSums:
+    """Rows added to an array in any order, by additions that do not disturb each other.
+
+    Operands are the array, unless it is fresh; places, int64, the elements at which windows start;
+    whether each counts, bool; and rows, a window each. The output is the array.
+
+    Attributes:
+        size: elements of the array.
+        is_fresh: the array is zeros, and no operand.
+        count: rows.
+        window: (size, elements from one to the next) of each dimension of a window, at most three.
+    """
+
+    size: int
+    is_fresh: bool
+    count: int
+    window: tuple[tuple[int, int], ...]
+
+
+@record
+class Attention:
+    """Fused attention, or its gradients; see kernels/attention.py.
+
+    Operands are query, key and value; for gradients dout, sums and dots; then, where they are,
+    bias, mask, query_lengths and key_lengths. Outputs are out and sums; or dquery, dkey and dvalue.
+
+    Attributes:
+        batch, queries, keys, heads, key_heads, size: of query and key.
+        scale: of the products of queries and keys.
+        causal: queries see keys up to their own place.
+        window: how many keys to the left and to the right of their place queries see, or None.
+        bias, mask: the shape, in which 1 may stand for any size, or None.
+        query_lengths, key_lengths: whether there are such.
+        gradient: which of both.
+        reduced: as for ``Product``.
+    """
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    key_heads: int
+    size: int
+    scale: float
+    causal: bool
+    window: tuple[int, int] | None
+    bias: tuple[int, ...] | None
+    mask: tuple[int, ...] | None
+    query_lengths: bool
+    key_lengths: bool
+    gradient: bool
+    reduced: bool = False
+
+
+@record
+class Decomposition:
+    """Matrices, decomposed; each op has a class of its own, with the op's operands and outputs.
+
+    Attributes:
+        count, rows, columns, dtype: of the operand.
+        params: of the op.
+    """
+
+    count: int
+    rows: int
+    columns: int
+    dtype: Any
+    params: dict[str, Any]
+
+    @property
+    def fits_a_warp(self) -> bool:
+        """Whether each matrix is real, and so small that a warp of a GPU takes it."""
+        return _fits_a_warp(self.dtype, self.rows, self.columns)
+
+
+@record
+class Lu(Decomposition):
+    """Outputs are factors, pivots and the permutation, both int32."""
+
+
+@record
+class Cholesky(Decomposition):
+    """The output is the lower factor."""
+
+
+@record
+class Qr(Decomposition):
+    """Outputs are Q and R; columns are not exchanged."""
+
+
+@record
+class Eigh(Decomposition):
+    """Outputs are vectors, if they are wanted, and values."""
+
+
+@record
+class Eig(Decomposition):
+    """Outputs are values, left and right vectors, as far as they are wanted."""
+
+    @property
+    def fits_a_warp(self) -> bool:
+        """Whether each matrix is so small that a warp of a GPU takes it; it may be complex."""
+        return 0 < self.rows <= MOST_IN_A_WARP
+
+
+Block = (
+    Product | Convolution | Triangular | Kernels | Fourier | Scan | Sort | Runs | AtomicSums
+    | Attention | Decomposition
+)  # fmt: skip

@@ -1,0 +1,17 @@
+"""Which blocks native programs of the CPU make, and by what. The first that can is taken."""
+
+from __future__ import annotations
+
+from gpuflow.compiler.target import Providers
+from gpuflow.core.blocks import Convolution, Fourier, Kernels, Lu, Product, Scan, Triangular
+from gpuflow.targets.cpu.providers import convolutions, handwritten, lu, products, triangular
+
+PROVIDERS: Providers = {
+    Product: (products.PROVIDER,),
+    Convolution: (convolutions.PROVIDER,),
+    Triangular: (triangular.PROVIDER,),
+    Lu: (lu.PROVIDER,),
+    Scan: (handwritten.PROVIDER,),
+    Fourier: (handwritten.PROVIDER,),
+    Kernels: (handwritten.PROVIDER,),
+}

@@ -1,0 +1,28 @@
+"""What compiling a plan asks of the CPU."""
+
+from __future__ import annotations
+
+from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep, kernels_of
+from gpuflow.compiler.target import PlainTarget, chosen
+from gpuflow.core.lowering import block_of
+from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.providers.table import PROVIDERS
+from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
+
+
+class NativeTarget(PlainTarget):
+    """Native programs: each 16-bit result is rounded."""
+
+    schedules = CPU_SCHEDULES
+    rewrites = CPU_REWRITES
+
+    def choice_of(self, step: CallStep) -> Choice | None:
+        """The instructions that make a call; None: it is made from Python."""
+        return chosen(PROVIDERS, block_of(step.eqn), step, self)
+
+    def texts_of(self, step: KernelStep) -> list[str]:
+        """The printed text of each of a step's launches."""
+        return [print_cpu(kernel).text for kernel in kernels_of(step)]
+
+
+NATIVE_TARGET = NativeTarget()

@@ -1,0 +1,47 @@
+"""Which blocks GPUs make, and by what. The first that can is taken; else a library of CuPy is."""
+
+from __future__ import annotations
+
+from gpuflow.compiler.target import Providers
+from gpuflow.core.blocks import (
+    AtomicSums,
+    Attention,
+    Cholesky,
+    Convolution,
+    Eig,
+    Eigh,
+    Lu,
+    Product,
+    Qr,
+    Runs,
+    Scan,
+    Sort,
+    Triangular,
+)
+from gpuflow.targets.cuda.providers import (
+    atomic_sums,
+    attention,
+    convolutions,
+    library_convolutions,
+    products,
+    runs,
+    scans,
+    small_matrices,
+    sorts,
+)
+
+PROVIDERS: Providers = {
+    Product: (products.PROVIDER,),
+    Convolution: (library_convolutions.PROVIDER, convolutions.PROVIDER),
+    Triangular: (small_matrices.PROVIDER,),
+    Lu: (small_matrices.PROVIDER,),
+    Cholesky: (small_matrices.PROVIDER,),
+    Qr: (small_matrices.PROVIDER,),
+    Eigh: (small_matrices.PROVIDER,),
+    Eig: (small_matrices.PROVIDER,),
+    Scan: (scans.PROVIDER,),
+    Sort: (sorts.PROVIDER,),
+    Runs: (runs.PROVIDER,),
+    AtomicSums: (atomic_sums.PROVIDER,),
+    Attention: (attention.PROVIDER,),
+}
