@@ -32,7 +32,7 @@ from gpuflow.kir.nodes import (
     Value,
     remembered,
 )
-from gpuflow.kir.walk import all_uses, results_of, statements
+from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
 PART = "part"  # the axis of the parts
 
@@ -192,19 +192,8 @@ def _rebuilt(block: Block, innermost: Sequence[Statement]) -> Block:
     last = block.body[-1]
     if isinstance(last, For) and last.axis is not None:
         loop = replace(last, body=_rebuilt(last.body, innermost))
-        return Block(body=_needed([*block.body[:-1], loop]))
-    return Block(body=_needed(innermost))
-
-
-def _needed(items: Sequence[Statement]) -> tuple[Statement, ...]:
-    used: set[int] = set()
-    kept = []
-    for statement in reversed(items):
-        is_read = any(value.number in used for value in results_of(statement))
-        if is_read or isinstance(statement, Store | For):
-            kept.append(statement)
-            used |= all_uses(statement)
-    return tuple(reversed(kept))
+        return Block(body=needed([*block.body[:-1], loop]))
+    return Block(body=needed(innermost))
 
 
 def _used(operands: Iterable[Operand], body: Block) -> list[Operand]:

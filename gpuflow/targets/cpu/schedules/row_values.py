@@ -29,7 +29,7 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.scalar import EXPENSIVE
-from gpuflow.kir.walk import all_uses, results_of, statements
+from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
 
 def keep_row_values(kernel: Kernel) -> Kernel:
@@ -174,11 +174,4 @@ class _Keys:
 def _without(block: Block, value: Value) -> Block:
     """The block without the statement that makes a value, and nothing left over."""
     items = [s for s in block.body if value not in results_of(s)]
-    used: set[int] = set()
-    kept = []
-    for statement in reversed(items):
-        is_read = any(v.number in used for v in results_of(statement))
-        if is_read or isinstance(statement, Store | For):
-            kept.append(statement)
-            used |= all_uses(statement)
-    return replace(block, body=tuple(reversed(kept)))
+    return replace(block, body=needed(items))
