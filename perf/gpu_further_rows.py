@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,17 @@ def _two_matrices(rng: np.random.Generator, n: int) -> list[Any]:
     return [(normals(rng, (rows, columns)), F32), (normals(rng, (rows, columns)), F32)]
 
 
+def _two_squares(rng: np.random.Generator, n: int) -> list[Any]:
+    side = math.isqrt(n)
+    return [(normals(rng, (side, side)), F32) for _ in range(2)]
+
+
+def _boxes(rng: np.random.Generator, n: int) -> list[Any]:
+    """Of 256 x 512, or of 8 x 16 in the simulator."""
+    middle, last = (256, 512) if n >= 1 << 20 else (8, 16)
+    return [(normals(rng, (n // (middle * last), middle, last)), F32)]
+
+
 def _two_vectors(rng: np.random.Generator, n: int) -> list[Any]:
     return [(normals(rng, (n,)), F32) for _ in range(2)]
 
@@ -53,6 +65,35 @@ def _copy_rows() -> list[Row]:
             lambda torch, jit: jit(lambda x: x[1:, 1:].contiguous()),
             lambda cupy: lambda x: cupy.ascontiguousarray(x[1:, 1:]), traffic=lambda n: 8 * n,
             goal=_BANDWIDTH,
+        ),
+        Row(
+            # Of every second row, every third element is used: all lines of those rows are read.
+            "strided slice", _matrix_of(4096), lambda jax: lambda x: x[::2, ::3], 1 << 26, 1 << 10,
+            lambda torch, jit: jit(lambda x: x[::2, ::3].contiguous()),
+            lambda cupy: lambda x: cupy.ascontiguousarray(x[::2, ::3]),
+            traffic=lambda n: 2 * n + 2 * n // 3, goal=_BANDWIDTH,
+        ),
+        Row(
+            "reversed rows", _matrix_of(4096), lambda jax: lambda x: x[:, ::-1], 1 << 26, 1 << 10,
+            lambda torch, jit: jit(lambda x: x.flip(1)),
+            lambda cupy: lambda x: cupy.ascontiguousarray(x[:, ::-1]), traffic=lambda n: 8 * n,
+            goal=_BANDWIDTH,
+        ),
+        Row(
+            "transpose (2, 0, 1)", _boxes, lambda jax: lambda x: x.transpose(2, 0, 1), 1 << 26,
+            1 << 12, lambda torch, jit: jit(lambda x: x.permute(2, 0, 1).contiguous()),
+            lambda cupy: lambda x: cupy.ascontiguousarray(x.transpose(2, 0, 1)),
+            traffic=lambda n: 8 * n, goal=_BANDWIDTH,
+        ),
+        Row(
+            "add of a transposed operand", _two_squares, lambda jax: lambda x, y: x + y.T, 1 << 26,
+            1 << 10, lambda torch, jit: jit(lambda x, y: x + y.t()),
+            lambda cupy: lambda x, y: x + y.T, traffic=lambda n: 12 * n, goal=_BANDWIDTH,
+        ),
+        Row(
+            "sum of 8 columns", _matrix_of(8), lambda jax: lambda x: x.sum(0), 1 << 26, 1 << 12,
+            lambda torch, jit: jit(lambda x: x.sum(0)), lambda cupy: lambda x: x.sum(0),
+            traffic=lambda n: 4 * n, goal=_BANDWIDTH, tolerance=1e-3,
         ),
         Row(
             "concatenate", _two_matrices, lambda jax: lambda x, y: jax.numpy.concatenate([x, y], 1),
