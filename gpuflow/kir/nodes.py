@@ -24,7 +24,7 @@ a run-time stride on each axis unless its stride class says 0 or 1. See docs/ker
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -289,15 +289,6 @@ def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashabl
     except KeyError:
         derived = make(kernel, *arguments)
         return kernel.__dict__.setdefault("_remembered", {}).setdefault(key, derived)
-
-
-def of_kind(kernel: Kernel, kind: str) -> Kernel:
-    """The same kernel of another kind."""
-    return remembered(kernel, _of_kind, kind)
-
-
-def _of_kind(kernel: Kernel, kind: str) -> Kernel:
-    return replace(kernel, kind=kind)
 
 
 class Argument(NamedTuple):

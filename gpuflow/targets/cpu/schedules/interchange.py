@@ -43,6 +43,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.rewrite import defined, renamed, taken
 from gpuflow.kir.walk import results_of, statements, unused_number
+from gpuflow.targets.cpu.printing.loop_printer import ORDERED, is_ordered
 from gpuflow.targets.printer import FLOATS, combine_functions
 
 COLUMN_BLOCK = 1024  # columns at a time
@@ -51,8 +52,7 @@ COLUMN_BLOCK = 1024  # columns at a time
 # order and not in vector lanes.
 ROW_BLOCK = 64
 
-# Of a float in an integer of its width: the integer, its bits, and those of the mantissa.
-_ORDERED = {"float32": ("int32", 32, 23), "float64": ("int64", 64, 52)}
+_MANTISSA = {"float32": 23, "float64": 52}  # bits
 
 
 def columns_in_rows(kernel: Kernel) -> Kernel:
@@ -117,7 +117,7 @@ class Interchange:
     """
 
     def __init__(self, kernel: Kernel, size: int) -> None:
-        self.kernel, self.size = kernel, size
+        self.size = size
         self.locals: list[Local] = []
         self._order = {axis.name: place for place, axis in enumerate(kernel.axes)}
         self._roles = {axis.name: axis.role for axis in kernel.axes}
@@ -220,9 +220,9 @@ class Interchange:
             if fn == "add" and out.dtype in FLOATS
         }
         keys = {
-            out: (fn, self._array(out, "key", _ORDERED[out.dtype][0]))
+            out: (fn, self._array(out, "key", ORDERED[out.dtype]))
             for fn, out in pairs
-            if fn in ("max", "min") and out.dtype in _ORDERED
+            if is_ordered(fn, out)
         }
         first = _Column(self, (), s.init)
         for out, init in zip(s.outs, s.init, strict=True):
@@ -358,19 +358,19 @@ class _Column:
 
     def key(self, value: Value, fn: str) -> Value:
         """The float's bits as an integer that grows with it, turned until nan is at the far end."""
-        dtype, _, mantissa = _ORDERED[value.dtype]
+        dtype = ORDERED[value.dtype]
         bits = self.apply(f"bitcast_{dtype}", value, dtype=dtype)
-        return self.apply("add", self._flipped(bits), self._turn(dtype, mantissa, fn))
+        return self.apply("add", self._flipped(bits), self._turn(value.dtype, fn))
 
     def unkeyed(self, key: Value, fn: str, dtype: str) -> Value:
         """The float of such an integer."""
-        bits = self.apply("sub", key, self._turn(key.dtype, _ORDERED[dtype][2], fn))
+        bits = self.apply("sub", key, self._turn(dtype, fn))
         return self.apply(f"bitcast_{dtype}", self._flipped(bits), dtype=dtype)
 
-    def _turn(self, dtype: str, mantissa: int, fn: str) -> Value:
+    def _turn(self, dtype: str, fn: str) -> Value:
         # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
-        turn = (1 << mantissa) - 1
-        return self.constant(-turn if fn == "max" else turn, dtype)
+        turn = (1 << _MANTISSA[dtype]) - 1
+        return self.constant(-turn if fn == "max" else turn, ORDERED[dtype])
 
     def _flipped(self, bits: Value) -> Value:
         """Reverse the order of negative floats; the inverse of itself."""
