@@ -109,8 +109,30 @@ def test_integer_division_by_zero_is_an_error():
         lanes("div.s32 $0, $1, $2;", x, y)
     lanes("div.s32 $0, $1, $2;", x, y, checks=Checks(division=False))
     least = np.full(4, -(2**31), np.int32)
-    with pytest.raises(PtxError, match="quotient that overflows"):
+    with pytest.raises(PtxError, match="quotient overflows"):
         lanes("div.s32 $0, $1, $2;", least, np.full(4, -1, np.int32))
+
+
+def test_a_quotient_that_is_undefined_may_be_computed_with_but_not_used():
+    x, y = np.full(4, 7, np.int32), np.array([1, 2, 0, 3], np.int32)
+    text = """div.s32 $0, $1, $2;
+    add.s32 $0, $0, 1;
+    setp.eq.s32 %p1, $2, 0;
+    """
+    result = lanes(text + "selp.b32 $0, -1, $0, %p1;", x, y, result=np.int32)
+    assert result.tolist() == [8, 4, -1, 3]
+    result = lanes(text + "@%p1 mov.b32 $0, 5;", x, y, result=np.int32)
+    assert result.tolist() == [8, 4, 5, 3]
+    for used in (
+        "selp.b32 $0, $0, -1, %p1;",
+        "@!%p1 mov.b32 $0, 5;",
+        "@%p1 add.s32 $0, $0, 5;",
+        "setp.lt.s32 %p1, $0, 3; @%p1 bra DONE; mov.b32 $0, 1; DONE:",
+        "setp.lt.s32 %p1, $0, 3; @%p1 mov.b32 $0, 1;",
+        "shfl.sync.idx.b32 $0, $0, 0, 31, 15;",
+    ):
+        with pytest.raises(PtxError, match=r"division by zero, `div.s32 .*thread \(2, 0, 0\)"):
+            lanes(text + used, x, y)
 
 
 def test_saturated_sums():

@@ -141,6 +141,7 @@ def _select(site: Site) -> Step:
     def function(x: Array, y: Array, chosen: Array) -> Array:
         return np.where(chosen, x, y)
 
+    site.chooses = True
     return compute(site, function, [dtype, dtype, BOOL], dtype)
 
 

@@ -19,6 +19,7 @@ from gpuflow.targets.cuda_sim.ptx.site import Scope, Site
 from gpuflow.targets.cuda_sim.ptx.slots import Slots
 from gpuflow.targets.cuda_sim.ptx.syntax import Function, Instruction, Label, Module, Variable
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, U32
+from gpuflow.targets.cuda_sim.ptx.undefined import Effect
 
 
 def decode(module: Module, name: str) -> Program:
@@ -105,7 +106,7 @@ class Decoder(Slots):
             self._fall()
             self.block.gate = Meeting(self._member(site, entry.member))
             self.block.note(site.reads, (), False)
-        self._steps(site, entry.build(site))
+        self._steps(site, entry.build(site), together=entry.member is not None)
 
     @staticmethod
     def _member(site: Site, operand: int) -> int:
@@ -113,21 +114,24 @@ class Decoder(Slots):
             return site.constant(0xFFFFFFFF, U32)
         return site.source(operand, U32)
 
-    def _steps(self, site: Site, step: Step) -> None:
-        """Add the steps of an instruction, under its guard."""
+    def _steps(self, site: Site, step: Step, together: bool = False) -> None:
+        """Add the steps of an instruction, under its guard; lanes of a warp may run it together."""
         steps, item = [*site.before, step, *site.after], site.instruction
+        reads, writes = tuple(site.reads), tuple(site.writes)
+        uses = site.accesses or together or not writes
+        guard = self._predicate(site) if item.guard else None
+        effect = Effect(reads, writes, uses, site.chooses, guard, item.negated)
         if not self._comes_from_memory(item):
-            self.program.flows.append((tuple(site.reads), tuple(site.writes)))
-        steps = watched(steps, site.reads, site.writes, self.program.suspects)
-        partial = bool(item.guard)
-        if partial:
-            predicate = self._predicate(site)
-            inner = (*site.reads, *site.writes)
-            steps = [guarded(steps, predicate, item.negated, inner, site.writes)]
-            steps = watched(steps, [predicate], (), self.program.suspects)
-            site.reads.append(predicate)
-        self.block.note(site.reads, site.writes, partial)
+            self.program.flows.append((reads, writes))
+        steps = watched(steps, reads, writes, self.program.suspects)
+        if guard is not None:
+            steps = [guarded(steps, guard, item.negated, (*reads, *writes), writes)]
+            steps = watched(steps, [guard], (), self.program.suspects)
+            reads = (*reads, guard)
+        self.block.note(reads, writes, guard is not None)
         self.block.steps += steps
+        self.block.effects += [effect, *[None] * (len(steps) - 1)]
+        self.block.careful |= site.may_be_undefined
         self.block.instructions += [item] * len(steps)
         self.block.length += 1
 
@@ -159,7 +163,9 @@ class Decoder(Slots):
         if predicate is not None:
             checks = watched([], [predicate], (), self.program.suspects)
             self.block.steps += checks
+            self.block.effects += [None] * len(checks)
             self.block.instructions += [item] * len(checks)
+            self.block.decides = (predicate,)
             self.block.note([predicate], (), False)
 
         def finish(block: Block) -> None:
@@ -191,6 +197,7 @@ class Decoder(Slots):
         if table is None or item.guard:
             site.refuse("must have a table of targets and no guard")
         index = site.source(0, U32)
+        self.block.decides = tuple(site.reads)
         self.block.note(site.reads, (), False)
         self.block.length += 1
 
@@ -238,6 +245,7 @@ class Decoder(Slots):
         self._fall()
         self.block.gate = _barrier_of(site)
         self.block.note(site.reads, site.writes, bool(site.writes))
+        self.block.decides = tuple(site.reads)
         self.block.instructions = [item]
         self.block.length = 1
         self._close(lambda block: self._goes(block, [block.number + 1]))

@@ -232,7 +232,9 @@ def _quotient(site: Site) -> Step:
         return floats.division(site)
     dtype, name = site.dtype(), site.instruction.opcode
     a, b, d = site.source(1, dtype), site.source(2, dtype), site.target(0, dtype)
-    least = np.iinfo(dtype).min
+    least, text = np.iinfo(dtype).min, site.instruction.text
+    (result_slot,) = site.writes
+    site.may_be_undefined = True
 
     def step(frame: Frame) -> None:
         x, y = frame.registers[a].view(dtype), frame.registers[b].view(dtype)
@@ -241,7 +243,7 @@ def _quotient(site: Site) -> Step:
             bad = bad | ((x == least) & (y == -1))
         if np.count_nonzero(bad):
             if frame.run.checks.division:
-                _refuse_division(frame, bad, y)
+                frame.run.undefined.note(frame, result_slot, bad, _division_fault(text, bad, y))
             x, y, bad = np.broadcast_arrays(x, y, bad)
             y = np.where(bad, dtype.type(1), y)
         # NumPy rounds quotients down and PTX to zero.
@@ -252,15 +254,11 @@ def _quotient(site: Site) -> Step:
     return step
 
 
-def _refuse_division(frame: Frame, bad: Array, y: Array) -> None:
+def _division_fault(text: str, bad: Array, y: Array) -> str:
     place = int(np.argmax(bad))
-    by_zero = y[place if len(y) > 1 else 0] == 0
-    frame.fail(
-        "the result of an integer division must be defined; got a "
-        + ("division by zero" if by_zero else "quotient that overflows: the least integer by -1"),
-        "choose the divisor before the division",
-        place,
-    )
+    if y[place if len(y) > 1 else 0] == 0:
+        return f"division by zero, `{text}`"
+    return f"division whose quotient overflows, the least integer by -1: `{text}`"
 
 
 # --- sizes and signs ---------------------------------------------------------------------

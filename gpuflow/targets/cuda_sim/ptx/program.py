@@ -11,6 +11,7 @@ from gpuflow.base.records import record
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
 from gpuflow.targets.cuda_sim.ptx.syntax import Instruction, Variable
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, Array
+from gpuflow.targets.cuda_sim.ptx.undefined import Effect
 
 SPLIT = -1  # what leaving a block gives when the frame's lanes went to different blocks
 
@@ -67,6 +68,10 @@ class Block:
         targets: all blocks that may follow.
         live: slots whose values are wanted when the block is entered, as a bit mask.
         length: how many instructions it has.
+        effects: for each step what its instruction does with undefined values; None for all steps
+            but an instruction's first.
+        decides: slots that the gate or ``leave`` reads.
+        careful: whether a value may become undefined in it.
     """
 
     number: int
@@ -81,6 +86,9 @@ class Block:
     targets: Sequence[int] = ()
     live: int = 0
     length: int = 0
+    effects: list[Effect | None] = field(default_factory=list)
+    decides: tuple[int, ...] = ()
+    careful: bool = False
 
     def note(self, reads: Sequence[int], writes: Sequence[int], partial: bool) -> None:
         """Account for an instruction's registers; a guarded one keeps the old value of others."""

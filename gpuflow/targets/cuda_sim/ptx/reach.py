@@ -57,6 +57,7 @@ class Access:
             space: by default the one that the instruction names.
         """
         self.base, offset = site.address(place)
+        site.accesses = True
         register = site.reads[-1]  # ``base`` may be a copy of its value, of another width
         self.offset = np.uint64(offset & (2**64 - 1)) if offset else None
         self.space = space_of(site) if space is None else space

@@ -24,6 +24,7 @@ from gpuflow.targets.cuda_sim.ptx.races import GlobalRaces
 from gpuflow.targets.cuda_sim.ptx.rendezvous import Barriers, meeting
 from gpuflow.targets.cuda_sim.ptx.shared import Shared
 from gpuflow.targets.cuda_sim.ptx.types import U8, U32, Array
+from gpuflow.targets.cuda_sim.ptx.undefined import Undefined
 
 PATIENCE = 2048  # blocks that lanes may run while others wait for their turn
 _LAST = 1 << 60
@@ -39,6 +40,7 @@ class Run:
         sites: the allocation that each memory instruction used last.
         races: who touched global memory in this launch; None where nobody asks.
         homes: where each access belongs; None where nobody asks.
+        undefined: which lanes hold values that must not be used.
         set_registers: of registers that may not be set, which lanes have; None where nobody asks.
         alive: the lanes that have not returned.
     """
@@ -67,6 +69,7 @@ class Run:
         self.sites: list[Allocation | None] = [None] * program.sites
         self.races = races
         self.homes = Homes(program, registers, memory, size) if checks.arrays else None
+        self.undefined = Undefined(geometry.count)
         self.set_registers: dict[int, Array] | None = None
         if checks.registers:
             unset = np.zeros(geometry.count, bool)
@@ -107,6 +110,7 @@ class Run:
         blocks, end = self.program.blocks, len(self.program.blocks)
         patience = PATIENCE if self.parked else _LAST
         limit, issued = self.checks.instructions, self.issued
+        undefined = self.undefined
         while number < end:
             block = blocks[number]
             if block.gate is not None:
@@ -119,8 +123,15 @@ class Run:
                 frame.load(number, block.reads, block.writes)
             step: Any = None
             try:
-                for step in block.steps:
-                    step(frame)
+                if block.careful or undefined.lanes:
+                    for step, effect in zip(block.steps, block.effects, strict=True):
+                        if effect is not None and undefined.lanes:
+                            undefined.follow(frame, effect)
+                        step(frame)
+                    undefined.require(frame, block.decides)
+                else:
+                    for step in block.steps:
+                        step(frame)
                 issued += block.length
                 number = block.following if block.leave is None else block.leave(frame)
             except Fault as fault:

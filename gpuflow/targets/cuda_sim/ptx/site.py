@@ -67,6 +67,9 @@ class Site:
         before, after: steps that bring operands to the width that the instruction works on, and
             its result to the width of the register.
         temporaries: slots that hold a value only within the instruction.
+        accesses: whether it reaches memory.
+        chooses: whether its result is one of its first two operands, as the third says.
+        may_be_undefined: whether some operands leave its result undefined.
     """
 
     def __init__(self, decoder: Decoder, scope: Scope, instruction: Instruction) -> None:
@@ -78,6 +81,7 @@ class Site:
         self.before: list[Step] = []
         self.after: list[Step] = []
         self.temporaries: list[int] = []
+        self.accesses = self.chooses = self.may_be_undefined = False
 
     # --- the instruction's name ---
 
