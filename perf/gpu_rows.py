@@ -248,7 +248,8 @@ def chosen(name: str, only: str) -> bool:
 _FIRST = (
     "chain ", "softmax rows of 4096", "layernorm rows of 4096", "full sum", "column sum",
     "matmul ", "MLP ", "transformer ", "attention bf16 D=64", "attention forward and backward bf16",
-    "host: ", "plan of 100", "x @ w + b", "scan of 1000", "loop over 60", "transpose",
+    "host: ", "plan of 100", "x @ w + b", "scan of 1000", "loop over 60",
+    "Lorenz", "scan of 100k", "transpose",
     "layernorm bfloat16", "batchnorm", "gradient of an embedding", "softmax of 8", "CNN ",
     "normal, fused", "segment sum", "solve of 512", "eager add", "slice", "concatenate",
 )  # fmt: skip
@@ -259,10 +260,11 @@ def all_rows() -> list[Row]:
     from gpu_bandwidth_rows import bandwidth_rows  # beside this file; they need Row
     from gpu_further_rows import further_rows
     from gpu_kernel_rows import attention_rows, kernel_rows
+    from gpu_loop_rows import loop_rows
     from gpu_models import model_rows
 
     rows = [*_host_rows(), *bandwidth_rows(), *_task_rows(), *model_rows(), *attention_rows()]
-    rows += [*_matrix_rows(), *further_rows(), *kernel_rows()]
+    rows += [*_matrix_rows(), *further_rows(), *loop_rows(), *kernel_rows()]
     return sorted(rows, key=_place)
 
 

@@ -61,6 +61,8 @@ class Row:
 def check_verdict(check: dict[str, Any]) -> str:
     if "failure" in check:
         return f"FAILED {check['failure']}"
+    if check["skipped"]:
+        return f"skipped: {check['skipped']}"
     return "PASS" if check["measured"] <= check["target"] else "MISS"
 
 
@@ -148,6 +150,6 @@ def check_line(check: dict[str, Any]) -> str:
     else:
         unit = f" {check['unit']}" if check["unit"] else ""
         note = f" ({check['note']})" if check["note"] else ""
-        measured = f"{check['measured']:.4g}{unit}{note}"
+        measured = "-" if check["skipped"] else f"{check['measured']:.4g}{unit}{note}"
         cells = [check["name"], measured, f"{check['target']:g}{unit}", check_verdict(check)]
     return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"

@@ -62,13 +62,17 @@ class ProcessWorkload:
 
 @dataclass(frozen=True)
 class Check:
-    """One measured property of gpuflow: `measured` must be at most `target`."""
+    """One measured property of gpuflow: `measured` must be at most `target`.
+
+    `skipped` says why it was not measured here, which is no failure; empty where it was.
+    """
 
     name: str
     target: float
     measured: float
     unit: str = ""
     note: str = ""
+    skipped: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 PERF = Path(__file__).resolve().parents[2] / "perf"
 PARTS = (
     "acceptance", "bandwidth_rows", "ceilings", "checks", "child", "environment", "frameworks",
-    "further_rows", "goals", "graph_costs", "kernel_rows", "models", "parts", "prepare",
-    "processes", "race", "records", "report", "rows",
+    "further_rows", "goals", "graph_costs", "kernel_rows", "loop_rows", "models", "parts",
+    "prepare", "processes", "race", "records", "report", "rows",
 )  # fmt: skip
 
 

@@ -151,6 +151,8 @@ def test_the_most_important_rows_come_first(perf):
     asked += ["layernorm bfloat16 rows of 4096", "column sum bfloat16", "gradient of an embedding"]
     asked += ["scan of 1000 steps with 4 launches", "x @ w + b with gelu, bfloat16", "eager add"]
     asked += ["solve of 512 x 512", "loop over 60 cond steps"]
+    asked += ["Lorenz by RK4, 10^6 lanes", "Lorenz by adaptive Tsit5, 10^6 lanes"]
+    asked += ["scan of 100k scalar steps"]
     rows = {row.name: row for row in perf.rows.all_rows()}
     assert all(rows[name].goal != perf.rows.Goal() for name in asked)
     for text in perf.rows._FIRST:
