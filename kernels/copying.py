@@ -24,7 +24,7 @@ SIZE = 4  # bytes of an element
 EACH = 1  # strided copies: elements of a row that a thread copies
 VECTORS = 0  # strided copies: they are neighbors in both arrays, and move at once
 DIMS = 4  # strided copies: dimensions
-LONG = 0  # strided copies: sizes or offsets need 64 bits
+LONG = 0  # sizes or offsets need 64 bits
 POSITIONS = 0  # take: store where each element was, too
 SELECTED = 0  # take: the order has no elements but those that are taken
 
@@ -35,6 +35,11 @@ def index(value):
         return int64(value)
     else:
         return int32(value)
+
+
+def first_index():
+    """The number of this thread, in a grid of one dimension."""
+    return index(index(cuda.blockIdx.x) * index(cuda.blockDim.x) + index(cuda.threadIdx.x))
 
 
 def copy_strided(source, target, bits, rows, size1, size2, size3, step0, step1, step2, step3):
@@ -86,21 +91,20 @@ def take(source, order, target, positions, count, length, inner, kept):
         order: uint32 (rows, length), or with SELECTED (rows, kept).
         target: (outer, kept, inner). positions: int32 of that shape, with POSITIONS.
         count: outer * kept * inner, a thread for each.
-        length, inner, kept: sizes.
+        length, inner, kept: sizes; all numbers are int32, or int64 with LONG.
     """
-    thread = cuda.grid(1)
+    thread = first_index()
     if thread >= count:
         return
-    above = thread // inner
-    column = thread - above * inner
-    outer = above // kept
-    position = above - outer * kept
+    above, column = split_index(thread, inner)
+    outer, position = split_index(above, kept)
     pitch = kept if SELECTED else length
-    element = int64(order[(outer * inner + column) * pitch + position])
-    place = (outer * length + element) * inner + column
+    line = index(index(outer * inner + column) * pitch)
+    element = index(order[index(line + position)])
+    place = index(index(outer * length + element) * inner + column)
     if SIZE == 16:
-        target[2 * thread] = source[2 * place]
-        target[2 * thread + 1] = source[2 * place + 1]
+        target[2 * int64(thread)] = source[2 * int64(place)]
+        target[2 * int64(thread) + 1] = source[2 * int64(place) + 1]
     else:
         target[thread] = source[place]
     if POSITIONS:
@@ -117,22 +121,20 @@ def copy_shifted(
         target: (any, to1, to2, to3, inner); of ``count`` elements, a thread for each. An element is
             the one that is ``low`` places before its own in ``source``, or 0 if none is.
         to1, to2, to3, inner, from1, from2, from3: sizes.
-        low1, low2, low3: of any sign.
+        low1, low2, low3: of any sign; all numbers are int32, or int64 with LONG.
     """
-    thread = cuda.grid(1)
+    thread = first_index()
     if thread >= count:
         return
-    above = thread // inner
-    column = thread - above * inner
-    rest = above // to3
-    place3 = above - rest * to3 - low3
-    above = rest // to2
-    place2 = rest - above * to2 - low2
-    outer = above // to1
-    place1 = above - outer * to1 - low1
+    above, column = split_index(thread, inner)
+    above, place3 = split_index(above, to3)
+    above, place2 = split_index(above, to2)
+    outer, place1 = split_index(above, to1)
+    place1, place2, place3 = index(place1 - low1), index(place2 - low2), index(place3 - low3)
     is_inside = place1 >= 0 and place1 < from1 and place2 >= 0 and place2 < from2
     if is_inside and place3 >= 0 and place3 < from3:
-        place = ((outer * from1 + place1) * from2 + place2) * from3 + place3
-        target[thread] = source[place * inner + column]
+        line = index(index(outer * from1 + place1) * from2 + place2)
+        place = index(line * from3 + place3)
+        target[thread] = source[index(place * inner + column)]
     else:
         target[thread] = 0

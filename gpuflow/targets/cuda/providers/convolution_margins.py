@@ -15,6 +15,7 @@ from math import prod
 import gpuflow.kernels.copying as copying
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.dnn.calls import ConvolutionCall, Dims
+from gpuflow.targets.cuda.providers.copy_forms import index_reaching
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, word_pointer
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
 
@@ -77,7 +78,10 @@ def _add(
         outer * inner * prod(wanted), *(1,) * still, *wanted, inner, *(1,) * still, *sizes,
         *(0,) * still, *low,
     ]  # fmt: skip
+    # Places count from as far before the image as its margins reach.
+    shifts = [size + abs(shift) for size, shift in zip(wanted, low, strict=True)]
+    index, is_long = index_reaching(max(numbers[0], outer * inner * prod(sizes), *shifts))
     pointer = word_pointer(call.dtype.itemsize)
-    arguments = [(pointer, source), (pointer, target), *[("int64", number) for number in numbers]]
-    constants = {"SIZE": call.dtype.itemsize}
+    arguments = [(pointer, source), (pointer, target), *[(index, number) for number in numbers]]
+    constants = {"SIZE": call.dtype.itemsize, "LONG": is_long}
     schedule.for_each(copying.copy_shifted, arguments, numbers[0], constants)

@@ -77,6 +77,12 @@ def copy_form(view: View, itemsize: int) -> CopyForm:
     return _rows_form(collapsed(view), itemsize) if tiles is None else tiles
 
 
+def index_reaching(most: int) -> tuple[str, int]:
+    """The type of indices up to ``most``, and what LONG is in a kernel that has such."""
+    is_long = most > _LARGEST
+    return ("int64" if is_long else "int32"), int(is_long)
+
+
 def rows_grid(columns: int, rows: int) -> Dim:
     """A grid with blocks for each row: row numbers are ``z * grid.y + y``."""
     return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
@@ -95,15 +101,14 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
     grid = rows_grid(-(-units >> bits), -(-rows // (THREADS >> bits)))
     padded = [(1, 0)] * (MOST_DIMS - len(dims)) + list(dims)
     reach = max(rows * size, sum([count * abs(stride) for count, stride in dims]))
-    is_long = reach > _LARGEST
+    index, is_long = index_reaching(reach)
     sizes = [count for count, _ in padded[1:]]
     numbers = (bits, rows, *sizes, *[stride for _, stride in padded])
     constants = {
         "SIZE": itemsize, "EACH": each, "VECTORS": int(vectors), "DIMS": max(len(dims), 2),
-        "LONG": int(is_long),
+        "LONG": is_long,
     }  # fmt: skip
     plain = {**constants, "VECTORS": 0} if vectors else None
-    index = "int64" if is_long else "int32"
     return CopyForm(copying.copy_strided, index, numbers, grid, THREADS, constants, plain)
 
 

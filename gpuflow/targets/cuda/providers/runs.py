@@ -12,6 +12,7 @@ import gpuflow.kernels.scan as scan
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Runs
+from gpuflow.targets.cuda.providers.copy_forms import index_reaching
 from gpuflow.targets.cuda.providers.launch_sequence import (
     WIDE,
     At,
@@ -91,11 +92,12 @@ def _add_sorted_places(
     )  # fmt: skip
     key = Key(keys, word, sorting.UNSIGNED, bits)
     order = add_order(schedule, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
-    sizes = [(_INDEX, n) for n in (count, count, 1, count)]
+    index, is_long = index_reaching(count)
+    sizes = [(index, n) for n in (count, count, 1, count)]
     schedule.for_each(
         copying.take,
         [(word, keys), (_ORDER, order), (word, in_order), ("*int32", order), *sizes], count,
-        {"SIZE": size, "POSITIONS": 0},
+        {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
     )  # fmt: skip
     return in_order, word, order
 

@@ -14,7 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Scan, Sort
-from gpuflow.targets.cuda.providers.copy_forms import rows_grid
+from gpuflow.targets.cuda.providers.copy_forms import index_reaching, rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import (
     At,
     Schedule,
@@ -223,7 +223,8 @@ def add_sort(
     else:
         order = add_order(schedule, keys, rows, constants)
     count = sort.outer * sort.kept * sort.inner
-    sizes = [(_INDEX, n) for n in (count, sort.length, sort.inner, sort.kept)]
+    index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
+    sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.kept)]
     has_positions = len(outs) > len(sources)
     for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
         pointer = word_pointer(storage_dtype(dtype).itemsize)
@@ -232,6 +233,7 @@ def add_sort(
         take_constants = {
             "SIZE": storage_dtype(dtype).itemsize,
             "POSITIONS": int(has_positions and number == 0), "SELECTED": int(is_selected),
+            "LONG": is_long,
         }  # fmt: skip
         schedule.for_each(copying.take, [*arguments, *sizes], count, take_constants)
     return True
