@@ -34,6 +34,7 @@ from ptx_launch import launch_ptx
 
 from gpuflow.kir.interpret import interpret_segments, storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, arguments
+from gpuflow.targets.cuda.printing.printers import print_cuda
 from gpuflow.targets.cuda.schedules.spread import full_blocks, launch_shape, scratch_bytes
 from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
@@ -430,6 +431,24 @@ def test_parallel_reduce_parallel():
         np.testing.assert_allclose(arrays["mean"], mean, atol=1e-5)
         want = x - mean[None, :, None]
         np.testing.assert_allclose(arrays["o"].reshape(x.shape), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("index_bits", [32, 64])
+@pytest.mark.parametrize(("images", "pixels"), [(0, 8), (3, 0), (0, 0)])
+def test_an_empty_row_of_several_axes_divides_by_nothing(images, pixels, index_bits):
+    """It is not kept in registers, which divides places in it by the length of its last axis."""
+    kernel = replace(cuda_zoo.batch_center(), index_bits=index_bits)
+    assert "if 0 < row_vectors <= " in print_cuda(kernel).text
+    assert "if row_vectors <= " in print_cuda(cuda_zoo.softmax()).text  # one axis divides nothing
+    arrays = {
+        "x": aligned(np.zeros(4, np.float32)), "o": aligned(np.zeros(4, np.float32)),
+        "scale": np.float32(0.5), "mean": np.ones(5, np.float32),
+    }  # fmt: skip
+    strides = {("mean", "channel"): 1}
+    for name in ("x", "o"):
+        strides |= {(name, "channel"): pixels, (name, "image"): 5 * pixels}
+    run_cuda(kernel, arrays, {"channel": 5, "image": images, "pixel": pixels}, strides)
+    np.testing.assert_array_equal(arrays["mean"], np.zeros(5, np.float32))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -142,7 +142,9 @@ def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():
     assert schedule_cuda(kernel, vectorize=True).width == 1
 
 
-_GOLDEN = ["map", "map_two_axes", "row", "column", "full", "segments", "full_segments"]
+_GOLDEN = [
+    "map", "map_two_axes", "row", "column", "column_between", "full", "segments", "full_segments",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _GOLDEN)

@@ -73,9 +73,14 @@ class GroupPrinter(MemberPrinter):
             self.emit(f"row_vectors = {count}")
 
     def _point(self, block: Block) -> None:
-        """One point: from registers if they hold it, else from memory."""
+        """One point: from registers if they hold it, else from memory.
+
+        Places in a row of several axes are divided by its length, so an empty one is not kept: its
+        loops are never entered.
+        """
         kept = self.index_product("member_count", str(self.launch.tile))
-        with self.indented(f"if row_vectors <= {kept}:"):
+        least = "0 < " if len(self.launch.members) > 1 else ""
+        with self.indented(f"if {least}row_vectors <= {kept}:"):
             self._keep_row(block)
             self.from_registers = True
             self.block(block)
