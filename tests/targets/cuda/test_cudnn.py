@@ -21,6 +21,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
+from gpuflow.core.aval import ShapedArray
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
@@ -479,3 +482,90 @@ def test_a_library_that_is_not_there_is_not_tried(device):
 
     tried = TriedConvolutions(CudnnConvolutions(load, nullcontext), device.driver.api)
     assert tried.choose(_call(), True) is None
+
+
+def _shifted(device, array, dtype, count):
+    """The array on the device, ``count`` elements behind a multiple of 16 bytes."""
+    flat = np.concatenate([np.zeros(count), array.ravel()])
+    whole = jnp.asarray(flat, dtype).block_until_ready()._data
+    address = whole.address + count * whole.dtype.itemsize
+    data = DeviceArray(whole.device, array.shape, whole.dtype, address, whole.block)
+    assert bool(data.address % 16) == bool(count)
+    return Array(data, ShapedArray(array.shape, jnp.dtype(dtype)), device)
+
+
+# Batch, channels, outputs, image, taps, strides, padding, groups, layout. Gradients of filters with
+# channels last are copied into another order behind the call; those of images with margins of two
+# sizes are cut.
+PLAIN_CASES = {
+    "first": (2, 3, 5, (7, 6), (3, 3), (1, 1), [(1, 1), (1, 1)], 1, FIRST),
+    "groups": (2, 6, 9, (5, 5), (3, 3), (1, 1), [(1, 1), (1, 1)], 3, LAST_PACKED),
+    "filters in another order": (2, 4, 6, (5, 7), (2, 3), (2, 1), [(0, 0), (1, 1)], 1, LAST),
+    "margins": (2, 3, 96, (6, 8), (3, 3), (2, 2), "SAME", 1, FIRST),
+    "margins, filters in another order": (2, 3, 96, (6, 8), (3, 3), (2, 2), "SAME", 1, LAST),
+}
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("shifts", [(0, 0, 0), (1, 0, 0), (0, 2, 0), (0, 0, 3)])
+@pytest.mark.parametrize("name", PLAIN_CASES)
+def test_arrays_between_vectors_are_ours(name, shifts, device, fake):
+    """They come from other libraries; where they begin is known when a program runs."""
+    batch, channels, outputs, image, taps, strides, padding, groups, layout = PLAIN_CASES[name]
+
+    def convolve(x, w):
+        return lax.conv_general_dilated(
+            x, w, strides, padding, (1, 1), (1, 1), layout, groups
+        )
+
+    call, rng = _and_gradients(convolve), np.random.default_rng(0)
+    shapes = (batch, channels, *image), (outputs, channels // groups, *taps)
+    x, w = (
+        np.transpose(rng.normal(size=shape), [plain.index(letter) for letter in spec]).copy()
+        for shape, plain, spec in zip(shapes, FIRST, layout, strict=False)
+    )
+    ct = rng.normal(size=gf.eval_shape(convolve, x, w).shape)
+    operands, step = [one.astype(np.float32) for one in (x, w, ct)], gf.jit(call)
+    with gf.default_device(device):
+        pairs = zip(operands, shifts, strict=True)
+        given = [_shifted(device, one, "float32", count) for one, count in pairs]
+        got = [np.asarray(one) for one in step(*given)]
+        kinds = _kinds(fake)
+        for _ in range(5):
+            for one, first in zip(step(*given), got, strict=True):
+                assert np.asarray(one).tobytes() == first.tobytes()
+    by_library = {FORWARD, DATA, FILTER}
+    # What is copied for a call begins where it must.
+    is_copied = {"x": "margins" in name, "w": "another order" in name, "ct": False}
+    uses = {"x": {FORWARD, FILTER}, "w": {FORWARD, DATA}, "ct": {DATA, FILTER}}
+    for operand, shift in zip(uses, shifts, strict=True):
+        if shift and not is_copied[operand]:
+            by_library -= uses[operand]
+    assert kinds == sorted(by_library)
+    for one, want in zip(got, _wanted(call, *operands), strict=True):
+        scale = max(np.abs(want).max(initial=0), 1)
+        np.testing.assert_allclose(one / scale, want / scale, atol=TOLERANCES["float32"])
+
+
+@requires_cuda_tools
+def test_recorded_calls_are_for_aligned_arrays_alone(device, fake):
+    """A recording would hold our kernels only in part, so such calls are launched each time."""
+    convolve = _convolve("groups", FIRST)
+    x, w = (one.astype(np.float32) for one in _operands("groups", FIRST))
+
+    def work(x, w):
+        for _ in range(2):
+            x = x + convolve(jnp.tanh(x + x.sum(1, keepdims=True)), w).sum(1, keepdims=True) * 0.1
+        return x
+
+    step, api, results = gf.jit(work), device.driver.api, []
+    with gf.default_device(device):
+        for count in (1, 0):
+            before, calls = api.log["record"], len(fake.calls)
+            given = [_shifted(device, x, "float32", 0), _shifted(device, w, "float32", count)]
+            results += [np.asarray(step(*given)) for _ in range(6)]
+            assert (api.log["record"] > before) == (count == 0)
+            assert (len(fake.calls) > calls) == (count == 0)
+    (want,) = _wanted(work, x, w)
+    for result in results:
+        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)

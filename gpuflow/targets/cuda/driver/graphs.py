@@ -21,7 +21,7 @@ from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.driver.api import LibraryWork, Recorded
-from gpuflow.targets.cuda.driver.launch import Launch
+from gpuflow.targets.cuda.driver.launch import AlignedCall, Launch
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 # All of these numbers but the alignment are guesses: nothing was measured on a GPU. What a GPU's
@@ -65,6 +65,10 @@ class Call:
     def has_table(self) -> bool:
         """Whether addresses go through a table in device memory."""
         return isinstance(self.run, Launch) and self.run.has_table
+
+    def may_record(self, addresses: Sequence[int]) -> bool:
+        """Whether it can be recorded: not where launches of ours stand in for a library."""
+        return not isinstance(self.run, AlignedCall) or self.run.is_aligned(self.at(addresses))
 
     def at(self, addresses: Sequence[int]) -> list[int]:
         """The arguments."""
@@ -190,6 +194,8 @@ class RecordedLaunches:
 
     def _recorded(self, addresses: tuple[int, ...]) -> Recorded | None:
         """A new recording, if there were not too many that nobody replayed."""
+        if not all(call.may_record(addresses) for call in self._calls):
+            return None
         if self._recordings >= _MOST_RECORDINGS + self._replays // _REPLAYS_FOR_ONE:
             return None
         self._recordings += 1

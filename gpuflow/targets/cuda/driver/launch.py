@@ -109,6 +109,37 @@ class Launch:
             self._is_uploaded = True
 
 
+class AlignedCall:
+    """A library's call as a function of addresses; of others than aligned ones, launches of ours.
+
+    Args:
+        run: of the library; its arguments are the first ones, then may come a stream.
+        aligned: of how many of them the addresses have to be multiples of ``alignment``.
+        offsets: bytes from each argument of ``run``.
+        count: arguments in all, without the stream.
+        plain: makes a function of the arguments behind those of ``run``.
+    """
+
+    def __init__(
+        self, run: Callable[..., None], aligned: int, alignment: int, offsets: Sequence[int],
+        count: int, plain: Callable[[], Callable[..., None]],
+    ) -> None:  # fmt: skip
+        self._run, self._aligned, self._alignment = run, aligned, alignment
+        self._offsets, self._count, self._plain = offsets, count, plain
+
+    def __call__(self, *arguments: int) -> None:
+        if not self.is_aligned(arguments):
+            self._plain()(*arguments[len(self._offsets) : self._count])
+            return
+        moved = [place + offset for place, offset in zip(arguments, self._offsets, strict=False)]
+        self._run(*moved, *arguments[self._count :])
+
+    def is_aligned(self, arguments: Sequence[int]) -> bool:
+        """Whether the library takes these addresses; only then the call can be recorded."""
+        pairs = zip(arguments[: self._aligned], self._offsets, strict=False)
+        return not any((place + offset) % self._alignment for place, offset in pairs)
+
+
 def _sum(address: str, offset: int) -> str:
     return f"{address} + {offset}" if offset else address
 

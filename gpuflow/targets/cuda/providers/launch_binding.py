@@ -11,7 +11,7 @@ from gpuflow.compiler.planning.plan import CopyStep
 from gpuflow.core.aval import storage_dtype
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
-from gpuflow.targets.cuda.driver.launch import Launch, Place
+from gpuflow.targets.cuda.driver.launch import AlignedCall, Launch, Place
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.providers.launch_sequence import (
@@ -106,19 +106,29 @@ def library_launch(
     library = device.api.convolutions
     assert library is not None, "the plan was made for a device that has it"
     run = library.bind(one.what, device.compute)
-    found: list[Place] = []
+    at: list[Place] = []
     offsets: list[int] = []
     for place in one.places:
         register, start = places[place.array]
         is_known = register is None
-        found.append((register, start + place.offset if is_known else 0))
+        at.append((register, start + place.offset if is_known else 0))
         offsets.append(0 if is_known else start + place.offset)
+    registers = list(dict.fromkeys(n for n, _ in places if n is not None)) if one.plain else []
 
-    def shifted(*arguments: int) -> None:
-        moved = [place + offset for place, offset in zip(arguments, offsets, strict=False)]
-        run(*moved, *arguments[len(offsets) :])  # behind the places may stand a stream
+    @cache
+    def plain() -> Callable[..., None]:
+        launches = [block_launch(other, places, device) for other in one.plain]
 
-    return (shifted if any(offsets) else run), found
+        def run_plain(*addresses: int) -> None:
+            address_in = dict(zip(registers, addresses, strict=True))
+            for launch, used in launches:
+                launch(*[address_in[number] for number in used])
+
+        return run_plain
+
+    at += [(number, 0) for number in registers]
+    checked = OUT + 1 if one.plain else 0  # else the library says what is wrong
+    return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
 
 
 # Of the addresses of left, right and out, and of the stream where that is another one.

@@ -74,10 +74,13 @@ class LibraryLaunch:
     Attributes:
         what: what it does; the device has the function.
         places: both operands, the output and the workspace.
+        plain: what is launched in its place where one of the first three does not begin at a
+            multiple of 16 bytes, which the library does not take; if empty, that is an error.
     """
 
     what: ChosenConvolution
     places: tuple[At, At, At, At]
+    plain: tuple[BlockLaunch, ...] = ()
 
 
 @record
@@ -98,15 +101,16 @@ class Schedule:
 
     Args:
         workspace: the number of that array.
+        workspace_bytes: of it that are taken already.
 
     Attributes:
         gemm: its products, if there are such.
     """
 
-    def __init__(self, workspace: int) -> None:
+    def __init__(self, workspace: int, workspace_bytes: int = 0) -> None:
         self.launches: list[BlockLaunch | LibraryLaunch | GemmLaunch] = []
         self.gemm: GemmLaunch | None = None
-        self.workspace_bytes = 0
+        self.workspace_bytes = workspace_bytes
         self._workspace = workspace
 
     def memory(self, count: int) -> At:
@@ -124,9 +128,24 @@ class Schedule:
         one = one_launch(kernel, arguments, grid, threads, constants, plain, smaller)
         self.launches.append(one)
 
-    def call(self, what: ChosenConvolution, places: tuple[At, At, At, At]) -> None:
-        """Add a call of a library."""
-        self.launches.append(LibraryLaunch(what, places))
+    def instead(self) -> Schedule:
+        """An empty schedule of what may run in the place of the next call, in the same memory."""
+        return Schedule(self._workspace, self.workspace_bytes)
+
+    def call(
+        self, what: ChosenConvolution, places: tuple[At, At, At], plain: Schedule
+    ) -> None:
+        """Add a call of a library on two operands and an output.
+
+        Args:
+            what: the call.
+            places: of the three.
+            plain: from ``instead``: launches of the same, for arrays at any places.
+        """
+        workspace = self.memory(what.workspace_bytes)
+        self.workspace_bytes = max(self.workspace_bytes, plain.workspace_bytes)
+        others = tuple([one for one in plain.launches if isinstance(one, BlockLaunch)])
+        self.launches.append(LibraryLaunch(what, (*places, workspace), others))
 
     def multiply(self, gemm: GemmLaunch) -> None:
         """Add calls of a GEMM on the first two arrays into the third."""

@@ -13,7 +13,7 @@ Where both sides of x need other margins, x is a copy with margins: see convolut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -26,7 +26,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.blocks import Convolution
-from gpuflow.core.views import View, contiguous
+from gpuflow.core.views import View, contiguous, transpose
 from gpuflow.targets.cuda.dnn.calls import (
     DATA,
     FILTER,
@@ -44,6 +44,7 @@ from gpuflow.targets.cuda.providers.convolution_margins import (
     cut_margins,
 )
 from gpuflow.targets.cuda.providers.convolution_sides import Side, filled, unmirrored, unpacked
+from gpuflow.targets.cuda.providers.convolutions import add_convolution
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
@@ -111,8 +112,9 @@ def planned(
 
 
 def add_planned(
-    schedule: Schedule, plan: LibraryPlan, places: Sequence[At], out: At, shape: Dims
-) -> None:
+    schedule: Schedule, plan: LibraryPlan, places: Sequence[At], out: At, shape: Dims,
+    add_plain: Callable[[Schedule], object],
+) -> None:  # fmt: skip
     """Add the call, and copies around it.
 
     Args:
@@ -121,6 +123,7 @@ def add_planned(
         places: where both operands' buffers begin.
         out: where the result does, row-major.
         shape: of the result.
+        add_plain: adds the convolution by launches of ours, which take arrays at any places.
     """
     call, margins = plan.chosen.call, plan.margins
     dtype, image_bytes = call.dtype, prod(call.x) * call.dtype.itemsize
@@ -141,12 +144,23 @@ def add_planned(
         left = image
     if plan.out_copied is not None:
         written = schedule.memory(prod(shape) * dtype.itemsize)
-    workspace = schedule.memory(plan.chosen.workspace_bytes)
-    schedule.call(plan.chosen, (left, right, written, workspace))
+    plain = schedule.instead()
+    add_plain(plain)
+    if plain.launches and plan.out_copied is not None:
+        plain.copy(out, written, _inverse(plan.out_copied), dtype)  # it is copied back below
+    if plain.launches and margins is not None and call.kind == DATA:
+        add_margins(plain, out, written, call, margins)
+    schedule.call(plan.chosen, (left, right, written), plain)
     if plan.out_copied is not None:
         schedule.copy(written, out, plan.out_copied, dtype)
     if margins is not None and call.kind == DATA:
         cut_margins(schedule, written, out, call, margins)
+
+
+def _inverse(packed: View) -> View:
+    """How row-major elements are read in the order in which a packed view has them."""
+    order = sorted(range(len(packed.shape)), key=lambda d: -packed.strides[d])
+    return transpose(contiguous(packed.shape), order)
 
 
 # --- which call ----------------------------------------------------------------------------
@@ -281,7 +295,12 @@ def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
     if plan is None:
         return None
     schedule = Schedule(3)
-    add_planned(schedule, plan, [At(0), At(1)], At(2), step.eqn.outputs[0].aval.shape)
+    places, out = [At(0), At(1)], step.eqn.outputs[0].aval
+    views, kinds = zip(*[(x.lies, x.aval.dtype) for x in step.operands], strict=True)
+    add_planned(
+        schedule, plan, places, At(2), out.shape,
+        lambda plain: add_convolution(plain, block, places, views, kinds, (At(2), out)),
+    )  # fmt: skip
     return schedule
 
 
