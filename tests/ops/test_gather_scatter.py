@@ -241,3 +241,28 @@ def test_refusals():
         with pytest.raises(error, match=pattern) as caught:
             call()
         assert "Fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize("combine", ["add", "min", "set"])
+@pytest.mark.parametrize("count", [65, 400])
+def test_windows_that_overlap_at_many_places(combine, count):
+    """Equal places are combined before the array is met; windows of others overlap all the same."""
+    rng = np.random.default_rng(count)
+    x = rng.integers(-9, 9, (3, 40, 2)).astype(np.int32)
+    places = np.stack([rng.integers(-1, 3, count), rng.integers(-2, 38, count)], 1).astype(np.int32)
+    updates = rng.integers(-9, 9, (count, 2, 1, 5)).astype(np.int32)  # along 2, 0 and 1
+    order = lax.ScatterDimensionNumbers((1, 2, 3), (), (0, 1), (), ())
+    windows = np.moveaxis(updates, 1, 3)
+    want = x.copy()
+    for (row, start), window in zip(places, windows, strict=True):
+        if 0 <= row < 3 and 0 <= start <= 35:
+            part = want[row : row + 1, start : start + 5]
+            if combine == "add":
+                part += window
+            elif combine == "min":
+                np.minimum(part, window, out=part)
+            else:
+                part[...] = window
+    function = getattr(lax, "scatter" if combine == "set" else f"scatter_{combine}")
+    got = gf.jit(function, static_argnums=3)(x, places, windows, order)
+    np.testing.assert_array_equal(got, want)

@@ -16,8 +16,10 @@ from gpuflow.core.blocks import AtomicSums, MakeLaunches, Runs, Scan, Sort
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
 from gpuflow.ops.define import define
+from gpuflow.ops.elementwise.arithmetic import add_p, mul_p
 from gpuflow.ops.elementwise.convert import convert_element_type_p
-from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, transpose_p
+from gpuflow.ops.layout.iota import iota_p
 
 # With fewer updates, one thread for each element of a window is faster than a sort.
 FEWEST_RUNS = 64
@@ -112,11 +114,12 @@ def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return None
     if params["combine"] == "multiply" and not is_integer(windows.aval.dtype):
         return None  # products overflow in one order and not in another
-    flat = _flat_rows(eqn, build)
+    flat, window_dims = _flat_disjoint(eqn, build)
     runs = build.apply(
         combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
     )
-    return [build.apply(eqn.primitive, x, *runs, **{**params, "repeats": False})]
+    apart = {**params, "repeats": False, "window_dims": window_dims}
+    return [build.apply(eqn.primitive, x, *runs, **apart)]
 
 
 def _has_many_rows(eqn: Any) -> bool:
@@ -127,9 +130,45 @@ def _has_many_rows(eqn: Any) -> bool:
     return type(places) is not Literal and type(windows) is not Literal
 
 
-def _flat_rows(eqn: Any, build: Any) -> list[Any]:
+def _flat_disjoint(eqn: Any, build: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """As ``_flat_rows``, with windows that share no element unless they have one place.
+
+    A window that is as long as its dimension of the array has one place there, and one of a single
+    element cannot reach into another. Along the other dimensions windows of different places
+    overlap: there each element becomes a window of its own, with a place.
+
+    Returns:
+        The operands, and the array's dimensions along which their windows extend.
+    """
+    x, places, inside, windows = eqn.inputs
+    lead, window_dims = places.aval.ndim, eqn.params["window_dims"]
+    sizes = windows.aval.shape[lead:]
+    cut = [k for k, d in enumerate(window_dims) if 1 < sizes[k] < x.aval.shape[d]]
+    if not cut:
+        return _flat_rows(places, inside, windows, build), window_dims
+    whole = [k for k in range(len(sizes)) if k not in cut]
+    order = (*range(lead), *[lead + k for k in cut], *[lead + k for k in whole])
+    if order != tuple(range(len(order))):
+        windows = build.apply(transpose_p, windows, permutation=order)
+    shape, strides = windows.aval.shape[: lead + len(cut)], row_major_strides(x.aval.shape)
+    places = _repeated(places, shape, build)
+    inside = _repeated(inside, shape, build)
+    for number, k in enumerate(cut):
+        step = build.literal(strides[window_dims[k]], places.aval)
+        along = build.apply(iota_p, dtype=_INDEX, shape=shape, dimension=lead + number)
+        places = build.apply(add_p, places, build.apply(mul_p, along, step))
+    kept = tuple(window_dims[k] for k in whole)
+    return _flat_rows(places, inside, windows, build), kept
+
+
+def _repeated(x: Any, shape: tuple[int, ...], build: Any) -> Any:
+    """An array with more dimensions behind its own, along which it repeats itself."""
+    dims = tuple(range(x.aval.ndim))
+    return build.apply(broadcast_in_dim_p, x, shape=shape, broadcast_dimensions=dims)
+
+
+def _flat_rows(places: Any, inside: Any, windows: Any, build: Any) -> list[Any]:
     """Places, whether each counts, and rows, of an update, along one dimension."""
-    _, places, inside, windows = eqn.inputs
     count = places.aval.size
     if type(inside) is Literal or inside.aval.shape != places.aval.shape:
         inside = build.apply(
@@ -196,7 +235,7 @@ def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     initial = [] if type(x) is Literal or _is_zeros(definition(x)) else [x]
     if type(x) is Literal and x.value != 0:
         return None
-    flat = _flat_rows(eqn, build)
+    flat = _flat_rows(*eqn.inputs[1:], build)
     return [build.apply(atomic_sums_p, *initial, *flat, shape=x.aval.shape, window=window)]
 
 
