@@ -8,6 +8,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.clones import clone_cheap
+from gpuflow.compiler.lanes.convert import lane_loops
 from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap
@@ -17,6 +18,7 @@ from gpuflow.compiler.passes.program import (
     dce,
     hoist_array_literals,
     inline,
+    is_inline,
     renamed,
     simplify,
     simplify_for_gpu,
@@ -29,6 +31,7 @@ from gpuflow.compiler.planning.template import Template, erase_sizes, make_templ
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.core.primitive import Primitive
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify),
@@ -80,12 +83,20 @@ def rewritten(
         target: the platform.
         report: called with the name of each pass, and what it gave.
     """
-    program, values = hoist_array_literals(inline(jaxpr.jaxpr))
+    program = inline(lane_loops(inline(jaxpr.jaxpr, _is_call)))
+    program, values = hoist_array_literals(program)
     report("inline", program)
+    program = lane_loops(program)
+    report("lanes", program)
     for name, rewrite in _passes(target):
         program = rewrite(program)
         report(name, program)
     return program, values
+
+
+def _is_call(primitive: Primitive) -> bool:
+    """Whether an equation is nothing but its inner program."""
+    return is_inline(primitive) and primitive.lower.lanes is None
 
 
 def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:

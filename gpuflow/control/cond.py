@@ -38,7 +38,7 @@ from gpuflow.core.key_use import (
     restored,
     spend,
 )
-from gpuflow.core.lowering import Branch, Inline
+from gpuflow.core.lowering import Branch, Inline, LaneForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
@@ -320,6 +320,13 @@ def _define(
     )
 
 
+def _lane_form(params: dict[str, Any]) -> LaneForm:
+    """The index is an operand that all lanes have."""
+    lanes: Lanes = params["lanes"]
+    mapped = tuple((True, *lane.mapped) for lane in lanes)
+    return LaneForm(params["branches"], lane_shape(lanes), mapped)
+
+
 cond_p = _define(
     "cond",
     Branch(lambda params: params["branches"]),
@@ -328,6 +335,6 @@ cond_p = _define(
 )
 lane_cond_p = _define(
     "lane_cond",
-    Inline(lambda params: _over_lanes(params["branches"], params["lanes"])),
+    Inline(lambda params: _over_lanes(params["branches"], params["lanes"]), _lane_form),
     execute_alone(lambda: lane_cond_p),
 )

@@ -27,7 +27,7 @@ from gpuflow.control.while_checks import check_while
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.key_use import Flow, States, follow_program, parts, spend
-from gpuflow.core.lowering import Inline, Loop, WhileForm
+from gpuflow.core.lowering import Inline, LaneForm, Loop, WhileForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
@@ -371,5 +371,12 @@ def _define(
     )
 
 
+def _lane_form(params: dict[str, Any]) -> LaneForm:
+    lanes: Lanes = params["lanes"]
+    return LaneForm(_form(params), lane_shape(lanes), tuple(lane.mapped for lane in lanes))
+
+
 while_p = _define("while", Loop(_form), execute_alone(lambda: while_p), prune_while)
-lane_while_p = _define("lane_while", Inline(_over_lanes), execute_alone(lambda: lane_while_p))
+lane_while_p = _define(
+    "lane_while", Inline(_over_lanes, _lane_form), execute_alone(lambda: lane_while_p)
+)

@@ -234,9 +234,44 @@ class Inline:
 
     Attributes:
         jaxpr: ``params -> ClosedJaxpr``.
+        lanes: ``params -> LaneForm``, of an op that keeps a loop or branch of one lane; a kernel
+            may hold that as it is. None: there is no such.
     """
 
     jaxpr: Callable[[dict[str, Any]], Any]
+    lanes: Callable[[dict[str, Any]], LaneForm] | None = None
+
+
+@record
+class LaneForm:
+    """A loop or branch that each lane does for itself.
+
+    Attributes:
+        form: of one lane: a WhileForm, or the programs of a branch.
+        sizes: of the lanes' dimensions, outermost first. Results have all of them in front.
+        lanes: for each of these dimensions, which operands have it in front of what inner ones add.
+    """
+
+    form: Any
+    sizes: tuple[int, ...]
+    lanes: tuple[tuple[bool, ...], ...]
+
+
+@record
+class Laned:
+    """A program of one lane at each index of the lanes: loops and branches inside of a kernel.
+
+    Equations of it are made by compiler/lanes/; see docs/design/0029-lanes.md.
+
+    Attributes:
+        program: ``params -> LaneProgram``.
+        sizes: ``params -> sizes of the lanes``.
+        numbers: as in Indexed: the lengths of its loops.
+    """
+
+    program: Callable[[dict[str, Any]], Any]
+    sizes: Callable[[dict[str, Any]], tuple[int, ...]]
+    numbers: Callable[..., Sequence[int]]
 
 
 @record

@@ -8,7 +8,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.regions import Axes, Classes, Joined, Region, region_of
 from gpuflow.compiler.fusion.space import Key, Kind, NotOneKernelError, Program, Space
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Laned
 
 MOST_OPERANDS = 96
 MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 words
@@ -95,6 +95,8 @@ class _Judge:
             axes = self._axes(region_axes)
             if axes:
                 reduced[axes] = min(position, reduced.get(axes, position))
+        if reduced and outline.loops:
+            raise NotOneKernelError("it would reduce what a loop of each lane gives")
         if reduced and outline.updates:
             raise NotOneKernelError("it would reduce and update in place")
         if len(reduced) > 1:
@@ -191,7 +193,7 @@ class _Judge:
 
 def _is_costly(program: Program, position: int) -> bool:
     rule = program.jaxpr.eqns[position].primitive.lower
-    return isinstance(rule, Elementwise) and not rule.cheap
+    return isinstance(rule, Laned) or (isinstance(rule, Elementwise) and not rule.cheap)
 
 
 def ordered_axes(

@@ -22,11 +22,12 @@ from gpuflow.compiler.fusion.space import (
     Key,
     NotOneKernelError,
     Program,
+    is_stored_inside,
     is_update,
     operands_in_memory,
 )
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Update
+from gpuflow.core.lowering import Elementwise, Indexed, Laned, Update
 
 # Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster; with
 # fewer, functions of our own (expi) are two kernels. The table is in docs/design/0024-fusion.md.
@@ -55,6 +56,7 @@ class Outline:
         arrays: how many are read from outside.
         in_loops: how many equations have axes.
         may_reduce: some reduction's axes all have size 1, so that it may be none.
+        loops: some equation is a loop of each lane.
     """
 
     domains: dict[Axes, int] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Outline:
     arrays: int = 0
     in_loops: int = 0
     may_reduce: bool = False
+    loops: bool = False
 
 
 class Region:
@@ -106,11 +109,12 @@ class Region:
             outline.reduced[frozenset(reduced)] = position
             outline.may_reduce = all(iteration.sizes[d] == 1 for d in iteration.reduced)
         rule = eqn.primitive.lower
-        if isinstance(rule, Elementwise) and not rule.cheap:
+        outline.loops = isinstance(rule, Laned)
+        if outline.loops or (isinstance(rule, Elementwise) and not rule.cheap):
             outline.costly = frozenset((domain,))
         if isinstance(rule, Update):
             outline.updates = (position,)
-        if isinstance(rule, Indexed | Update) and eqn.inputs:
+        if isinstance(rule, Laned) or (isinstance(rule, Indexed | Update) and eqn.inputs):
             outline.real = {(position, d): 1 for d, n in enumerate(iteration.sizes) if n == 1}
         self._add_reads(position, iteration)
         if is_stored:
@@ -326,6 +330,8 @@ class Joined:
         name = eqn.primitive.name
         if number < operands_in_memory(eqn):
             raise NotOneKernelError(f"{name} chooses elements of it, so that it must be complete")
+        if is_stored_inside(program.jaxpr.eqns[source], eqn.inputs[number]):
+            raise NotOneKernelError("the loop must have stored it before it is read")
         if is_update(program, source):
             raise NotOneKernelError("the update must be complete before it is read")
         for dim, axis in iteration.reads[number]:
@@ -395,6 +401,7 @@ class Joined:
         result.late |= {self.axes_of(e) for e in self.new_dependent}
         result.updates = large.updates + small.updates
         result.may_reduce = large.may_reduce or small.may_reduce
+        result.loops = large.loops or small.loops
         self._leave_out(result)
         both = sum(var in self.large.reads for var in self.small.reads)
         arrays = len(self.large.reads) + len(self.small.reads) - both

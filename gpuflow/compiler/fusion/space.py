@@ -18,7 +18,15 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, TupleReduction, Update
+from gpuflow.core.lowering import (
+    Elementwise,
+    Indexed,
+    Laned,
+    Layout,
+    Reduction,
+    TupleReduction,
+    Update,
+)
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 
@@ -51,7 +59,7 @@ class Iteration:
     reduced: tuple[int, ...] = ()
 
 
-_FUSIBLE = (Elementwise, Reduction, TupleReduction, Layout, Indexed, Update)
+_FUSIBLE = (Elementwise, Reduction, TupleReduction, Layout, Indexed, Update, Laned)
 
 
 def is_fusible(eqn: Eqn) -> bool:
@@ -62,6 +70,8 @@ def is_fusible(eqn: Eqn) -> bool:
     atoms = (*eqn.inputs, *eqn.outputs)
     if not eqn.outputs or eqn.effects or not all(_is_supported(a.aval.dtype) for a in atoms):
         return False
+    if isinstance(rule, Laned):
+        return True
     if has_complex(eqn) and not _takes_pairs(eqn):
         return False
     if isinstance(rule, Elementwise) and rule.holds is not None:
@@ -115,12 +125,14 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         identity = tuple((d, d) for d in dims)
         reads = ((), *[identity[: eqn.inputs[k].aval.ndim] for k in (1, 2)], identity)
         return Iteration(windows.shape, dims, reads)
+    sizes = rule.sizes(eqn.params) if isinstance(rule, Laned) else out.shape
+    every = tuple(range(len(sizes)))
     chosen = operands_in_memory(eqn)
     reads = tuple(
         () if k < chosen else tuple((d, d) for d in range(atom.aval.ndim))
         for k, atom in enumerate(eqn.inputs)
     )
-    return Iteration(out.shape, every, reads)
+    return Iteration(sizes, every, reads)
 
 
 def operands_in_memory(eqn: Eqn) -> int:
@@ -128,6 +140,8 @@ def operands_in_memory(eqn: Eqn) -> int:
     rule = eqn.primitive.lower
     if isinstance(rule, Indexed):
         return len(eqn.inputs) if rule.in_memory is None else rule.in_memory
+    if isinstance(rule, Laned):
+        return rule.program(eqn.params).in_memory
     return 1 if isinstance(rule, Update) else 0
 
 
@@ -208,6 +222,12 @@ class Space:
 
 class NotOneKernelError(Exception):
     """No single kernel can compute a group; the message says why, as "it ..."."""
+
+
+def is_stored_inside(eqn: Eqn, var: Var) -> bool:
+    """Whether an equation itself stores an output, so that no other reads it in its kernel."""
+    rule = eqn.primitive.lower
+    return isinstance(rule, Laned) and rule.program(eqn.params).stored[eqn.outputs.index(var)]
 
 
 def is_update(program: Program, position: int) -> bool:

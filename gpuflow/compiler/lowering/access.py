@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Key, Space, operands_in_memory
+from gpuflow.compiler.fusion.space import Key, Space, is_stored_inside, operands_in_memory
 from gpuflow.compiler.lowering.symbols import Number, Numbers
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
@@ -117,6 +117,8 @@ def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
     position = program.producer[var]
     if isinstance(program.jaxpr.eqns[position].primitive.lower, Update):
         return Access(program.place(var)[0], numbers.zero, (), dtype, Mode.INOUT)
+    if is_stored_inside(program.jaxpr.eqns[position], var):
+        return Access(var, numbers.zero, (), dtype, Mode.OUT)
     keys = space.axes_of_output(program, position)
     pairs = zip(keys, numbers.strides(var.aval.shape), strict=True)
     return Access(var, numbers.zero, _without_units(space, pairs), dtype, Mode.OUT)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Program, Space, operands_in_memory
+from gpuflow.compiler.fusion.space import Program, Space, is_stored_inside, operands_in_memory
 from gpuflow.compiler.lowering.access import read_access, write_access
 from gpuflow.compiler.lowering.symbols import Numbers
 from gpuflow.core.jaxpr import Literal, Var
@@ -80,6 +80,8 @@ def choose_in_place(
     for out in space.escaping:
         if out not in program.outputs or out in program.views:
             continue
+        if is_stored_inside(program.jaxpr.eqns[program.producer[out]], out):
+            continue  # in an order of its own
         for var in sorted(free, key=program.jaxpr.invars.index):
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):

@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.fusion.space import Key, Kind, Space, has_complex, operands_in_memory
+from gpuflow.compiler.fusion.space import (
+    Key,
+    Kind,
+    Space,
+    has_complex,
+    is_stored_inside,
+    operands_in_memory,
+)
 from gpuflow.compiler.lowering.access import (
     Access,
     Accesses,
@@ -28,9 +35,18 @@ from gpuflow.compiler.lowering.loops import is_written_short
 from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
 from gpuflow.core.aval import storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, TupleReduction, Update
+from gpuflow.core.lowering import (
+    Elementwise,
+    Indexed,
+    Laned,
+    Layout,
+    Reduction,
+    TupleReduction,
+    Update,
+)
 from gpuflow.kir.builder import Builder, Pair
-from gpuflow.kir.nodes import Block, Mode, Operand, Value
+from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store, Value
+from gpuflow.kir.replay import Replay
 from gpuflow.kir.scalar import PARTS, compute_dtype
 
 Values = tuple[Value, ...]
@@ -283,6 +299,9 @@ class Emitter:
         if isinstance(self.program.jaxpr.eqns[position].primitive.lower, Update):
             self._store_update(position, access)
             return
+        if is_stored_inside(self.program.jaxpr.eqns[position], var):
+            self._values(position)
+            return
         name = self.operands.array(access)
         array = self.operands.table[name]
         self.builder.declare(array)
@@ -346,6 +365,9 @@ class Emitter:
         if self._known(eqn.outputs[0]) is not None:
             return
         rule = eqn.primitive.lower
+        if isinstance(rule, Laned):
+            self._lane_program(position, eqn)
+            return
         out = eqn.outputs[0].aval
         if isinstance(rule, _REDUCTIONS):
             self._emit_reductions([position])
@@ -360,6 +382,56 @@ class Emitter:
         results = (emitted,) if isinstance(emitted, Element) else emitted
         for var, value in zip(eqn.outputs, results, strict=True):
             self.memo[-1][var] = self._rounded(var, value)
+
+    def _lane_program(self, position: int, eqn: Eqn) -> None:
+        """Emit what a lane does at the current point; it stores some outputs itself."""
+        program = eqn.primitive.lower.program(eqn.params)
+        keys = self.space.axes_of_output(self.program, position)
+        outs = {
+            f"y{k}": write_access(self.numbers, self.space, var)
+            for k, (var, stored) in enumerate(zip(eqn.outputs, program.stored, strict=True))
+            if stored
+        }
+
+        def argument(source: tuple[Any, ...]) -> Value:
+            kind, *place = source
+            if kind == "element":
+                return _real(self._operand(position, place[0]))
+            if kind == "part":
+                return _parts(self._operand(position, place[0]))[place[1]]
+            if kind == "index":
+                return self.index([(keys[place[0]], self.numbers.one)])
+            if kind == "number":
+                number = self.numbers.declared(position)[place[0]]
+                return self.scalar("int64", number, (position, "number", place[0]))
+            which, dim = place
+            if kind == "stride":
+                stride = self.numbers.place(eqn.inputs[which]).strides[dim]
+            else:
+                stride = self.numbers.strides(eqn.outputs[which].aval.shape)[dim]
+            return self.scalar("int64", stride, (position, kind, which, dim))
+
+        def load(s: Load, offset: Value | None, where: Value | None) -> Value:
+            access = read_access(self.numbers, self.space, position, int(s.operand[1:]))
+            name = self.operands.array(access)
+            self.builder.declare(self.operands.table[name])
+            return self.builder.load(name, offset, where, s.part)
+
+        def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
+            name = self.operands.array(outs[s.operand])
+            self.builder.declare(self.operands.table[name])
+            self.builder.store(name, value, offset, where, s.part)
+
+        values = [argument(source) for source in program.sources]
+        results = iter(Replay(self.builder, load, store).block(program.block, values))
+        for var, stored in zip(eqn.outputs, program.stored, strict=True):
+            parts = len(_PARTS_OF[2 if storage_name(var.aval.dtype) in PARTS else 1])
+            if stored:
+                self.memo[-1][var] = self.builder.const("bool", True)  # it is done
+            elif parts == 2:
+                self.memo[-1][var] = Pair(next(results), next(results))
+            else:
+                self.memo[-1][var] = next(results)
 
     def _rounded(self, var: Var, value: Element) -> Element:
         """A value as its dtype holds it: it must not depend on what is stored and what is not."""

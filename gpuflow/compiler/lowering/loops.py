@@ -18,7 +18,7 @@ from gpuflow.compiler.lowering.access import (
     write_access,
 )
 from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers, may_be_equal
-from gpuflow.core.lowering import Indexed, Update
+from gpuflow.core.lowering import Indexed, Laned, Update
 from gpuflow.kir.nodes import Axis, Role
 
 Axes = tuple[tuple[Key, ...], ...]
@@ -52,6 +52,9 @@ def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
         rule = numbers.program.jaxpr.eqns[e].primitive.lower
         if isinstance(rule, Indexed):
             result += _index_patterns(numbers, space, e)
+        elif isinstance(rule, Laned):
+            if any(source[0] == "index" for source in rule.program(numbers.program.jaxpr.eqns[e].params).sources):
+                result += _each_index(numbers, space, e)
         elif isinstance(rule, Update):
             result.append(window_access(numbers, space, e))
     return result
@@ -68,6 +71,11 @@ def _index_patterns(numbers: Numbers, space: Space, position: int) -> list[Acces
     if eqn.primitive.lower.linear:
         strides = numbers.strides(eqn.outputs[0].aval.shape)
         return [index_access(numbers, space, zip(keys, strides, strict=True))]
+    return _each_index(numbers, space, position)
+
+
+def _each_index(numbers: Numbers, space: Space, position: int) -> list[Access]:
+    keys = space.axes_of_output(numbers.program, position)
     looped = [key for key in keys if key not in space.units]
     return [index_access(numbers, space, [(key, numbers.one)]) for key in looped]
 

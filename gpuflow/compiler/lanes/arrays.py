@@ -1,0 +1,185 @@
+"""Small arrays of one lane: values of a kernel for each element, and dimensions of lanes.
+
+A program that runs for each lane by itself has arrays with three kinds of dimensions: those of
+lanes, of which a kernel's point has one index; small ones, whose elements are values one by one;
+and repeated ones, along which nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.core import views
+from gpuflow.kir.builder import Pair
+from gpuflow.kir.nodes import Value
+
+Element = Value | Pair
+
+SMALL = -1
+REPEATED = -2
+MOST_ELEMENTS = 64  # of an array of one lane
+
+
+class NotLanesError(Exception):
+    """A program is not one for each lane; the message says why, as "it ..."."""
+
+
+@record(eq=False)
+class LaneArray:
+    """An array whose elements are values.
+
+    Attributes:
+        shape: with all dimensions.
+        kinds: of each dimension the lane's number, SMALL or REPEATED.
+        items: an object array over the small dimensions.
+    """
+
+    shape: tuple[int, ...]
+    kinds: tuple[int, ...]
+    items: np.ndarray
+
+    @property
+    def small(self) -> list[int]:
+        """The small dimensions."""
+        return [d for d, kind in enumerate(self.kinds) if kind == SMALL]
+
+    def flat(self) -> list[Element]:
+        """The elements in order."""
+        return list(self.items.reshape(-1))
+
+    def with_items(self, elements: Sequence[Element]) -> LaneArray:
+        """The same array with other elements, in order."""
+        return LaneArray(self.shape, self.kinds, object_array(elements, self.items.shape))
+
+
+def object_array(elements: Sequence[Element], shape: Sequence[int]) -> np.ndarray:
+    """Elements in an array of objects."""
+    result = np.empty(len(elements), object)
+    for place, element in enumerate(elements):
+        result[place] = element
+    return result.reshape(tuple(shape))
+
+
+def uniform(element: Element) -> LaneArray:
+    """A single number."""
+    return LaneArray((), (), object_array([element], ()))
+
+
+def small_kinds(shape: Sequence[int]) -> tuple[int, ...]:
+    """The kinds of an array without lanes.
+
+    Raises:
+        NotLanesError: it has too many elements.
+    """
+    check_small(shape)
+    return (SMALL,) * len(shape)
+
+
+def check_small(sizes: Sequence[int]) -> None:
+    """Raise NotLanesError for more elements than a lane may have."""
+    if prod(sizes) > MOST_ELEMENTS:
+        raise NotLanesError(f"it has arrays of more than {MOST_ELEMENTS} elements for each lane")
+
+
+def joined_kind(first: int, second: int) -> int:
+    """What a dimension is that two operands have."""
+    if first == second or second == REPEATED:
+        return first
+    if first == REPEATED:
+        return second
+    raise NotLanesError("it mixes lanes")
+
+
+def expanded(array: LaneArray, shape: Sequence[int], kinds: Sequence[int]) -> np.ndarray:
+    """The items of an array along all small dimensions of a shape that it repeats itself to.
+
+    Args:
+        array: of the same rank, or a single number.
+        shape, kinds: of the result.
+    """
+    sizes = tuple(n for n, kind in zip(shape, kinds, strict=True) if kind == SMALL)
+    if not array.shape:
+        return np.broadcast_to(array.items, sizes)
+    place, index = 0, []
+    for d, kind in enumerate(kinds):
+        has = array.kinds[d] == SMALL
+        if kind == SMALL:
+            index.append(slice(None) if has else None)
+        elif has:
+            index.append(0)  # a size of 1 that is repeated along lanes
+        place += has
+    return np.broadcast_to(array.items[tuple(index)], sizes)
+
+
+def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> LaneArray:
+    """A rearrangement of an array, given as a view of its row-major elements.
+
+    Raises:
+        NotLanesError: elements go from one lane to another.
+    """
+    steps = views.contiguous(array.shape).strides
+    kinds = []
+    lanes: dict[int, int] = {}  # the operand's dimension of lanes: the output's
+    for d, (size, stride, repeats) in enumerate(
+        zip(view.shape, view.strides, view.broadcast, strict=True)
+    ):
+        if repeats or (stride == 0 and size > 1):
+            kinds.append(REPEATED)
+            continue
+        same = [
+            k for k, step in enumerate(steps)
+            if step == stride and array.shape[k] == size and size > 1
+        ]
+        kind = array.kinds[same[0]] if same else SMALL
+        if kind >= 0:
+            lanes[same[0]] = d
+        kinds.append(SMALL if size == 1 else kind)
+    for k, kind in enumerate(array.kinds):
+        if kind >= 0 and array.shape[k] != 1 and k not in lanes:
+            raise NotLanesError("it moves elements between lanes")
+    sizes = tuple(n for n, kind in zip(out_shape, kinds, strict=True) if kind == SMALL)
+    check_small(sizes)
+    small = [d for d, kind in enumerate(kinds) if kind == SMALL]
+    items = np.empty(prod(sizes), object)
+    for place, index in enumerate(np.ndindex(*sizes)):
+        address = view.offset + sum(
+            i * view.strides[d] for i, d in zip(index, small, strict=True)
+        )
+        items[place] = array.items[_coordinates(array, address, steps)]
+    return LaneArray(tuple(out_shape), tuple(kinds), items.reshape(sizes))
+
+
+def _coordinates(
+    array: LaneArray, address: int, steps: Sequence[int]
+) -> tuple[int, ...]:
+    """The place among the items of an element, by its row-major number."""
+    index = []
+    for size, step, kind in zip(array.shape, steps, array.kinds, strict=True):
+        coordinate = address // step % size if size else 0
+        if kind == SMALL:
+            index.append(coordinate)
+        elif kind >= 0 and coordinate:
+            raise NotLanesError("it moves elements between lanes")
+    return tuple(index)
+
+
+def mapped(
+    function: Callable[..., Element], arrays: Sequence[LaneArray], shape: Sequence[int]
+) -> tuple[tuple[int, ...], list[np.ndarray]]:
+    """The kinds of an elementwise result, and the operands' items along its small dimensions."""
+    kinds = [REPEATED] * len(shape)
+    for array in arrays:
+        if not array.shape:
+            continue
+        for d, kind in enumerate(array.kinds):
+            if array.shape[d] != shape[d] or (shape[d] == 1 and kind == SMALL):
+                continue
+            kinds[d] = joined_kind(kinds[d], kind)
+    kinds = [
+        SMALL if kind == REPEATED and shape[d] == 1 else kind for d, kind in enumerate(kinds)
+    ]
+    return tuple(kinds), [expanded(array, shape, kinds) for array in arrays]

@@ -1,0 +1,323 @@
+"""Loops and branches whose lanes do not see each other become programs of one lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.lanes.arrays import (
+    REPEATED,
+    SMALL,
+    LaneArray,
+    NotLanesError,
+    check_small,
+    object_array,
+    uniform,
+)
+from gpuflow.compiler.lanes.evaluate import Array, Evaluator, MemoryArray, Stored
+from gpuflow.compiler.lanes.folding import flattened
+from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
+from gpuflow.core.aval import ShapedArray, storage_name
+from gpuflow.core.effects import is_observable
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Branch, Inline, LaneForm, Loop, ScanForm, WhileForm
+from gpuflow.kir.builder import Pair
+from gpuflow.kir.nodes import Block, Mode, Operand, Value
+from gpuflow.kir.rewrite import taken
+from gpuflow.kir.scalar import PARTS
+
+Shape = tuple[int, ...]
+
+
+def lane_loops(jaxpr: Jaxpr) -> Jaxpr:
+    """The program, with loops and branches inside of kernels where each lane has its own."""
+    if not any(_may_be_lanes(eqn) for eqn in jaxpr.eqns):
+        return jaxpr
+    live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    eqns: list[Eqn] = []
+    for eqn in reversed(jaxpr.eqns):
+        used = [var in live for var in eqn.outputs]
+        if any(used) and _may_be_lanes(eqn):
+            eqn = lane_equation(eqn, used) or eqn
+        if any(used) or is_observable(eqn.effects):
+            eqns.append(eqn)
+            live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
+    return jaxpr.replace(eqns=tuple(reversed(eqns)))
+
+
+def _may_be_lanes(eqn: Eqn) -> bool:
+    rule = eqn.primitive.lower
+    if eqn.effects:
+        return False
+    if isinstance(rule, Inline):
+        return rule.lanes is not None and _has_loop(eqn)
+    return isinstance(rule, Loop)
+
+
+def _has_loop(eqn: Eqn) -> bool:
+    """Whether an equation is a loop, or a branch with a loop in it: others are selects."""
+    rule = eqn.primitive.lower
+    if isinstance(rule, Inline) and rule.lanes is not None:
+        form = rule.lanes(eqn.params).form
+        if isinstance(form, WhileForm):
+            return True
+        return any(_has_loop(inner) for program in form for inner in program.jaxpr.eqns)
+    if isinstance(rule, Loop):
+        return True
+    if isinstance(rule, Inline):
+        return any(_has_loop(inner) for inner in rule.jaxpr(eqn.params).jaxpr.eqns)
+    if isinstance(rule, Branch):
+        programs = rule.branches(eqn.params)
+        return any(_has_loop(inner) for program in programs for inner in program.jaxpr.eqns)
+    return False
+
+
+def lane_equation(eqn: Eqn, used: Sequence[bool]) -> Eqn | None:
+    """The equation of a program of one lane, or None where it is none.
+
+    Args:
+        eqn: a loop or a branch.
+        used: of its outputs, whether anybody reads them; the others are dropped.
+    """
+    for attempt in _attempts(eqn):
+        try:
+            return attempt.equation(used)
+        except NotLanesError:
+            continue
+    return None
+
+
+def why_not(eqn: Eqn) -> str | None:
+    """Why a loop is not inside of a kernel; None: it may be."""
+    reason: str | None = "it is no loop"
+    for attempt in _attempts(eqn):
+        try:
+            attempt.equation([True] * len(eqn.outputs))
+        except NotLanesError as error:
+            reason = str(error)
+            continue
+        return None
+    return reason
+
+
+def _attempts(eqn: Eqn) -> list[_Attempt]:
+    rule = eqn.primitive.lower
+    if isinstance(rule, Inline):
+        assert rule.lanes is not None
+        form = rule.lanes(eqn.params)
+        kinds = []
+        for k, atom in enumerate(eqn.inputs):
+            mapped = [number for number, lane in enumerate(form.lanes) if lane[k]]
+            kinds.append((*mapped, *[SMALL] * (atom.aval.ndim - len(mapped))))
+        return [_Attempt(eqn, form, form.sizes, kinds)]
+    form = rule.form(eqn.params)
+    return [
+        _Attempt(eqn, form, lanes, _kinds(eqn, form, lanes, tables))
+        for lanes in _candidates(eqn, form)
+        for tables in ((False, True) if lanes else (False,))
+    ]
+
+
+def _candidates(eqn: Eqn, form: ScanForm | WhileForm) -> list[Shape]:
+    """What the dimensions of lanes may be: those that all carries begin with."""
+    body = form.body.out_avals
+    shapes = [aval.shape for aval in body if aval.ndim]
+    if isinstance(form, ScanForm) and not form.num_carry:
+        return []
+    prefix: Shape = shapes[0] if shapes else ()
+    for shape in shapes[1:]:
+        length = 0
+        while length < min(len(prefix), len(shape)) and prefix[length] == shape[length]:
+            length += 1
+        prefix = prefix[:length]
+    lengths = range(len(prefix), 0, -1)
+    return [*[prefix[:n] for n in lengths if 1 not in prefix[:n]], ()]
+
+
+def _kinds(
+    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool
+) -> list[tuple[int, ...]]:
+    """The kinds of the operands' dimensions, if these are the lanes.
+
+    Args:
+        eqn, form: the loop.
+        lanes: their sizes.
+        tables: constants are no lanes, whatever their shape.
+    """
+    if isinstance(form, ScanForm):
+        num_consts, first_x = form.num_consts, form.num_consts + form.num_carry
+    else:
+        num_consts = form.num_condition_consts + form.num_body_consts
+        first_x = len(eqn.inputs)
+    kinds = []
+    for k, atom in enumerate(eqn.inputs):
+        shape = atom.aval.shape
+        skipped = int(k >= first_x)
+        rest = shape[skipped:]
+        is_lanes = bool(lanes) and rest[: len(lanes)] == lanes and not (tables and k < num_consts)
+        of_lanes = tuple(range(len(lanes))) if is_lanes else ()
+        kinds.append((*[SMALL] * skipped, *of_lanes, *[SMALL] * (len(rest) - len(of_lanes))))
+    return kinds
+
+
+class _Attempt:
+    """A loop with dimensions of lanes.
+
+    Args:
+        eqn: the loop.
+        form: of it.
+        lanes: the lanes' sizes.
+        kinds: of the operands' dimensions.
+    """
+
+    def __init__(
+        self, eqn: Eqn, form: ScanForm | WhileForm | LaneForm, lanes: Shape,
+        kinds: Sequence[tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        self.eqn, self.form, self.lanes, self.kinds = eqn, form, lanes, kinds
+        self.evaluator = Evaluator(lanes)
+
+    def equation(self, used: Sequence[bool]) -> Eqn:
+        """The equation of one lane's program.
+
+        Raises:
+            NotLanesError: it is none.
+        """
+        eqn, evaluator = self.eqn, self.evaluator
+        every = tuple(range(len(self.lanes)))
+        is_element = [
+            type(atom) is Literal or not atom.aval.ndim or kinds == every
+            for atom, kinds in zip(eqn.inputs, self.kinds, strict=True)
+        ]
+        order = sorted(range(len(eqn.inputs)), key=lambda k: is_element[k])
+        number_of = {k: number for number, k in enumerate(order)}
+        operands: list[Array] = []
+        for k, (atom, kinds) in enumerate(zip(eqn.inputs, self.kinds, strict=True)):
+            storage = storage_name(atom.aval.dtype)
+            if not is_element[k]:
+                dims = tuple(range(atom.aval.ndim))
+                operands.append(
+                    MemoryArray(number_of[k], storage, atom.aval.shape, kinds, dims)
+                )
+            else:
+                element = evaluator.element(storage, number_of[k])
+                shape = atom.aval.shape
+                operands.append(LaneArray(shape, kinds, object_array([element], ())))
+        outputs = [var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used]
+        places = {k: outputs.index(var) for k, var in enumerate(eqn.outputs) if used[k]}
+        self.stored = [False] * len(outputs)
+        values = self._run(operands, places)
+        results, stored = [], []
+        for k, array in values:
+            result = self._finished(places[k], array, eqn.outputs[k].aval)
+            if result is not None:
+                results.append((places[k], result))
+        results.sort(key=lambda pair: pair[0])
+        block = evaluator.builder.finish()
+        flat = tuple(v for _, elements in results for v in flattened(elements))
+        taken_values = {*taken(block.body), *flat}
+        parameters = {
+            source: value for source, value in evaluator.parameters.items()
+            if value in taken_values
+        }  # fmt: skip
+        whole = Block(tuple(parameters.values()), block.body, flat)
+        stored = tuple(self.stored)
+        in_memory = sum(not flag for flag in is_element)
+        sources = tuple(parameters)
+        text = repr((whole, sources, in_memory, stored))
+        program = LaneProgram(whole, sources, in_memory, stored, text)
+        params = {
+            "program": program, "sizes": self.lanes, "lengths": tuple(evaluator.numbers),
+            "outs": tuple(var.aval for var in outputs),
+        }  # fmt: skip
+        inputs = tuple(eqn.inputs[k] for k in order)
+        return eqn.replace(
+            primitive=lane_program_p, inputs=inputs, outputs=tuple(outputs), params=params
+        )
+
+    def _run(
+        self, operands: list[Array], places: dict[int, int]
+    ) -> list[tuple[int, Array]]:
+        """Emit the loop; the outputs that are wanted and are not stored yet."""
+        evaluator, form = self.evaluator, self.form
+        if isinstance(form, LaneForm):
+            outs = evaluator._lane_form(form, operands)
+        else:
+            count = form.num_carry if isinstance(form, ScanForm) else 0
+
+            def store(k: int, index: Value, array: LaneArray) -> None:
+                if count + k in places:
+                    var = self.eqn.outputs[count + k]
+                    self._store(places[count + k], array, var.aval, index)
+
+            outs = evaluator.loop(form, operands, Stored(store))
+        return [(k, array) for k, array in enumerate(outs) if k in places]
+
+    # --- outputs ---
+
+    def _finished(self, place: int, array: Array, aval: ShapedArray) -> list[Any] | None:
+        """The element that is an output at the lane's index; None: it was stored."""
+        array = self._resolved(self.evaluator.values_of(array))
+        if array.kinds == tuple(range(len(self.lanes))):
+            return array.flat()
+        self._store(place, array, aval, None)
+        return None
+
+    def _resolved(self, array: LaneArray) -> LaneArray:
+        """An array whose repeated dimensions are lanes where they can be, and small else."""
+        kinds = list(array.kinds)
+        for d, kind in enumerate(kinds):
+            if kind != REPEATED and not (kind == SMALL and array.shape[d] == 1):
+                continue
+            free = [
+                lane for lane, size in enumerate(self.lanes)
+                if lane not in kinds and size == array.shape[d]
+            ]
+            if kind == REPEATED:
+                kinds[d] = free[0] if free else SMALL
+        sizes = [n for n, kind in zip(array.shape, kinds, strict=True) if kind == SMALL]
+        check_small(sizes)
+        small = [d for d, kind in enumerate(kinds) if kind == SMALL]
+        index = tuple(slice(None) if array.kinds[d] == SMALL else None for d in small)
+        items = np.broadcast_to(array.items[index], sizes)
+        return LaneArray(array.shape, tuple(kinds), items)
+
+    def _store(
+        self, place: int, array: LaneArray, aval: ShapedArray, turn: Value | None
+    ) -> None:
+        """Store an output, or the slice of one that a turn of a scan makes."""
+        evaluator, builder = self.evaluator, self.evaluator.builder
+        array = self._resolved(array)
+        self.stored[place] = True
+        missing = [lane for lane in range(len(self.lanes)) if lane not in array.kinds]
+        if missing and not prod(self.lanes):
+            raise NotLanesError("no lane would store what all of them have")
+        zero = builder.const("int64", 0)
+        where: Value | None = None
+        for lane in missing:
+            is_first = builder.apply("eq", evaluator.lane_index(lane), zero)
+            where = is_first if where is None else builder.apply("and", where, is_first)
+        first = int(turn is not None)
+        storage, name = storage_name(aval.dtype), f"y{place}"
+        builder.declare(Operand(name, storage, Mode.OUT))
+        base: Value | None = None
+        if turn is not None:
+            base = evaluator._sum(None, turn, evaluator.parameter("int64", "out stride", place, 0))
+        for d, kind in enumerate(array.kinds):
+            if kind >= 0:
+                stride = evaluator.parameter("int64", "out stride", place, d + first)
+                base = evaluator._sum(base, evaluator.lane_index(kind), stride)
+        for index in np.ndindex(*array.items.shape):
+            offset = base
+            for d, i in zip(array.small, index, strict=True):
+                stride = evaluator.parameter("int64", "out stride", place, d + first)
+                offset = evaluator._sum(offset, builder.const("int64", i), stride)
+            element = array.items[index]
+            if isinstance(element, Pair):
+                for part, value in enumerate((element.real, element.imag)):
+                    builder.store(name, value, offset, where, part)
+            else:
+                builder.store(name, builder.unrounded(element, storage), offset, where)

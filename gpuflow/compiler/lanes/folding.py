@@ -1,0 +1,88 @@
+"""A builder that computes with integers that it knows: indices of small arrays are such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.nodes import Value
+from gpuflow.kir.scalar import FUNCTIONS, dtype_kind
+
+_NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # on the right
+_SWAPPED = {"add", "mul", "or", "xor"}
+
+
+class FoldingBuilder(Builder):
+    """Emits nothing for functions of known integers and truth values."""
+
+    def __init__(self, operands: Any) -> None:
+        super().__init__(operands)
+        self._known: dict[Value, int] = {}
+
+    def known(self, value: Value) -> int | None:
+        """The integer or truth value that a value is, or None."""
+        return self._known.get(value)
+
+    def const(self, dtype: str, value: bool | int | float) -> Value:
+        out = super().const(dtype, value)
+        if dtype_kind(dtype) != "float":
+            self._known[out] = int(value)
+        return out
+
+    def apply(self, fn: str, *args: Value) -> Any:
+        known = [self._known.get(arg) for arg in args]
+        if all(value is not None for value in known):
+            arrays = [np.asarray(v, arg.dtype) for v, arg in zip(known, args, strict=True)]
+            results = FUNCTIONS[fn](*arrays)
+            if len(results) == 1 and dtype_kind(results[0].dtype.name) != "float":
+                return self.const(results[0].dtype.name, results[0].item())
+        if len(args) == 2:
+            if (fn, known[1]) in _NEUTRAL:
+                return args[0]
+            if fn in _SWAPPED and (fn, known[0]) in _NEUTRAL:
+                return args[1]
+        return super().apply(fn, *args)
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        number = self._known.get(value)
+        if number is None or dtype_kind(dtype) == "float":
+            return super().cast(value, dtype)
+        if dtype == "bool":
+            return self.const(dtype, bool(number))
+        return self.const(dtype, int(np.asarray(number, value.dtype).astype(dtype)))
+
+    def select(self, predicate: Value, on_true: Any, on_false: Any) -> Any:
+        known = self._known.get(predicate)
+        if known is not None:
+            return on_true if known else on_false
+        return on_true if on_true == on_false else super().select(predicate, on_true, on_false)
+
+    def if_(self, predicate: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+        known = self._known.get(predicate)
+        if known is None:
+            return super().if_(predicate, then, orelse)
+        results = then() if known else orelse()
+        if results is None:
+            return ()
+        return (results,) if isinstance(results, Value) else tuple(results)
+
+
+def flattened(elements: Sequence[Value | Pair]) -> list[Value]:
+    """The values that elements are made of."""
+    return [
+        part
+        for element in elements
+        for part in ((element.real, element.imag) if isinstance(element, Pair) else (element,))
+    ]
+
+
+def joined(values: Sequence[Value], like: Sequence[Value | Pair]) -> list[Value | Pair]:
+    """Elements made of values, in the form of others."""
+    rest = iter(values)
+    return [
+        Pair(next(rest), next(rest)) if isinstance(element, Pair) else next(rest)
+        for element in like
+    ]

@@ -1,0 +1,64 @@
+"""The primitive that a loop of lanes becomes: a block of KernelIR at each index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Laned
+from gpuflow.core.primitive import Primitive
+from gpuflow.kir.nodes import Block
+
+Source = tuple[Any, ...]
+
+
+@record(eq=False)
+class LaneProgram:
+    """What one lane does.
+
+    Attributes:
+        block: its params are ``sources``; it loads from operands m0, m1, ... and stores to outputs
+            y0, y1, ... with offsets of its own, and its results are the other outputs.
+        sources: of each param, what it stands for:
+            ("element", operand)          the operand's element at the lane's index
+            ("part", operand, part)       a part of it, if it is complex
+            ("stride", operand, dim)      of an operand in memory, in elements
+            ("out stride", output, dim)   of an output that is stored
+            ("index", lane)               the lane's index
+            ("number", k)                 a number of the equation
+        in_memory: how many leading operands are read from memory.
+        stored: of each output whether the block stores it.
+        text: equal for programs that do the same.
+    """
+
+    block: Block
+    sources: tuple[Source, ...]
+    in_memory: int
+    stored: tuple[bool, ...]
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LaneProgram) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def _shape(*avals: ShapedArray, outs: Sequence[ShapedArray], **params: Any) -> Sequence[Any]:
+    del avals, params
+    return outs
+
+
+lane_program_p = Primitive(
+    "lane_loop",
+    shape=_shape,
+    lower=Laned(
+        lambda params: params["program"],
+        lambda params: params["sizes"],
+        lambda in_avals, params: params["lengths"],
+    ),
+    multiple_results=True,
+    size_params=frozenset(("sizes", "lengths", "outs")),
+)

@@ -1,0 +1,81 @@
+"""Emit a block that exists into a builder again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.kir import nodes
+from gpuflow.kir.builder import Builder
+from gpuflow.kir.nodes import Block, Load, Store, Value
+
+Access = Callable[..., Any]
+
+
+class Replay:
+    """Emits blocks with other values for what they take from outside.
+
+    Args:
+        builder: where to.
+        load: ``(load statement, offset, where) -> value``, with values of the builder.
+        store: ``(store statement, value, offset, where)``.
+    """
+
+    def __init__(self, builder: Builder, load: Access, store: Access) -> None:
+        self._builder, self._load, self._store = builder, load, store
+        self._values: dict[Value, Value] = {}
+
+    def block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
+        """Emit the statements of a block; its results."""
+        self._values.update(zip(block.params, arguments, strict=True))
+        for statement in block.body:
+            self._statement(statement)
+        return self._of(block.results)
+
+    def _of(self, values: Sequence[Value]) -> list[Value]:
+        return [self._values[value] for value in values]
+
+    def _maybe(self, value: Value | None) -> Value | None:
+        return None if value is None else self._values[value]
+
+    def _define(self, outs: Sequence[Value], values: Sequence[Value]) -> None:
+        self._values.update(zip(outs, values, strict=True))
+
+    def _statement(self, s: nodes.Statement) -> None:
+        builder = self._builder
+        match s:
+            case nodes.Const(out, value):
+                self._define((out,), (builder.const(out.dtype, value),))
+            case Load(out, _, offset, where):
+                loaded = self._load(s, self._maybe(offset), self._maybe(where))
+                self._define((out,), (loaded,))
+            case Store(_, value, offset, where):
+                self._store(s, self._values[value], self._maybe(offset), self._maybe(where))
+            case nodes.Apply(outs, fn, args):
+                results = builder.apply(fn, *self._of(args))
+                self._define(outs, (results,) if isinstance(results, Value) else results)
+            case nodes.Select(out, predicate, on_true, on_false):
+                chosen = builder.select(*self._of((predicate, on_true, on_false)))
+                self._define((out,), (chosen,))
+            case nodes.Cast(out, arg):
+                self._define((out,), (builder.cast(self._values[arg], out.dtype),))
+            case nodes.For(None, body, count, outs, init):
+                assert count is not None
+                results = builder.for_count(
+                    self._values[count], self._of(init), lambda *v: self.block(body, v)
+                )
+                self._define(outs, results)
+            case nodes.While(outs, init, cond, body):
+                results = builder.while_loop(
+                    self._of(init), lambda *v: self.block(cond, v)[0],
+                    lambda *v: self.block(body, v),
+                )  # fmt: skip
+                self._define(outs, results)
+            case nodes.If(outs, predicate, then, orelse):
+                results = builder.if_(
+                    self._values[predicate], lambda: self.block(then, ()),
+                    lambda: self.block(orelse, ()),
+                )  # fmt: skip
+                self._define(outs, results)
+            case _:
+                raise TypeError(f"[kir] a block of one lane must not hold {type(s).__name__}.")
