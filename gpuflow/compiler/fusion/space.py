@@ -141,7 +141,7 @@ def operands_in_memory(eqn: Eqn) -> int:
     if isinstance(rule, Indexed):
         return len(eqn.inputs) if rule.in_memory is None else rule.in_memory
     if isinstance(rule, Laned):
-        return rule.program(eqn.params).in_memory
+        return len(rule.program(eqn.params).reads)
     return 1 if isinstance(rule, Update) else 0
 
 
@@ -227,7 +227,9 @@ class NotOneKernelError(Exception):
 def is_stored_inside(eqn: Eqn, var: Var) -> bool:
     """Whether an equation itself stores an output, so that no other reads it in its kernel."""
     rule = eqn.primitive.lower
-    return isinstance(rule, Laned) and rule.program(eqn.params).stored[eqn.outputs.index(var)]
+    if not isinstance(rule, Laned):
+        return False
+    return rule.program(eqn.params).writes[eqn.outputs.index(var)] is not None
 
 
 def is_update(program: Program, position: int) -> bool:

@@ -208,9 +208,9 @@ class _Attempt:
                 operands.append(LaneArray(shape, kinds, object_array([element], ())))
         outputs = [var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used]
         places = {k: outputs.index(var) for k, var in enumerate(eqn.outputs) if used[k]}
-        self.stored = [False] * len(outputs)
+        self.writes: list[tuple[int, ...] | None] = [None] * len(outputs)
         values = self._run(operands, places)
-        results, stored = [], []
+        results = []
         for k, array in values:
             result = self._finished(places[k], array, eqn.outputs[k].aval)
             if result is not None:
@@ -224,11 +224,10 @@ class _Attempt:
             if value in taken_values
         }  # fmt: skip
         whole = Block(tuple(parameters.values()), block.body, flat)
-        stored = tuple(self.stored)
-        in_memory = sum(not flag for flag in is_element)
-        sources = tuple(parameters)
-        text = repr((whole, sources, in_memory, stored))
-        program = LaneProgram(whole, sources, in_memory, stored, text)
+        reads = tuple(self.kinds[k] for k in order if not is_element[k])
+        sources, writes = tuple(parameters), tuple(self.writes)
+        text = repr((whole, sources, reads, writes))
+        program = LaneProgram(whole, sources, reads, writes, text)
         params = {
             "program": program, "sizes": self.lanes, "lengths": tuple(evaluator.numbers),
             "outs": tuple(var.aval for var in outputs),
@@ -244,7 +243,7 @@ class _Attempt:
         """Emit the loop; the outputs that are wanted and are not stored yet."""
         evaluator, form = self.evaluator, self.form
         if isinstance(form, LaneForm):
-            outs = evaluator._lane_form(form, operands)
+            outs = evaluator.lane_form(form, operands)
         else:
             count = form.num_carry if isinstance(form, ScanForm) else 0
 
@@ -291,7 +290,6 @@ class _Attempt:
         """Store an output, or the slice of one that a turn of a scan makes."""
         evaluator, builder = self.evaluator, self.evaluator.builder
         array = self._resolved(array)
-        self.stored[place] = True
         missing = [lane for lane in range(len(self.lanes)) if lane not in array.kinds]
         if missing and not prod(self.lanes):
             raise NotLanesError("no lane would store what all of them have")
@@ -305,16 +303,13 @@ class _Attempt:
         builder.declare(Operand(name, storage, Mode.OUT))
         base: Value | None = None
         if turn is not None:
-            base = evaluator._sum(None, turn, evaluator.parameter("int64", "out stride", place, 0))
-        for d, kind in enumerate(array.kinds):
-            if kind >= 0:
-                stride = evaluator.parameter("int64", "out stride", place, d + first)
-                base = evaluator._sum(base, evaluator.lane_index(kind), stride)
+            base = evaluator.sum(None, turn, evaluator.parameter("int64", "out stride", place, 0))
+        self.writes[place] = (*[SMALL] * first, *array.kinds)
         for index in np.ndindex(*array.items.shape):
             offset = base
             for d, i in zip(array.small, index, strict=True):
                 stride = evaluator.parameter("int64", "out stride", place, d + first)
-                offset = evaluator._sum(offset, builder.const("int64", i), stride)
+                offset = evaluator.sum(offset, builder.const("int64", i), stride)
             element = array.items[index]
             if isinstance(element, Pair):
                 for part, value in enumerate((element.real, element.imag)):

@@ -126,7 +126,7 @@ class Evaluator:
         return self.parameter(compute_dtype(dtype), "element", operand)
 
     def lane_index(self, lane: int) -> Value:
-        """The index of the point along a dimension of lanes."""
+        """The index of the point along a dimension of lanes; ops tell it by its identity."""
         return self.parameter("int64", "index", lane)
 
     def number(self, value: int) -> Value:
@@ -148,15 +148,17 @@ class Evaluator:
         for d, kind, index in zip(array.dims, array.kinds, indices, strict=True):
             if kind >= 0 and index != self.lane_index(kind):
                 raise NotLanesError("it reads what belongs to other lanes")
-            stride = self.parameter("int64", "stride", array.number, d)
-            offset = self._sum(offset, index, stride)
+            if kind < 0:  # the kernel's loops go along the others
+                stride = self.parameter("int64", "stride", array.number, d)
+                offset = self.sum(offset, index, stride)
         name = f"m{array.number}"
         self.builder.declare(Operand(name, array.dtype, Mode.IN))
         if array.dtype in PARTS:
             return Pair(*[self.builder.load(name, offset, where, part) for part in (0, 1)])
         return self.builder.load(name, offset, where)
 
-    def _sum(self, offset: Value | None, index: Value, stride: Value) -> Value | None:
+    def sum(self, offset: Value | None, index: Value, stride: Value) -> Value | None:
+        """An offset with an index times a stride added; None is 0."""
         if self.builder.known(index) == 0:
             return offset
         term = self.builder.apply("mul", index, stride)
@@ -184,7 +186,7 @@ class Evaluator:
             if array.kinds[0] != SMALL:
                 raise NotLanesError("it goes over lanes one after the other")
             stride = self.parameter("int64", "stride", array.number, array.dims[0])
-            offset = self._sum(array.offset, index, stride)
+            offset = self.sum(array.offset, index, stride)
             return replace(
                 array, shape=array.shape[1:], kinds=array.kinds[1:], dims=array.dims[1:],
                 offset=offset,
@@ -247,7 +249,7 @@ class Evaluator:
         if isinstance(rule, Inline):
             form = None if rule.lanes is None else rule.lanes(eqn.params)
             if form is not None:
-                return self._lane_form(form, operands)
+                return self.lane_form(form, operands)
             inner = rule.jaxpr(eqn.params)
             return self.run(inner.jaxpr, operands, inner.consts)
         if isinstance(rule, Loop):
@@ -459,7 +461,7 @@ class Evaluator:
 
     # --- loops and branches ---
 
-    def _lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
+    def lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
         """Control flow of which each lane has its own: dimensions of lanes stand in front."""
         kinds: list[int] = []
         for lane in form.lanes:

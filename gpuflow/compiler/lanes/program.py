@@ -28,16 +28,22 @@ class LaneProgram:
             ("out stride", output, dim)   of an output that is stored
             ("index", lane)               the lane's index
             ("number", k)                 a number of the equation
-        in_memory: how many leading operands are read from memory.
-        stored: of each output whether the block stores it.
+        reads: of the leading operands, which are read from memory, the lane that each dimension is,
+            or below 0: offsets go along the others.
+        writes: the same of each output that the block stores; None: it is a result.
         text: equal for programs that do the same.
     """
 
     block: Block
     sources: tuple[Source, ...]
-    in_memory: int
-    stored: tuple[bool, ...]
+    reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...] | None, ...]
     text: str
+
+    @property
+    def asks_for_indices(self) -> bool:
+        """Whether it depends on where a lane is."""
+        return any(source[0] == "index" for source in self.sources)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LaneProgram) and self.text == other.text

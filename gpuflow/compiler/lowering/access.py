@@ -118,10 +118,46 @@ def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
     if isinstance(program.jaxpr.eqns[position].primitive.lower, Update):
         return Access(program.place(var)[0], numbers.zero, (), dtype, Mode.INOUT)
     if is_stored_inside(program.jaxpr.eqns[position], var):
-        return Access(var, numbers.zero, (), dtype, Mode.OUT)
+        number = program.jaxpr.eqns[position].outputs.index(var)
+        return lane_writes(numbers, space, position)[number]
     keys = space.axes_of_output(program, position)
     pairs = zip(keys, numbers.strides(var.aval.shape), strict=True)
     return Access(var, numbers.zero, _without_units(space, pairs), dtype, Mode.OUT)
+
+
+def lane_reads(numbers: Numbers, space: Space, position: int) -> list[Access]:
+    """How a program of one lane reads its operands in memory, but for its own offsets."""
+    eqn = numbers.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(numbers.program, position)
+    accesses = []
+    for k, kinds in enumerate(eqn.primitive.lower.program(eqn.params).reads):
+        access = read_access(numbers, space, position, k)
+        place = numbers.place(eqn.inputs[k])
+        pairs = [
+            (keys[kind], place.strides[d])
+            for d, kind in enumerate(kinds)
+            if kind >= 0 and not place.broadcast[d]
+        ]
+        accesses.append(replace(access, strides=_without_units(space, pairs)))
+    return accesses
+
+
+def lane_writes(numbers: Numbers, space: Space, position: int) -> dict[int, Access]:
+    """The same for the outputs that it stores, by their numbers."""
+    eqn = numbers.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(numbers.program, position)
+    accesses = {}
+    for k, kinds in enumerate(eqn.primitive.lower.program(eqn.params).writes):
+        if kinds is None:
+            continue
+        var = eqn.outputs[k]
+        strides = numbers.strides(var.aval.shape)
+        pairs = [(keys[kind], strides[d]) for d, kind in enumerate(kinds) if kind >= 0]
+        dtype = storage_name(var.aval.dtype)
+        accesses[k] = Access(
+            var, numbers.zero, _without_units(space, pairs), dtype, Mode.OUT
+        )
+    return accesses
 
 
 def window_access(numbers: Numbers, space: Space, position: int) -> Access:

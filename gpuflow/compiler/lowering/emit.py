@@ -26,6 +26,8 @@ from gpuflow.compiler.lowering.access import (
     Access,
     Accesses,
     index_access,
+    lane_reads,
+    lane_writes,
     memory_reads,
     read_access,
     window_access,
@@ -387,11 +389,8 @@ class Emitter:
         """Emit what a lane does at the current point; it stores some outputs itself."""
         program = eqn.primitive.lower.program(eqn.params)
         keys = self.space.axes_of_output(self.program, position)
-        outs = {
-            f"y{k}": write_access(self.numbers, self.space, var)
-            for k, (var, stored) in enumerate(zip(eqn.outputs, program.stored, strict=True))
-            if stored
-        }
+        reads = lane_reads(self.numbers, self.space, position)
+        writes = lane_writes(self.numbers, self.space, position)
 
         def argument(source: tuple[Any, ...]) -> Value:
             kind, *place = source
@@ -412,23 +411,21 @@ class Emitter:
             return self.scalar("int64", stride, (position, kind, which, dim))
 
         def load(s: Load, offset: Value | None, where: Value | None) -> Value:
-            access = read_access(self.numbers, self.space, position, int(s.operand[1:]))
-            name = self.operands.array(access)
+            name = self.operands.array(reads[int(s.operand[1:])])
             self.builder.declare(self.operands.table[name])
             return self.builder.load(name, offset, where, s.part)
 
         def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
-            name = self.operands.array(outs[s.operand])
+            name = self.operands.array(writes[int(s.operand[1:])])
             self.builder.declare(self.operands.table[name])
             self.builder.store(name, value, offset, where, s.part)
 
         values = [argument(source) for source in program.sources]
         results = iter(Replay(self.builder, load, store).block(program.block, values))
-        for var, stored in zip(eqn.outputs, program.stored, strict=True):
-            parts = len(_PARTS_OF[2 if storage_name(var.aval.dtype) in PARTS else 1])
-            if stored:
+        for k, var in enumerate(eqn.outputs):
+            if k in writes:
                 self.memo[-1][var] = self.builder.const("bool", True)  # it is done
-            elif parts == 2:
+            elif storage_name(var.aval.dtype) in PARTS:
                 self.memo[-1][var] = Pair(next(results), next(results))
             else:
                 self.memo[-1][var] = next(results)

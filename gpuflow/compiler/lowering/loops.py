@@ -13,6 +13,7 @@ from gpuflow.compiler.fusion.space import Key, Kind, Space
 from gpuflow.compiler.lowering.access import (
     Access,
     index_access,
+    lane_reads,
     memory_reads,
     window_access,
     write_access,
@@ -53,7 +54,8 @@ def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
         if isinstance(rule, Indexed):
             result += _index_patterns(numbers, space, e)
         elif isinstance(rule, Laned):
-            if any(source[0] == "index" for source in rule.program(numbers.program.jaxpr.eqns[e].params).sources):
+            result += lane_reads(numbers, space, e)
+            if rule.program(numbers.program.jaxpr.eqns[e].params).asks_for_indices:
                 result += _each_index(numbers, space, e)
         elif isinstance(rule, Update):
             result.append(window_access(numbers, space, e))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuflow.compiler.schedules.schedule import KernelRewrite
 from gpuflow.targets.cpu.schedules.full_memory_order import FULL_MEMORY_ORDER
 from gpuflow.targets.cpu.schedules.interchange import columns_in_rows
+from gpuflow.targets.cpu.schedules.lane_blocks import lanes_in_blocks
 from gpuflow.targets.cpu.schedules.memory_order import MEMORY_ORDER
 from gpuflow.targets.cpu.schedules.row_phases import ROW_PHASES
 from gpuflow.targets.cpu.schedules.row_values import keep_row_values
@@ -27,4 +28,5 @@ CPU_SCHEDULES = (
 CPU_REWRITES = (
     KernelRewrite("row values kept", keep_row_values),
     KernelRewrite("columns in rows", columns_in_rows),
+    KernelRewrite("lanes in blocks", lanes_in_blocks),
 )

@@ -1,0 +1,477 @@
+"""Loops of each lane, for a block of lanes at a time: as vectors, with a mask of those that go on.
+
+    for i:                              strip i by 64:
+        %1 = while (x) %c do %b             for i: carry[i] = x; going[i] = %c(x)
+        store o %1                          while any going:
+                                                for i: carry[i] = select(going[i], %b(carry[i]), ..)
+                                                       going[i] = going[i] and %c(carry[i])
+                                            for i: store o carry[i]
+
+A loop in a loop is no vector code for LLVM. Here the loop over lanes is the inner one: the body is
+cut at loops, and each part is a loop over the lanes of a block. Values that another part needs are
+kept in local arrays. Lanes that have stopped compute on, and keep what they have. Branches without
+loops become selects; their loads and stores happen where the branch is taken.
+
+A part that is the whole body of a loop does several turns at once, as then carries stay in
+registers, and fewer turns ask whether some lane goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    For,
+    If,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Reduce,
+    Role,
+    Select,
+    Statement,
+    Store,
+    Stride,
+    Strip,
+    Value,
+    While,
+)
+from gpuflow.kir.rewrite import renamed, taken
+from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
+
+LANES = 64  # in a block
+_FEW_STATEMENTS = ((24, 8), (48, 4), (96, 2))  # of a body, and how many turns are done at once
+
+
+def lanes_in_blocks(kernel: Kernel) -> Kernel:
+    """A map whose points have loops of their own, with these around the loop over the points.
+
+    Args:
+        kernel: any kernel; one without such loops stays as it is.
+    """
+    if kernel.kind != "map" or kernel.segmented or not kernel.axes:
+        return kernel
+    if any(isinstance(s, Reduce | Strip) for s in statements(kernel.body)):
+        return kernel
+    if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
+        return kernel
+    if not any(_is_loop(s) for s in statements(kernel.body)):
+        return kernel
+    blocks = _Blocks(kernel)
+    body = blocks.outside(kernel.body)
+    return replace(kernel, body=body, locals=(*kernel.locals, *blocks.locals))
+
+
+def _is_loop(statement: Statement) -> bool:
+    return isinstance(statement, While) or (isinstance(statement, For) and statement.axis is None)
+
+
+def _has_loop(items: Iterable[Statement]) -> bool:
+    return any(_is_loop(s) for s in statements(Block(body=tuple(items))))
+
+
+class _Blocks:
+    """Rewrites the innermost loop over points of a kernel.
+
+    Attributes:
+        locals: the arrays that the rewritten loops use.
+        axis: of the lanes.
+        arrays: the arrays of values that parts have in common.
+        cheap: what each part writes again: constants, scalars and indices.
+        same: values that all lanes of a block have, with what they are now.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.locals: list[Local] = []
+        self.axis = kernel.axes[-1].name
+        self.arrays: dict[Value, Local] = {}
+        self.cheap: dict[Value, Const | Load] = {}
+        self.same: dict[Value, Value] = {}
+        self._free = unused_number(kernel.body)
+        self._modes = {o.name: o.mode for o in kernel.operands}
+        last = len(kernel.axes) - 1
+        self._still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
+
+    def outside(self, block: Block) -> Block:
+        """The nest around the innermost loop over points."""
+        body: list[Statement] = []
+        for statement in block.body:
+            self.same.update({value: value for value in results_of(statement)})
+            if isinstance(statement, For) and statement.axis == self.axis:
+                lanes: list[Statement] = []
+                self.sequence(statement.body.body, (), None, lanes)
+                statement = Strip(self.axis, LANES, Block(body=tuple(lanes)))
+            elif isinstance(statement, For) and statement.axis is not None:
+                statement = replace(statement, body=self.outside(statement.body))
+            body.append(statement)
+        return replace(block, body=tuple(body))
+
+    # --- values ---
+
+    def fresh(self, dtype: str) -> Value:
+        """A new value."""
+        self._free += 1
+        return Value(self._free - 1, dtype)
+
+    def array(self, dtype: str) -> Local:
+        """A new array with an element for each lane of a block."""
+        local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, LANES),))
+        self.locals.append(local)
+        return local
+
+    def keep(self, value: Value) -> Local:
+        """The array of a value that parts have in common."""
+        if value not in self.arrays:
+            self.arrays[value] = self.array(value.dtype)
+        return self.arrays[value]
+
+    def constant(self, dtype: str, number: bool | int) -> Value:
+        """A value that each part writes for itself."""
+        value = self.fresh(dtype)
+        self.cheap[value] = Const(value, number)
+        return value
+
+    def _is_cheap(self, s: Statement) -> bool:
+        if isinstance(s, Const):
+            return True
+        plain = isinstance(s, Load) and s.offset is None and s.where is None
+        return plain and self._modes[s.operand] in (Mode.SCALAR, Mode.INDEX)
+
+    def is_same(self, value: Value) -> bool:
+        """Whether all lanes of a block have the same."""
+        cheap = self.cheap.get(value)
+        if cheap is None:
+            return value in self.same
+        return isinstance(cheap, Const) or cheap.operand in self._still
+
+    def _gives_same(self, s: Statement) -> bool:
+        """Whether a statement, without memory that is written, gives all lanes the same."""
+        if isinstance(s, Load):
+            if s.operand not in self._still or self._modes[s.operand] is not Mode.IN:
+                return False
+        elif not isinstance(s, Apply | Cast | Select):
+            return False
+        return all(map(self.is_same, uses_of(s)))
+
+    # --- statements in order ---
+
+    def sequence(
+        self, items: Sequence[Statement], results: Sequence[Value], mask: Local | None,
+        out: list[Statement],
+    ) -> None:  # fmt: skip
+        """Write statements for a block of lanes.
+
+        Args:
+            items: of one lane.
+            results: values whose arrays are wanted behind them.
+            mask: the lanes that run them; None: all.
+            out: where to.
+        """
+        straight: list[Statement] = []
+        for place, statement in enumerate(items):
+            if self._is_cheap(statement):
+                assert isinstance(statement, Const | Load)
+                self.cheap[statement.out] = statement
+            elif self._gives_same(statement):
+                code = Code(self, out)
+                code.run((statement,))
+                self.same.update({v: code.value(v) for v in results_of(statement)})
+            elif _has_loop((statement,)):
+                self._part(straight, {*taken(items[place:]), *results}, mask, out)
+                straight = []
+                self._control(statement, mask, out)
+            else:
+                straight.append(statement)
+        self._part(straight, set(results), mask, out)
+
+    def _part(
+        self, items: Sequence[Statement], later: set[Value], mask: Local | None,
+        out: list[Statement],
+    ) -> None:  # fmt: skip
+        """Statements without loops, in a loop over the lanes."""
+        kept = [value for s in items for value in results_of(s) if value in later]
+        if not kept and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
+            return
+        code = Code(self)
+        code.run(items, None if mask is None else code.load(mask))
+        for value in kept:
+            code.store(self.keep(value), code.value(value))
+        out.append(code.loop())
+
+    def _control(self, s: Statement, mask: Local | None, out: list[Statement]) -> None:
+        if isinstance(s, While):
+            self._while(s, mask, out)
+        elif isinstance(s, If):
+            self._branch(s, mask, out)
+        else:
+            assert isinstance(s, For)
+            assert s.count is not None
+            if self.is_same(s.count):
+                self._count(s, mask, out)
+            else:
+                self._while(self._as_while(s), mask, out)
+
+    def _any(self, array: Local, out: list[Statement]) -> Value:
+        """Whether some lane of a block has a true element; written behind ``out``."""
+        result, start = self.fresh("bool"), self.fresh("bool")
+        running, new, both, element = (self.fresh("bool") for _ in range(4))
+        combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
+        body = Block((), (Load(element, array.name),), (element,))
+        out.append(Const(start, False))
+        out.append(Reduce((result,), (self.axis,), (start,), combine, body))
+        return result
+
+    # --- loops ---
+
+    def _begin(self, s: While | For, params: Sequence[Value], out: list[Statement]) -> list[Local]:
+        """Give carries their arrays, with what they begin with."""
+        code = Code(self)
+        arrays = [self.keep(value) for value in s.outs]
+        for array, param, value in zip(arrays, params, s.init, strict=True):
+            self.arrays[param] = array
+            code.store(array, code.value(value))
+        if arrays:
+            out.append(code.loop())
+        return arrays
+
+    def _while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+        arrays = self._begin(s, s.body.params, out)
+        going, code = self.array("bool"), Code(self)
+        carry = [code.load(array) for array in arrays]
+        goes_on = code.block(s.cond, carry)[0]
+        code.store(going, goes_on if mask is None else code.both(code.load(mask), goes_on))
+        out.append(code.loop())
+        first = self._any(going, out)
+        inner: list[Statement] = []
+        is_straight = not _has_loop(s.body.body)
+        if not is_straight:
+            self.sequence(s.body.body, s.body.results, going, inner)
+        code = Code(self)
+        carry, goes_on = [code.load(array) for array in arrays], code.load(going)
+        for _ in range(self._turns(s.body, s.cond) if is_straight else 1):
+            if is_straight:
+                new = code.block(s.body, carry, goes_on)
+            else:
+                new = [code.value(value) for value in s.body.results]
+            carry = [code.select(goes_on, a, b) for a, b in zip(new, carry, strict=True)]
+            goes_on = code.both(goes_on, code.block(s.cond, carry)[0])
+        for array, value in zip(arrays, carry, strict=True):
+            code.store(array, value)
+        code.store(going, goes_on)
+        inner.append(code.loop())
+        again = self._any(going, inner)
+        before, turn, result = (self.fresh("bool") for _ in range(3))
+        test = Block((before,), (), (before,))
+        out.append(While((result,), (first,), test, Block((turn,), tuple(inner), (again,))))
+
+    @staticmethod
+    def _turns(*blocks: Block) -> int:
+        """How many turns of a loop without loops are done at once."""
+        count = sum(1 for block in blocks for _ in statements(block))
+        return next((turns for most, turns in _FEW_STATEMENTS if count <= most), 1)
+
+    def _as_while(self, s: For) -> While:
+        """A loop whose count is each lane's own."""
+        assert s.count is not None
+        zero, one = self.constant("int64", 0), self.constant("int64", 1)
+        index, last, more = self.fresh("int64"), self.fresh("int64"), self.fresh("bool")
+        counter, *carry = s.body.params
+        tested = tuple(self.fresh(value.dtype) for value in carry)
+        goes_on = Apply((more,), "lt", (index, s.count))
+        following = self.fresh("int64")
+        step = Apply((following,), "add", (counter, one))
+        body = Block(s.body.params, (*s.body.body, step), (following, *s.body.results))
+        test = Block((index, *tested), (goes_on,), (more,))
+        return While((last, *s.outs), (zero, *s.init), test, body)
+
+    def _count(self, s: For, mask: Local | None, out: list[Statement]) -> None:
+        counter, *params = s.body.params
+        arrays = self._begin(s, params, out)
+        code = Code(self, out)
+        assert s.count is not None
+        count = code.value(s.count)
+        if _has_loop(s.body.body):
+            inner: list[Statement] = []
+            index = self.fresh("int64")
+            self.same[counter] = index
+            self.sequence(s.body.body, s.body.results, mask, inner)
+            part = Code(self)
+            self._turn(part, s, arrays, mask, None)
+            inner.append(part.loop())
+            out.append(For(None, Block((index,), tuple(inner)), count))
+            return
+        turns = self._turns(s.body)
+        whole = count
+        if turns > 1:
+            bits = code.number("int64", turns.bit_length() - 1)
+            whole = code.apply("shift_right_arithmetic", count, bits)
+            done = code.apply("shift_left", whole, bits)
+        self._turns_of(s, whole, turns, None, arrays, mask, out)
+        if turns > 1:
+            rest = code.apply("sub", count, done)
+            self._turns_of(s, rest, 1, done, arrays, mask, out)
+
+    def _turns_of(
+        self, s: For, count: Value, turns: int, first: Value | None, arrays: Sequence[Local],
+        mask: Local | None, out: list[Statement],
+    ) -> None:  # fmt: skip
+        """``count`` times some turns of a loop, from a turn on."""
+        inner: list[Statement] = []
+        index, head, part = self.fresh("int64"), Code(self, inner), Code(self)
+        base = index if turns == 1 else head.apply("mul", index, head.number("int64", turns))
+        if first is not None:
+            base = head.apply("add", first, base)
+        counters = [base]
+        for k in range(1, turns):
+            counters.append(head.apply("add", base, head.number("int64", k)))
+        self._turn(part, s, arrays, mask, counters)
+        inner.append(part.loop())
+        out.append(For(None, Block((index,), tuple(inner)), count))
+
+    def _turn(
+        self, code: Code, s: For, arrays: Sequence[Local], mask: Local | None,
+        counters: Sequence[Value] | None,
+    ) -> None:  # fmt: skip
+        """One or more turns of the body, or what becomes of carries when it has been written."""
+        guard = None if mask is None else code.load(mask)
+        carry = [code.load(array) for array in arrays]
+        for counter in counters or (None,):
+            if counter is None:
+                new = [code.value(value) for value in s.body.results]
+            else:
+                new = code.block(s.body, [counter, *carry], guard)
+            if guard is not None:
+                new = [code.select(guard, a, b) for a, b in zip(new, carry, strict=True)]
+            carry = new
+        for array, value in zip(arrays, carry, strict=True):
+            code.store(array, value)
+
+    def _branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
+        """A branch with loops: each side for the lanes that take it, if there are any."""
+        code, sides = Code(self), (self.array("bool"), self.array("bool"))
+        taken_ = code.value(s.predicate)
+        predicate = self.array("bool")
+        code.store(predicate, taken_)
+        for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
+            code.store(side, value if mask is None else code.both(code.load(mask), value))
+        out.append(code.loop())
+        arrays = [self.keep(value) for value in s.outs]
+        for side, block in zip(sides, (s.then, s.orelse), strict=True):
+            inner: list[Statement] = []
+            self.sequence(block.body, block.results, side, inner)
+            part = Code(self)
+            guard = part.load(side)
+            for array, value in zip(arrays, block.results, strict=True):
+                part.store(array, part.select(guard, part.value(value), part.load(array)))
+            if arrays:
+                inner.append(part.loop())
+            some = self._any(side, out)
+            out.append(If((), some, Block(body=tuple(inner)), Block()))
+
+
+class Code:
+    """Statements of one part, with what values are called in it.
+
+    Args:
+        blocks: what it belongs to.
+        out: where statements go; None: a loop over the lanes, see ``loop``.
+    """
+
+    def __init__(self, blocks: _Blocks, out: list[Statement] | None = None) -> None:
+        self._of = blocks
+        self._statements: list[Statement] = [] if out is None else out
+        self._names: dict[Value, Value] = {}
+
+    def loop(self) -> For:
+        """The loop over the lanes of a block."""
+        return For(self._of.axis, Block(body=tuple(self._statements)))
+
+    def value(self, value: Value) -> Value:
+        """What stands for a value here."""
+        of = self._of
+        if value in self._names:
+            return self._names[value]
+        if value in of.cheap:
+            copy = replace(of.cheap[value], out=of.fresh(value.dtype))
+            self._statements.append(copy)
+            self._names[value] = copy.out
+        elif value in of.same:
+            return of.same[value]
+        elif value in of.arrays:
+            self._names[value] = self.load(of.arrays[value])
+        else:
+            return value  # of the code around
+        return self._names[value]
+
+    def load(self, array: Local) -> Value:
+        out = self._of.fresh(array.dtype)
+        self._statements.append(Load(out, array.name))
+        return out
+
+    def store(self, array: Local, value: Value) -> None:
+        self._statements.append(Store(array.name, value))
+
+    def number(self, dtype: str, number: int) -> Value:
+        out = self._of.fresh(dtype)
+        self._statements.append(Const(out, number))
+        return out
+
+    def apply(self, fn: str, *arguments: Value, dtype: str = "") -> Value:
+        out = self._of.fresh(dtype or arguments[0].dtype)
+        self._statements.append(Apply((out,), fn, arguments))
+        return out
+
+    def both(self, first: Value, second: Value) -> Value:
+        return self.apply("and", first, second)
+
+    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
+        if on_true == on_false:
+            return on_true
+        out = self._of.fresh(on_true.dtype)
+        self._statements.append(Select(out, predicate, on_true, on_false))
+        return out
+
+    def block(
+        self, block: Block, arguments: Sequence[Value], guard: Value | None = None
+    ) -> list[Value]:
+        """Write a block without loops; its results. It may be written several times."""
+        outer = dict(self._names)
+        self._names.update(zip(block.params, arguments, strict=True))
+        self.run(block.body, guard)
+        results = [self.value(value) for value in block.results]
+        self._names = outer
+        return results
+
+    def run(self, items: Sequence[Statement], guard: Value | None = None) -> None:
+        """Write statements without loops; memory is used where the guard holds."""
+        for s in items:
+            if isinstance(s, If):
+                self._select_between(s, guard)
+                continue
+            values = {value: self.value(value) for value in uses_of(s)}
+            outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
+            (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
+            if guard is not None and isinstance(copy, Load | Store):
+                if isinstance(copy, Store) or copy.offset is not None:
+                    where = guard if copy.where is None else self.both(guard, copy.where)
+                    copy = replace(copy, where=where)
+            self._statements.append(copy)
+            self._names.update(outs)
+
+    def _select_between(self, s: If, guard: Value | None) -> None:
+        predicate = self.value(s.predicate)
+        sides = []
+        for block, holds in ((s.then, True), (s.orelse, False)):
+            inner = guard
+            if any(isinstance(i, Load | Store) for i in statements(block)):
+                taken_ = predicate if holds else self.apply("not", predicate)
+                inner = taken_ if guard is None else self.both(guard, taken_)
+            sides.append(self.block(block, (), inner))
+        for out, on_true, on_false in zip(s.outs, *sides, strict=True):
+            self._names[out] = self.select(predicate, on_true, on_false)
