@@ -194,6 +194,7 @@ class Reduce:
 
     ``combine`` has 2n params (n running values, then n new ones) and n results; it is associative
     and commutative, and ``init`` are its neutral values. The order of combination is free.
+    ``padded`` as in For.
     """
 
     outs: tuple[Value, ...]
@@ -201,6 +202,7 @@ class Reduce:
     init: tuple[Value, ...]
     combine: Block
     body: Block
+    padded: bool = False
 
 
 @record
@@ -209,6 +211,9 @@ class For:
 
     With ``axis`` there are no carries and no results: the body stores. With ``count`` (an int64
     value) ``body.params`` are the int64 counter and then the carries, its results the next carries.
+
+    A ``padded`` loop over a piece of an axis may go on to the size of the Strip where the last piece
+    is shorter, and so always has as many points: it loads and stores local arrays only.
     """
 
     axis: str | None
@@ -216,6 +221,7 @@ class For:
     count: Value | None = None
     outs: tuple[Value, ...] = ()
     init: tuple[Value, ...] = ()
+    padded: bool = False
 
 
 @record

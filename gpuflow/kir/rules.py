@@ -11,7 +11,7 @@ from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Local, Mode, Operand, Role, Value
 from gpuflow.kir.scalar import FUNCTIONS, PARTS, compute_dtype, dtype_kind
-from gpuflow.kir.walk import is_whole, owned_blocks
+from gpuflow.kir.walk import is_whole, owned_blocks, statements
 
 
 class KernelError(RuntimeError):
@@ -209,7 +209,10 @@ def _check_reduce(statement: nodes.Reduce, state: State, context: Context) -> No
             around = ()  # a loop over columns stands around the reduction over rows
         _require_axis_order(axis, around, axes, state, statement, context.pieces)
         role = kernel.axes[state.axis_position(axis)].role
-        require(role is not Role.PARALLEL, kernel, statement, "a Reduce must not be over PARALLEL")
+        free = role is not Role.PARALLEL or axis in context.pieces  # all of it is one worker's
+        require(free, kernel, statement, "a Reduce must not be over PARALLEL")
+        if statement.padded:
+            _check_padded(statement, axis, state, context)
         axes = (*axes, axis)
     rule = "a Reduce must have one dtype for each component in init, body and outs"
     same = dtypes_of(statement.body.results) == wanted == dtypes_of(statement.outs)
@@ -247,6 +250,19 @@ def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Con
     rule = "a PARALLEL loop must stand directly in the body, in PARALLEL loops or in its Strip"
     inside = context.parallel_only or not parallel or axis in context.pieces
     require(inside, kernel, statement, rule)
+    if statement.padded:
+        _check_padded(statement, axis, state, context)
+
+
+def _check_padded(
+    statement: nodes.For | nodes.Reduce, axis: str, state: State, context: Context
+) -> None:
+    """Points behind the end of an axis have no memory but a local array's."""
+    memory = {o.name for o in state.kernel.operands if o.mode is not Mode.SCALAR}
+    rule = "a padded loop must be over a piece of an axis, and access local arrays only"
+    accesses = [s for s in statements(statement.body) if isinstance(s, nodes.Load | nodes.Store)]
+    is_local = memory.isdisjoint([access.operand for access in accesses])
+    require(axis in context.pieces and is_local, state.kernel, statement, rule)
 
 
 def _require_axis_order(

@@ -94,7 +94,8 @@ class _Writer:
             places = self._places(statement)
             return [f"store {statement.operand} {self._use(statement.value)}{places}"]
         if isinstance(statement, nodes.For) and statement.axis is not None:
-            return [f"for {statement.axis}:", *self._indented(statement.body)]
+            padded = " padded" if statement.padded else ""
+            return [f"for {statement.axis}{padded}:", *self._indented(statement.body)]
         if isinstance(statement, nodes.Strip):
             head = f"strip {statement.axis} by {statement.size}:"
             return [head, *self._indented(statement.body)]
@@ -129,7 +130,8 @@ class _Writer:
 
     def _reduce(self, statement: nodes.Reduce) -> list[str]:
         init = self._uses(statement.init)
-        head = f"{self._define(statement.outs)}reduce {' '.join(statement.axes)} ({init})"
+        axes = " ".join((*statement.axes, *(["padded"] if statement.padded else [])))
+        head = f"{self._define(statement.outs)}reduce {axes} ({init})"
         lines = self._owned(head, statement.body)
         name = simple_combine(statement.combine)
         if name is not None:

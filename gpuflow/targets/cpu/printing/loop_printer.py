@@ -95,6 +95,7 @@ class CpuPrinter(KernelPrinter):
         self._borders = itertools.count()
         # Of the axes that are cut: where the piece begins and ends, innermost last.
         self._pieces: dict[str, list[tuple[str, str]]] = {}
+        self._sizes: dict[str, list[int]] = {}
         self.counts_from_zero = True  # along short rows
 
     def module_lines(self) -> list[str]:
@@ -165,6 +166,11 @@ class CpuPrinter(KernelPrinter):
             return "0", self.names.extent(axis)
         return "lo", "hi"
 
+    def _points(self, axis: Axis, padded: bool) -> tuple[str, str]:
+        """The same; a padded loop has all points of a piece, and so a number that is known."""
+        start, end = self.span(axis)
+        return (start, f"{start} + {self._sizes[axis.name][-1]}") if padded else (start, end)
+
     def split_loop(self, axis: Axis) -> str:
         return self._head(axis, self.span(axis))
 
@@ -182,7 +188,7 @@ class CpuPrinter(KernelPrinter):
             super().loop(s)
             return
         axis = self.axes[s.axis]
-        self._over_pieces(axis, self.span(axis), s.body, lambda: None)
+        self._over_pieces(axis, self._points(axis, s.padded), s.body, lambda: None)
 
     @property
     def _is_cut(self) -> bool:
@@ -200,8 +206,11 @@ class CpuPrinter(KernelPrinter):
             offset = f"{name}_block << {bits}"
             self.emit(f"{start} = {offset if first == '0' else f'{first} + ({offset})'}")
             self.emit(f"{end} = min_int64({start} + {s.size}, {last})")
+            sizes = self._sizes.setdefault(s.axis, [])
             outer.append(piece)
+            sizes.append(s.size)
             self.block(s.body)
+            sizes.pop()
             outer.pop()
 
     def load_local(self, local: Local) -> str:
@@ -234,6 +243,15 @@ class CpuPrinter(KernelPrinter):
             return
         axis = self.axes[axes[0]]
         self._over_pieces(axis, self.span(axis), body, after)
+
+    def _over_points(self, s: Reduce, after: Callable[[], None]) -> None:
+        """Print the body of a Reduce and then ``after()`` in loops over its points."""
+        if not s.padded:
+            self.over_axes(s.axes, s.body, after)
+            return
+        (name,) = s.axes
+        axis = self.axes[name]
+        self._over_pieces(axis, self._points(axis, True), s.body, after)
 
     def border_name(self, axis: Axis) -> str:
         """A new name for a place at which loops over an axis are cut."""
@@ -269,7 +287,7 @@ class CpuPrinter(KernelPrinter):
         if any(fn in ("add", "mul") and o.dtype in FLOATS for fn, o in self.pairs(s, functions)):
             self._blocked_reduce(s, functions)
         else:
-            self.over_axes(s.axes, s.body, lambda: self._accumulate(s, functions))
+            self._over_points(s, lambda: self._accumulate(s, functions))
         self.close_running(running)
 
     def pairs(self, s: Reduce, functions: Sequence[str]) -> list[tuple[str, Value]]:

@@ -85,6 +85,7 @@ class _Blocks:
         arrays: the arrays of values that parts have in common.
         cheap: what each part writes again: constants, scalars and indices.
         same: values that all lanes of a block have, with what they are now.
+        in_memory: operands that are no numbers: a loop that accesses one must stop at the end.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -95,6 +96,7 @@ class _Blocks:
         self.same: dict[Value, Value] = {}
         self._free = unused_number(kernel.body)
         self._modes = {o.name: o.mode for o in kernel.operands}
+        self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
         last = len(kernel.axes) - 1
         self._still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
 
@@ -105,12 +107,22 @@ class _Blocks:
             self.same.update({value: value for value in results_of(statement)})
             if isinstance(statement, For) and statement.axis == self.axis:
                 lanes: list[Statement] = []
+                self.valid = self._valid(lanes)
                 self.sequence(statement.body.body, (), None, lanes)
                 statement = Strip(self.axis, LANES, Block(body=tuple(lanes)))
             elif isinstance(statement, For) and statement.axis is not None:
                 statement = replace(statement, body=self.outside(statement.body))
             body.append(statement)
         return replace(block, body=tuple(body))
+
+    def _valid(self, out: list[Statement]) -> Local:
+        """Which lanes of a block there are: the last block may have fewer."""
+        valid = self.array("bool")
+        for padded in (True, False):
+            code = Code(self)
+            code.store(valid, code.number("bool", not padded))
+            out.append(replace(code.loop(), padded=padded))
+        return valid
 
     # --- values ---
 
@@ -224,7 +236,7 @@ class _Blocks:
         combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
         body = Block((), (Load(element, array.name),), (element,))
         out.append(Const(start, False))
-        out.append(Reduce((result,), (self.axis,), (start,), combine, body))
+        out.append(Reduce((result,), (self.axis,), (start,), combine, body, padded=True))
         return result
 
     # --- loops ---
@@ -245,7 +257,7 @@ class _Blocks:
         going, code = self.array("bool"), Code(self)
         carry = [code.load(array) for array in arrays]
         goes_on = code.block(s.cond, carry)[0]
-        code.store(going, goes_on if mask is None else code.both(code.load(mask), goes_on))
+        code.store(going, code.both(code.load(self.valid if mask is None else mask), goes_on))
         out.append(code.loop())
         first = self._any(going, out)
         inner: list[Statement] = []
@@ -359,7 +371,7 @@ class _Blocks:
         predicate = self.array("bool")
         code.store(predicate, taken_)
         for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
-            code.store(side, value if mask is None else code.both(code.load(mask), value))
+            code.store(side, code.both(code.load(self.valid if mask is None else mask), value))
         out.append(code.loop())
         arrays = [self.keep(value) for value in s.outs]
         for side, block in zip(sides, (s.then, s.orelse), strict=True):
@@ -390,7 +402,9 @@ class Code:
 
     def loop(self) -> For:
         """The loop over the lanes of a block."""
-        return For(self._of.axis, Block(body=tuple(self._statements)))
+        accessed = {s.operand for s in self._statements if isinstance(s, Load | Store)}
+        padded = accessed.isdisjoint(self._of.in_memory)
+        return For(self._of.axis, Block(body=tuple(self._statements)), padded=padded)
 
     def value(self, value: Value) -> Value:
         """What stands for a value here."""
