@@ -83,11 +83,14 @@ def rewritten(
         target: the platform.
         report: called with the name of each pass, and what it gave.
     """
-    program = inline(lane_loops(inline(jaxpr.jaxpr, _is_call)))
-    program, values = hoist_array_literals(program)
+    program = jaxpr.jaxpr
+    if target.lane_loops:  # of what keeps programs of one lane, before it is opened
+        program = lane_loops(inline(program, _is_call))
+    program, values = hoist_array_literals(inline(program))
     report("inline", program)
-    program = lane_loops(program)
-    report("lanes", program)
+    if target.lane_loops:
+        program = lane_loops(program)
+        report("lanes", program)
     for name, rewrite in _passes(target):
         program = rewrite(program)
         report(name, program)

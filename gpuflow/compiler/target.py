@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
@@ -47,6 +48,7 @@ class Target(Protocol):
         on_gpu: programs are made by the rules for GPUs (``on_gpu`` of lowering classes).
         atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
         excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
+        lane_loops: loops whose lanes do not see each other are statements of kernels.
         schedules: what may rewrite a kernel's calls, in the order in which they are tried.
         rewrites: what is done to a kernel when its text is made.
     """
@@ -54,6 +56,7 @@ class Target(Protocol):
     on_gpu: bool
     atomic_sums: bool
     excess_precision: bool
+    lane_loops: bool
     schedules: Schedules
     rewrites: KernelRewrites
 
@@ -72,6 +75,7 @@ class PlainTarget:
     on_gpu = False
     atomic_sums = False
     excess_precision = False
+    lane_loops = config.environment.lane_loops
     schedules: Schedules = ()
     rewrites: KernelRewrites = ()
 

@@ -21,7 +21,7 @@ Element = Value | Pair
 
 SMALL = -1
 REPEATED = -2
-MOST_ELEMENTS = 64  # of an array of one lane
+MOST_ELEMENTS = 128  # of an array of one lane
 
 
 class NotLanesError(Exception):

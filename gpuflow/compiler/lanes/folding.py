@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.compiler.lanes.arrays import NotLanesError
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import FUNCTIONS, dtype_kind
+
+MOST_STATEMENTS = 4000  # with those of trials: long texts take long to compile
 
 _NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # on the right
 _SWAPPED = {"add", "mul", "or", "xor"}
@@ -21,6 +24,11 @@ class FoldingBuilder(Builder):
     def __init__(self, operands: Any) -> None:
         super().__init__(operands)
         self._known: dict[Value, int] = {}
+
+    def _fresh(self, dtypes: Sequence[str]) -> tuple[Value, ...]:
+        if self._next > MOST_STATEMENTS:
+            raise NotLanesError(f"it takes more than {MOST_STATEMENTS} statements")
+        return super()._fresh(dtypes)
 
     def known(self, value: Value) -> int | None:
         """The integer or truth value that a value is, or None."""
