@@ -37,7 +37,7 @@ SURFACE = (8, "join")
 
 # The rooms of the compiler in the order in which a program passes them: each imports itself, those
 # before it and the cache of kernels, which imports none.
-COMPILER_ROOMS = ("cache", "passes", "fusion", "lowering", "schedules", "planning")
+COMPILER_ROOMS = ("cache", "lanes", "passes", "fusion", "lowering", "schedules", "planning")
 # What targets share; each target imports that and itself. The simulated GPU is the CUDA target with
 # another driver below, and the table of platforms names all.
 SHARED_BY_TARGETS = ("printer", "parsing", "llvm", "layouts")

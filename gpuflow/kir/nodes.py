@@ -212,8 +212,8 @@ class For:
     With ``axis`` there are no carries and no results: the body stores. With ``count`` (an int64
     value) ``body.params`` are the int64 counter and then the carries, its results the next carries.
 
-    A ``padded`` loop over a piece of an axis may go on to the size of the Strip where the last piece
-    is shorter, and so always has as many points: it loads and stores local arrays only.
+    A ``padded`` loop over a piece of an axis may go on to the size of the Strip where the last
+    piece is shorter, and so always has as many points: it loads and stores local arrays only.
     """
 
     axis: str | None

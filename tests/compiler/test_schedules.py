@@ -8,6 +8,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import (
@@ -17,6 +18,7 @@ from gpuflow.compiler.schedules.schedule import (
     rewritten,
     scheduled,
 )
+from gpuflow.compiler.target import PLAIN_TARGET, PlainTarget
 from gpuflow.kir.interpret import interpret
 from gpuflow.kir.nodes import Mode
 from gpuflow.kir.verify import verify
@@ -86,10 +88,10 @@ def random_program(rng):
     return (lambda x, y: f(x.transpose(order), axis=axis) + y.sum() * 0), shape
 
 
-def kernel_calls(function, shape, dtype):
+def kernel_calls(function, shape, dtype, target=PLAIN_TARGET):
     avals = [gf.ShapeDtypeStruct(shape, dtype)] * 2
     with gf.enable_x64():
-        plan, _ = compile_plan(gf.make_jaxpr(function)(*avals))
+        plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=target)
     for step in plan.steps:
         if isinstance(step, KernelStep):
             yield from ((plan, call) for call in step.calls)
@@ -160,15 +162,42 @@ def test_rewritten_calls_mean_the_same(schedules, dtype):
     assert used == set(schedules), [s.name for s in schedules if s not in used]
 
 
+class WithLanes(PlainTarget):
+    lane_loops = True
+
+
+def _halved(x, y):
+    return lax.fori_loop(0, 11, lambda i, z: jnp.where(z > i, jnp.floor(z / 2), z + y), x)
+
+
+def _counted(x, y):
+    return lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] + abs(y) + 1, s[1] + 1), (x, 0))[1]
+
+
+def _nested(x, y):
+    def step(z):
+        return z + 1 + lax.cond(y > 0, _halved, jnp.add, z, y) % 3
+
+    return lax.while_loop(lambda z: z < 20, step, x)
+
+
+def _each(function):
+    return lambda x, y: gf.vmap(function)(x.ravel(), y.ravel()).reshape(x.shape)
+
+
+LOOPS = (_halved, _each(_counted), _each(_nested))
+
+
 def test_printed_kernels_mean_the_same(monkeypatch):
     """What is done to a kernel when its text is made, on kernels before and after schedules."""
     for module, constants in SMALL.items():
         for name, value in constants.items():
             monkeypatch.setattr(module, name, value)
     rng, used = random.Random(29), set()
-    for number in range(100):
-        function, shape = random_program(rng)
-        for plan, call in kernel_calls(function, shape, np.float64):
+    programs = [(*random_program(rng), PLAIN_TARGET) for _ in range(100)]
+    programs += [(f, shape, WithLanes()) for f in LOOPS for shape in ((5,), (64,), (3, 70))]
+    for number, (function, shape, target) in enumerate(programs):
+        for plan, call in kernel_calls(function, shape, np.float64, target):
             memory = Memory(plan, call, np.random.default_rng(number))
             for launch in (call, *scheduled(call, memory.allocate, CPU_SCHEDULES)):
                 kernel = launch.kernel

@@ -183,3 +183,18 @@ def mapped(
         SMALL if kind == REPEATED and shape[d] == 1 else kind for d, kind in enumerate(kinds)
     ]
     return tuple(kinds), [expanded(array, shape, kinds) for array in arrays]
+
+
+def broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:
+    """The items along all dimensions that are small in ``kinds``."""
+    small = [d for d, kind in enumerate(kinds) if kind == SMALL]
+    sizes = [array.shape[d] for d in small]
+    check_small(sizes)
+    index = tuple(slice(None) if array.kinds[d] == SMALL else None for d in small)
+    return np.broadcast_to(array.items[index], sizes)
+
+
+def with_kinds(array: LaneArray, other: LaneArray) -> LaneArray:
+    """An array with the dimensions that it has together with another of its shape."""
+    kinds = tuple(map(joined_kind, array.kinds, other.kinds))
+    return array if kinds == array.kinds else LaneArray(array.shape, kinds, broadcast(array, kinds))

@@ -15,19 +15,17 @@ from gpuflow.compiler.lanes.arrays import (
     NotLanesError,
     check_small,
     object_array,
-    uniform,
 )
 from gpuflow.compiler.lanes.evaluate import Array, Evaluator, MemoryArray, Stored
 from gpuflow.compiler.lanes.folding import flattened
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.effects import is_observable
-from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal
 from gpuflow.core.lowering import Branch, Inline, LaneForm, Loop, ScanForm, WhileForm
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Block, Mode, Operand, Value
 from gpuflow.kir.rewrite import taken
-from gpuflow.kir.scalar import PARTS
 
 Shape = tuple[int, ...]
 

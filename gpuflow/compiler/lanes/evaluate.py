@@ -11,31 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from gpuflow.base.dtypes import is_complex
 from gpuflow.base.records import record
+from gpuflow.compiler.lanes import ops
 from gpuflow.compiler.lanes.arrays import (
     REPEATED,
     SMALL,
     Element,
     LaneArray,
     NotLanesError,
+    broadcast,
     check_small,
     joined_kind,
-    mapped,
     object_array,
     small_kinds,
     uniform,
-    viewed,
+    with_kinds,
 )
-from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined
-from gpuflow.core import views
-from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
-from gpuflow.core.blocks import Product
+from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of
+from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
     Branch,
@@ -50,11 +47,10 @@ from gpuflow.core.lowering import (
     ScanForm,
     TupleReduction,
     WhileForm,
-    block_of,
 )
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Mode, Operand, Value
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS, compute_dtype
+from gpuflow.kir.scalar import PARTS, compute_dtype
 
 MOST_UNROLLED = 16  # turns of a scan inside of another loop whose slices are values
 _MOST_ROUNDS = 6
@@ -199,7 +195,9 @@ class Evaluator:
 
     # --- programs ---
 
-    def run(self, jaxpr: Jaxpr, arguments: Sequence[Array], consts: Sequence[Any] = ()) -> list[Array]:
+    def run(
+        self, jaxpr: Jaxpr, arguments: Sequence[Array], consts: Sequence[Any] = ()
+    ) -> list[Array]:
         """Emit a program."""
         env: dict[Var, Array] = dict(zip(jaxpr.invars, arguments, strict=True))
         for var, value in zip(jaxpr.constvars, consts, strict=True):
@@ -222,7 +220,7 @@ class Evaluator:
         return LaneArray(aval.shape, kinds, object_array(elements, aval.shape))
 
     def _number(self, value: Any, aval: ShapedArray) -> Element:
-        storage = _storage(aval)
+        storage = storage_of(aval)
         item = np.asarray(value).reshape(())[()]
         if storage in PARTS:
             dtype = PARTS[storage]
@@ -238,7 +236,7 @@ class Evaluator:
         if eqn.effects:
             raise NotLanesError(f"{eqn.primitive.name} has effects")
         for var in eqn.outputs:
-            _storage(var.aval)
+            storage_of(var.aval)
         if isinstance(rule, Inline):
             form = None if rule.lanes is None else rule.lanes(eqn.params)
             if form is not None:
@@ -250,207 +248,25 @@ class Evaluator:
         if isinstance(rule, Branch):
             return self.branch(rule.branches(eqn.params), operands)
         if isinstance(rule, Indexed):
-            return self._indexed(eqn, rule, operands)
+            return ops.indexed(self, eqn, rule, operands)
         arrays = [self.values_of(operand) for operand in operands]
         if isinstance(rule, Elementwise):
-            return self._elementwise(eqn, rule, arrays)
+            return ops.elementwise(self, eqn, rule, arrays)
         if isinstance(rule, Layout):
-            return [self._layout(eqn, rule, arrays[0])]
+            return [ops.layout(self, eqn, rule, arrays[0])]
         if isinstance(rule, Reduction):
-            return [self._reduction(eqn, rule, arrays[0])]
+            return [ops.reduction(self, eqn, rule, arrays[0])]
         if isinstance(rule, TupleReduction):
-            return [self._tuple_reduction(eqn, rule, arrays[0])]
+            return [ops.tuple_reduction(self, eqn, rule, arrays[0])]
         if isinstance(rule, Library):
-            return [self._product(eqn, arrays)]
+            return [ops.product(self, eqn, arrays)]
         raise NotLanesError(f"{eqn.primitive.name} is no op of a kernel")
 
-    def _rounded(self, element: Element, aval: ShapedArray) -> Element:
+    def rounded(self, element: Element, aval: ShapedArray) -> Element:
+        """An element as its dtype holds it."""
         if isinstance(element, Pair):
             return element
         return self.builder.round(element, storage_name(aval.dtype))
-
-    # --- ops ---
-
-    def _elementwise(
-        self, eqn: Eqn, rule: Elementwise, arrays: Sequence[LaneArray]
-    ) -> list[LaneArray]:
-        ins, out = [atom.aval for atom in eqn.inputs], eqn.outputs[0].aval
-        if rule.holds is not None and not rule.holds(*ins, out):
-            raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of these")
-        complex_ = any(is_complex(atom.aval.dtype) for atom in (*eqn.inputs, *eqn.outputs))
-        body = rule.pair if complex_ else rule.body
-        if body is None:
-            raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-        kinds, expanded = mapped(lambda: None, arrays, out.shape)
-        sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
-        check_small(sizes)
-        results: list[list[Element]] = [[] for _ in eqn.outputs]
-        for index in np.ndindex(*sizes):
-            values = [items[index] for items in expanded]
-            if isinstance(body, str):
-                emitted = self.builder.apply(body, *values)
-            else:
-                emitted = body(self.builder, values, ins, out, eqn.params)
-            parts = (emitted,) if isinstance(emitted, Element) else emitted
-            for result, var, part in zip(results, eqn.outputs, parts, strict=True):
-                result.append(self._rounded(part, var.aval))
-        return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
-
-    def _layout(self, eqn: Eqn, rule: Layout, array: LaneArray) -> LaneArray:
-        out = eqn.outputs[0].aval
-        view = rule.view(views.contiguous(array.shape), out, **eqn.params)
-        if view is None:
-            raise NotLanesError(f"{eqn.primitive.name} copies")
-        return viewed(array, out.shape, view)
-
-    def _reduced(self, array: LaneArray, axes: Sequence[int]) -> tuple[LaneArray, np.ndarray]:
-        """The shape of a reduction, with items (kept..., reduced)."""
-        for d in axes:
-            if array.kinds[d] >= 0:
-                raise NotLanesError("it reduces over lanes")
-        kinds = tuple(
-            SMALL if d in axes else kind for d, kind in enumerate(array.kinds)
-        )
-        sizes = [n for n, kind in zip(array.shape, kinds, strict=True) if kind == SMALL]
-        check_small(sizes)
-        index = tuple(
-            slice(None) if array.kinds[d] == SMALL else None
-            for d, kind in enumerate(kinds) if kind == SMALL
-        )
-        items = np.broadcast_to(array.items[index], sizes)
-        small = [d for d, kind in enumerate(kinds) if kind == SMALL]
-        kept = [k for k, d in enumerate(small) if d not in axes]
-        gone = [k for k, d in enumerate(small) if d in axes]
-        count = prod(sizes[k] for k in gone)
-        items = items.transpose((*kept, *gone)).reshape((*[sizes[k] for k in kept], count))
-        dims = [d for d in range(len(array.shape)) if d not in axes]
-        shape = tuple(array.shape[d] for d in dims)
-        like = LaneArray(shape, tuple(kinds[d] for d in dims), items[..., :0])
-        return like, items
-
-    def _reduction(self, eqn: Eqn, rule: Reduction, array: LaneArray) -> LaneArray:
-        like, items = self._reduced(array, tuple(eqn.params["axes"]))
-        dtype = eqn.inputs[0].aval.dtype
-        storage = _storage(eqn.inputs[0].aval)
-        start = self.builder.const(compute_dtype(storage), rule.init(storage_dtype(dtype)))
-        if storage in PARTS and not rule.by_parts:
-            raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-
-        def total(elements: Sequence[Element]) -> Element:
-            if storage in PARTS:
-                parts = zip(*[(e.real, e.imag) for e in elements], strict=True)
-                sums = [_fold(self.builder, rule.combine, start, part) for part in parts]
-                return Pair(*sums) if sums else Pair(start, start)
-            return _fold(self.builder, rule.combine, start, elements)
-
-        sizes, out = items.shape[:-1], eqn.outputs[0].aval
-        elements = [self._rounded(total(list(items[i])), out) for i in np.ndindex(*sizes)]
-        return LaneArray(like.shape, like.kinds, object_array(elements, sizes))
-
-    def _tuple_reduction(
-        self, eqn: Eqn, rule: TupleReduction, array: LaneArray
-    ) -> LaneArray:
-        like, items = self._reduced(array, tuple(eqn.params["axes"]))
-        builder, in_aval, out = self.builder, eqn.inputs[0].aval, eqn.outputs[0].aval
-        elements = []
-        for index in np.ndindex(*items.shape[:-1]):
-            running = list(rule.init(builder, in_aval, eqn.params))
-            for place, element in enumerate(items[index]):
-                new = rule.element(builder, element, builder.const("int64", place), eqn.params)
-                running = list(rule.combine(builder, *running, *new))
-            elements.append(self._rounded(rule.result(builder, running, out), out))
-        return LaneArray(like.shape, like.kinds, object_array(elements, items.shape[:-1]))
-
-    def _product(self, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
-        """A product of small matrices, in the order of its sums."""
-        block = block_of(eqn)
-        out = eqn.outputs[0].aval
-        if not isinstance(block, Product) or is_complex(out.dtype):
-            raise NotLanesError(f"{eqn.primitive.name} is a call of a library")
-        left, right = arrays
-        batch, rows, depth = block.left
-        right_batch, right_depth, columns = block.right
-        for array, dims in ((left, depth), (right, right_depth)):
-            if any(array.kinds[d] >= 0 for d in dims):
-                raise NotLanesError("it sums over lanes")
-        sources = [
-            *zip(batch, right_batch, strict=True),
-            *[(d, None) for d in rows], *[(None, d) for d in columns],
-        ]  # fmt: skip
-        kinds, sizes = [], []
-        for a, b in sources:
-            kind = REPEATED
-            for array, d in ((left, a), (right, b)):
-                if d is not None:
-                    kind = joined_kind(kind, array.kinds[d])
-            kinds.append(kind)
-            if kind == SMALL:
-                sizes.append(left.shape[a] if a is not None else right.shape[b])
-        depths = [left.shape[d] for d in depth]
-        check_small([*sizes, *depths])
-        storage = storage_name(out.dtype)
-        dtype = compute_dtype(storage)
-        start = self.builder.const(dtype, 0)
-        elements = []
-        for index in product(*map(range, sizes)):
-            rest, place = iter(index), []
-            for kind in kinds:
-                place.append(next(rest) if kind == SMALL else 0)
-            total: Value | None = None
-            for deep in product(*map(range, depths)):
-                at_left, at_right = dict(zip(depth, deep, strict=True)), dict(
-                    zip(right_depth, deep, strict=True)
-                )
-                for (a, b), i in zip(sources, place, strict=True):
-                    if a is not None:
-                        at_left[a] = i
-                    if b is not None:
-                        at_right[b] = i
-                x = self.builder.cast(_item(left, at_left), dtype)
-                y = self.builder.cast(_item(right, at_right), dtype)
-                term = self.builder.apply("mul", x, y)
-                total = term if total is None else self.builder.apply("add", total, term)
-            elements.append(self._rounded(start if total is None else total, out))
-        return LaneArray(out.shape, tuple(kinds), object_array(elements, sizes))
-
-    def _indexed(self, eqn: Eqn, rule: Indexed, operands: Sequence[Array]) -> list[LaneArray]:
-        out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
-        if any(is_complex(a.aval.dtype) for a in (*eqn.inputs, *eqn.outputs)) and not rule.moves:
-            raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-        kinds = self._indexed_kinds(eqn, rule, operands)
-        sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
-        check_small(sizes)
-        results: list[list[Element]] = [[] for _ in eqn.outputs]
-        for index in np.ndindex(*sizes):
-            context = _Context(self, eqn, rule, operands, kinds, index)
-            emitted = rule.body(context, avals, out, eqn.params)
-            parts = (emitted,) if isinstance(emitted, Element) else emitted
-            for result, var, part in zip(results, eqn.outputs, parts, strict=True):
-                result.append(self._rounded(part, var.aval))
-        return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
-
-    def _indexed_kinds(
-        self, eqn: Eqn, rule: Indexed, operands: Sequence[Array]
-    ) -> tuple[int, ...]:
-        """The kinds of an output's dimensions: those along which operands are lanes are, too."""
-        out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
-        links = None
-        if rule.apart is not None:
-            links = rule.apart(avals, out, eqn.params)
-        if links is None:
-            in_memory = len(operands) if rule.in_memory is None else rule.in_memory
-            links = [
-                [] if k < in_memory else [(d, d) for d in range(aval.ndim)]
-                for k, aval in enumerate(avals)
-            ]
-        kinds = [SMALL] * out.ndim
-        for array, pairs in zip(operands, links, strict=False):
-            for d, axis in pairs:
-                if axis < out.ndim and array.kinds[d] >= 0:
-                    if kinds[axis] not in (SMALL, array.kinds[d]):
-                        raise NotLanesError("it mixes lanes")
-                    kinds[axis] = array.kinds[d]
-        return tuple(kinds)
 
     # --- loops and branches ---
 
@@ -501,7 +317,7 @@ class Evaluator:
         carry = [self.values_of(array) for array in init]
         for _ in range(_MOST_ROUNDS):
             results = self._tried(carry, step)
-            merged = [_with_kinds(a, b) for a, b in zip(carry, results, strict=True)]
+            merged = [with_kinds(a, b) for a, b in zip(carry, results, strict=True)]
             if all(a.kinds == b.kinds for a, b in zip(merged, carry, strict=True)):
                 return carry
             carry = merged
@@ -567,7 +383,8 @@ class Evaluator:
         self, form: ScanForm, operands: Sequence[Array], stored: Stored | None
     ) -> list[Array]:
         first, count, length = form.num_consts, form.num_carry, form.length
-        consts, init, xs = operands[:first], operands[first : first + count], operands[first + count :]
+        consts, init = operands[:first], operands[first : first + count]
+        xs = operands[first + count :]
         slices = len(form.body.out_avals) - count
         builder, jaxpr = self.builder, form.body
 
@@ -613,13 +430,14 @@ class Evaluator:
         for k, aval in enumerate(form.body.out_avals[len(carry) :]):
             rows = [turns[place][k] for place in order]
             if not rows:
-                ys.append(LaneArray((0, *aval.shape), small_kinds((0, *aval.shape)), np.empty((0, *aval.shape), object)))
+                shape = (0, *aval.shape)
+                ys.append(LaneArray(shape, small_kinds(shape), np.empty(shape, object)))
                 continue
             kinds = rows[0].kinds
             for row in rows[1:]:
                 kinds = tuple(map(joined_kind, kinds, row.kinds))
-            like = _with_kinds_as(rows[0], kinds)
-            items = [_broadcast(row, kinds).reshape(-1) for row in rows]
+            like = LaneArray(rows[0].shape, kinds, broadcast(rows[0], kinds))
+            items = [broadcast(row, kinds).reshape(-1) for row in rows]
             elements = [element for row in items for element in row]
             check_small([len(elements)])
             shape = (form.length, *aval.shape)
@@ -638,10 +456,13 @@ class Evaluator:
         arrays = [
             self.values_of(x) if isinstance(x, LaneArray) else x for x in rest
         ]
-        results = [self._tried([], lambda _, b=b: self.run(b.jaxpr, arrays, b.consts)) for b in branches]
+        results = [
+            self._tried([], lambda _, b=b: self.run(b.jaxpr, arrays, b.consts))
+            for b in branches
+        ]
         like = results[0]
         for other in results[1:]:
-            like = [_with_kinds(a, b) for a, b in zip(like, other, strict=True)]
+            like = [with_kinds(a, b) for a, b in zip(like, other, strict=True)]
 
         def chosen(number: int) -> list[Value]:
             if number == len(branches) - 1:
@@ -661,111 +482,6 @@ class Evaluator:
         return list(_restored(chosen(0), like))
 
 
-class _Context:
-    """What the body of an ``Indexed`` op may ask for, see compiler/lowering/emit.py."""
-
-    def __init__(
-        self, evaluator: Evaluator, eqn: Eqn, rule: Indexed, operands: Sequence[Array],
-        kinds: Sequence[int], place: tuple[int, ...],
-    ) -> None:  # fmt: skip
-        self._of, self._eqn, self._rule, self._operands = evaluator, eqn, rule, operands
-        self._kinds = tuple(kinds)
-        rest = iter(place)
-        self._place = [next(rest) if kind == SMALL else None for kind in kinds]
-        self.builder = evaluator.builder
-
-    def index(self, dim: int) -> Value:
-        kind, place = self._kinds[dim], self._place[dim]
-        return self.builder.const("int64", place) if place is not None else self._of.lane_index(kind)
-
-    def linear_index(self, first_dim: int = 0) -> Value:
-        shape = self._eqn.outputs[0].aval.shape
-        if any(kind >= 0 for kind in self._kinds[first_dim:]):
-            raise NotLanesError("it counts over lanes")
-        strides = views.contiguous(shape[first_dim:]).strides
-        places = zip(self._place[first_dim:], strides, strict=True)
-        return self.builder.const("int64", sum((p or 0) * s for p, s in places))
-
-    def number(self, k: int) -> Value:
-        assert self._rule.numbers is not None
-        avals = [atom.aval for atom in self._eqn.inputs]
-        numbers = self._rule.numbers([*avals], self._eqn.params)
-        return self.builder.const("int64", int(numbers[k]))
-
-    def border(self, dim: int, k: int) -> Value:
-        del dim
-        return self.number(k)
-
-    def load(
-        self, operand: int, indices: Sequence[Value], where: Value | None = None
-    ) -> Element:
-        array = self._operands[operand]
-        if isinstance(array, MemoryArray):
-            return self._of.load(array, list(indices), where)
-        builder, choices = self.builder, []
-        for d, (kind, index) in enumerate(zip(array.kinds, indices, strict=True)):
-            if kind >= 0:
-                if index != self._of.lane_index(kind):
-                    raise NotLanesError("it reads what belongs to other lanes")
-            elif kind == SMALL:
-                known = builder.known(index)
-                choices.append((index, [known] if known is not None else range(array.shape[d])))
-        known_where = None if where is None else builder.known(where)
-        dtype = storage_name(self._eqn.inputs[operand].aval.dtype)
-        if known_where == 0 or not array.items.size:
-            return _zero(builder, dtype)
-
-        def pick(level: int, place: tuple[int, ...]) -> Element:
-            if level == len(choices):
-                return array.items[place]
-            index, candidates = choices[level]
-            inside = [k for k in candidates if 0 <= k < array.items.shape[level]]
-            if not inside:
-                return _zero(builder, dtype)
-            *others, last = inside
-            result = pick(level + 1, (*place, last))
-            for k in reversed(others):
-                is_it = builder.apply("eq", index, builder.const(index.dtype, k))
-                result = builder.select(is_it, pick(level + 1, (*place, k)), result)
-            return result
-
-        element = pick(0, ())
-        if where is None or known_where:
-            return element
-        return builder.select(where, element, _zero(builder, dtype))
-
-    def element(self, operand: int, dims: Sequence[int]) -> Element:
-        return self.load(operand, [self.index(d) for d in dims])
-
-
-def _zero(builder: FoldingBuilder, dtype: str) -> Element:
-    if dtype in PARTS:
-        zero = builder.const(PARTS[dtype], 0.0)
-        return Pair(zero, zero)
-    kind = bool if dtype == "bool" else (float if "float" in dtype else int)
-    return builder.const(compute_dtype(dtype), kind(0))
-
-
-def _storage(aval: ShapedArray) -> str:
-    name = storage_name(aval.dtype)
-    if name not in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS):
-        raise NotLanesError(f"kernels do not hold {aval.dtype}")
-    return name
-
-
-def _fold(builder: FoldingBuilder, fn: str, start: Value, elements: Sequence[Value]) -> Value:
-    if not elements:
-        return start
-    total = elements[0]
-    for element in elements[1:]:
-        total = builder.apply(fn, total, element)
-    return total
-
-
-def _item(array: LaneArray, at: dict[int, int]) -> Value:
-    return array.items[tuple(at[d] for d in array.small)]
-
-
 def _scalar(array: LaneArray) -> Value:
     """The value of a single number, whichever lanes repeat it."""
     if array.items.shape:
@@ -773,25 +489,6 @@ def _scalar(array: LaneArray) -> Value:
     element = array.items[()]
     assert isinstance(element, Value)
     return element
-
-
-def _with_kinds_as(array: LaneArray, kinds: tuple[int, ...]) -> LaneArray:
-    return LaneArray(array.shape, kinds, _broadcast(array, kinds))
-
-
-def _broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:
-    """The items along all dimensions that are small in ``kinds``."""
-    small = [d for d, kind in enumerate(kinds) if kind == SMALL]
-    sizes = [array.shape[d] for d in small]
-    check_small(sizes)
-    index = tuple(slice(None) if array.kinds[d] == SMALL else None for d in small)
-    return np.broadcast_to(array.items[index], sizes)
-
-
-def _with_kinds(array: LaneArray, other: LaneArray) -> LaneArray:
-    """An array with the dimensions that it has together with another of its shape."""
-    kinds = tuple(map(joined_kind, array.kinds, other.kinds))
-    return array if kinds == array.kinds else _with_kinds_as(array, kinds)
 
 
 def _restored(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
@@ -803,3 +500,4 @@ def _restored(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneAr
         arrays.append(array.with_items(joined(values[place : place + count], elements)))
         place += count
     return arrays
+

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.lanes.arrays import NotLanesError
+from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Value
-from gpuflow.kir.scalar import FUNCTIONS, dtype_kind
+from gpuflow.kir.scalar import (
+    COMPUTE_DTYPES,
+    FUNCTIONS,
+    NARROW_DTYPES,
+    PARTS,
+    compute_dtype,
+    dtype_kind,
+)
 
 MOST_STATEMENTS = 4000  # with those of trials: long texts take long to compile
 
@@ -94,3 +102,20 @@ def joined(values: Sequence[Value], like: Sequence[Value | Pair]) -> list[Value 
         Pair(next(rest), next(rest)) if isinstance(element, Pair) else next(rest)
         for element in like
     ]
+
+
+def zero(builder: FoldingBuilder, dtype: str) -> Value | Pair:
+    """Zero of a storage dtype."""
+    if dtype in PARTS:
+        zero = builder.const(PARTS[dtype], 0.0)
+        return Pair(zero, zero)
+    kind = bool if dtype == "bool" else (float if "float" in dtype else int)
+    return builder.const(compute_dtype(dtype), kind(0))
+
+
+def storage_of(aval: ShapedArray) -> str:
+    """The storage dtype of an array that kernels hold; else NotLanesError."""
+    name = storage_name(aval.dtype)
+    if name not in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS):
+        raise NotLanesError(f"kernels do not hold {aval.dtype}")
+    return name

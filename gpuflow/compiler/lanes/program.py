@@ -10,6 +10,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Laned
 from gpuflow.core.primitive import Primitive
 from gpuflow.kir.nodes import Block
+from gpuflow.kir.walk import statements
 
 Source = tuple[Any, ...]
 
@@ -50,6 +51,9 @@ class LaneProgram:
 
     def __hash__(self) -> int:
         return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"<{sum(1 for _ in statements(self.block))} statements>"
 
 
 def _shape(*avals: ShapedArray, outs: Sequence[ShapedArray], **params: Any) -> Sequence[Any]:

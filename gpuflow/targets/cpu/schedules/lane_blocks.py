@@ -46,7 +46,7 @@ from gpuflow.kir.rewrite import renamed, taken
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
 
 LANES = 64  # in a block
-_FEW_STATEMENTS = ((24, 8), (48, 4), (96, 2))  # of a body, and how many turns are done at once
+_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and how many turns are done at once
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
@@ -471,10 +471,10 @@ class Code:
             values = {value: self.value(value) for value in uses_of(s)}
             outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
             (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
-            if guard is not None and isinstance(copy, Load | Store):
-                if isinstance(copy, Store) or copy.offset is not None:
-                    where = guard if copy.where is None else self.both(guard, copy.where)
-                    copy = replace(copy, where=where)
+            moves = isinstance(copy, Store) or (isinstance(copy, Load) and copy.offset is not None)
+            if guard is not None and moves:
+                where = guard if copy.where is None else self.both(guard, copy.where)
+                copy = replace(copy, where=where)
             self._statements.append(copy)
             self._names.update(outs)
 

@@ -1,0 +1,257 @@
+"""Loops inside of kernels: what each lane computes, beside Python's loops; and what is none."""
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.compiler.lanes.convert import why_not
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.planning.plan import KernelStep
+from gpuflow.kir.interpret import interpret
+from gpuflow.kir.nodes import For, Mode, Strip, While
+from gpuflow.kir.verify import verify
+from gpuflow.kir.walk import statements
+from gpuflow.targets.cpu.schedules.lane_blocks import lanes_in_blocks
+from gpuflow.targets.cpu.target import NativeTarget
+
+
+@pytest.fixture(autouse=True)
+def lane_loops(monkeypatch):
+    monkeypatch.setattr(NativeTarget, "lane_loops", True)
+
+
+class On(NativeTarget):
+    lane_loops = True
+
+
+def kernels(function, *args):
+    """The kernels of a program, with nothing else in its plan."""
+    return [call.kernel for call in calls(function, *args)]
+
+
+def calls(function, *args):
+    """The calls of them."""
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*args), target=On())
+    steps = [step for step in plan.steps if isinstance(step, KernelStep)]
+    assert len(steps) == len(plan.steps), plan.steps
+    return [call for step in steps for launch in step.launches for call in launch]
+
+
+def has_loop(kernel):
+    return any(
+        isinstance(s, While) or (isinstance(s, For) and s.axis is None)
+        for s in statements(kernel.body)
+    )
+
+
+def newton(a, limit):
+    """A square root, with a count of steps; -1 where it takes too long."""
+
+    def goes_on(state):
+        x, count = state
+        return (jnp.abs(x * x - a) > 1e-3 * a) & (count < limit)
+
+    x, count = lax.while_loop(goes_on, lambda s: (0.5 * (s[0] + a / s[0]), s[1] + 1), (a, 0))
+    return x, jnp.where(count < limit, count, -1)
+
+
+def newton_of(a, limit):
+    x, count = np.float64(a), 0
+    while abs(x * x - a) > 1e-3 * a and count < limit:
+        x, count = 0.5 * (x + a / x), count + 1
+    return x, count if count < limit else -1
+
+
+@pytest.mark.parametrize("count", [0, 1, 33, 64, 200])
+def test_each_lane_stops_by_itself(count):
+    rng = np.random.default_rng(count)
+    a = np.exp(rng.uniform(0, 20, count)).astype(np.float32)
+    limits = rng.integers(0, 14, count).astype(np.int32)
+    x, counts = gf.jit(gf.vmap(newton))(a, limits)
+    want = np.array([newton_of(*pair) for pair in zip(a, limits, strict=True)]).reshape(-1, 2)
+    np.testing.assert_allclose(x, want[:, 0], rtol=1e-5)
+    np.testing.assert_array_equal(counts, want[:, 1])
+
+
+def test_a_vmapped_loop_is_one_kernel():
+    (kernel,) = kernels(gf.vmap(newton), jnp.ones(7), jnp.ones(7, int))
+    assert has_loop(kernel)
+
+
+def test_a_scalar_loop_is_one_kernel():
+    def logistic(x, steps):
+        return lax.fori_loop(0, steps, lambda i, x: 3.5 * x * (1 - x), x)
+
+    (kernel,) = kernels(logistic, jnp.float32(0.3), 10)
+    assert has_loop(kernel) and not kernel.axes
+    x = np.float64(0.3)
+    for _ in range(11):
+        x = 3.5 * x * (1 - x)
+    np.testing.assert_allclose(gf.jit(logistic)(jnp.float32(0.3), 11), x, rtol=1e-4)
+
+
+def rotated(state, _):
+    """Small state: a matrix and a vector, with products, slices and sums."""
+    matrix, v = state
+    v = matrix @ v / jnp.sqrt(jnp.sum(v * v))
+    matrix = matrix.at[0, 1].add(0.1 * v[2]).at[v.argmax(), 2].set(0.5)
+    return (matrix, v), jnp.concatenate([v[::-1], matrix[1:, 1]])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_small_state_and_stacked_slices(reverse):
+    rng = np.random.default_rng(3)
+    matrices = rng.uniform(-1, 1, (5, 3, 3)).astype(np.float32)
+    vectors = rng.uniform(0.5, 1, (5, 3)).astype(np.float32)
+
+    def scan(m, v):
+        return lax.scan(rotated, (m, v), None, length=9, reverse=reverse)
+
+    (m, v), ys = gf.jit(gf.vmap(scan))(matrices, vectors)
+    for k in range(5):
+        matrix, vector, rows = matrices[k].astype(float), vectors[k].astype(float), []
+        for _ in range(9):
+            vector = matrix @ vector / np.sqrt(vector @ vector)
+            matrix[0, 1] += 0.1 * vector[2]
+            matrix[vector.argmax(), 2] = 0.5
+            rows.append([*vector[::-1], *matrix[1:, 1]])
+        np.testing.assert_allclose(m[k], matrix, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(v[k], vector, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(ys[k], rows[::-1] if reverse else rows, rtol=2e-4, atol=1e-5)
+
+
+def collatz(n, table):
+    """Nested control flow, a gather by a computed index, integers."""
+
+    def step(state):
+        n, total = state
+        half = lax.cond(n % 2 == 0, lambda n: n // 2, lambda n: 3 * n + 1, n)
+        inner = lax.fori_loop(0, n % 4, lambda i, t: t + table[(n + i) % 40], 0)
+        return half, total + lax.switch(n % 3, [lambda t: t, lambda t: 2 * t, lambda t: -t], inner)
+
+    return lax.while_loop(lambda state: state[0] > 1, step, (n, 0))
+
+
+def collatz_of(n, table):
+    total = 0
+    while n > 1:
+        inner = sum(table[(n + i) % 40] for i in range(n % 4))
+        total += (inner, 2 * inner, -inner)[n % 3]
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+    return n, total
+
+
+def test_loops_and_branches_nest():
+    numbers, table = np.arange(130, dtype=np.int32), np.arange(40, dtype=np.int32) ** 2
+    mapped = gf.vmap(collatz, in_axes=(0, None))
+    (kernel,) = kernels(mapped, numbers, table)
+    verify(lanes_in_blocks(kernel))
+    ends, totals = gf.jit(mapped)(numbers, table)
+    want = np.array([collatz_of(int(n), table.astype(int)) for n in numbers])
+    np.testing.assert_array_equal(ends, want[:, 0])
+    np.testing.assert_array_equal(totals, want[:, 1])
+
+
+def test_elementwise_loops_fuse_with_what_stands_around():
+    def function(x, y):
+        start = x * 2 + y[None]
+        out = lax.fori_loop(0, 5, lambda i, z: jnp.where(z > i, z * 0.5, z + 1.0), start)
+        return jnp.exp(-out) + 1
+
+    x, y = np.random.default_rng(0).uniform(-2, 9, (6, 50)).astype(np.float32), np.ones(50, "f")
+    *_, kernel = kernels(function, x, y)  # before it the loop's numbers are counted
+    assert has_loop(kernel) and kernel.name == "map_mul_add_lane_loop_neg_exp"
+    want = x.astype(float) * 2 + 1
+    for i in range(5):
+        want = np.where(want > i, want * 0.5, want + 1)
+    np.testing.assert_allclose(gf.jit(function)(x, y), np.exp(-want) + 1, rtol=1e-5)
+
+
+def test_slices_in_lanes_and_unmapped_carries():
+    def scan(start, xs, scale):
+        def body(carry, x):
+            total, index = carry
+            total = total * scale + x
+            return (total, index + 1), (total, index)
+
+        return lax.scan(body, (start, 0), xs)
+
+    rng = np.random.default_rng(1)
+    starts, xs = rng.uniform(size=70).astype("f"), rng.uniform(size=(20, 70)).astype("f")
+    mapped = gf.vmap(scan, in_axes=(0, 1, None), out_axes=((0, None), (0, 0)))
+    (total, index), (totals, indices) = gf.jit(mapped)(starts, xs, jnp.float32(0.5))
+    want, rows = starts.astype(float), []
+    for x in xs:
+        want = want * 0.5 + x
+        rows.append(want)
+    np.testing.assert_allclose(total, want, rtol=1e-5)
+    np.testing.assert_allclose(totals, np.array(rows).T, rtol=1e-5)
+    assert index == 20
+    np.testing.assert_array_equal(indices, np.tile(np.arange(20), (70, 1)))
+
+
+def test_derivatives_are_those_of_loops_outside_of_kernels():
+    def energy(p, y):
+        def step(y, _):
+            y = y + 0.1 * jnp.stack([y[1] * p[0], -jnp.sin(y[0]) * p[1]])
+            return y, y[0]
+
+        y, path = lax.scan(step, y, None, length=12)
+        return jnp.sum(y * y) + jnp.sum(path)
+
+    p, y = jnp.array([1.1, 0.7]), jnp.ones((40, 2)) * jnp.arange(1, 41)[:, None] / 40
+
+    def total(p, y):
+        return jnp.sum(gf.vmap(energy, in_axes=(None, 0))(p, y))
+
+    got = gf.jit(gf.grad(total, (0, 1)))(p, y)
+    with gf.disable_jit():
+        want = gf.grad(total, (0, 1))(p, y)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 64, 100])
+def test_blocks_of_lanes_mean_the_same(count):
+    """The rewritten kernel and the kernel, through the interpreter, bit for bit."""
+    (call,) = calls(gf.vmap(newton), jnp.ones(count), jnp.ones(count, int))
+    blocks = lanes_in_blocks(call.kernel)
+    verify(blocks)
+    assert any(isinstance(s, Strip) for s in statements(blocks.body)) == bool(blocks.axes)
+    a = np.exp(np.random.default_rng(0).uniform(0, 9, count)).astype(np.float32)
+    limits = np.arange(count, dtype=np.int32) % 9
+    results = []
+    for kernel in (call.kernel, blocks):
+        words, memory = list(call.words), {}
+        for place, operand in enumerate(kernel.operands):
+            if operand.mode in (Mode.IN, Mode.OUT):
+                given = {"float32": a, "int32": limits}[operand.dtype]
+                array = given.copy() if operand.mode is Mode.IN else np.zeros_like(given)
+                memory[place + 1 << 32] = array
+                words[place] += place + 1 << 32
+        interpret(kernel, words, memory)
+        results.append(list(memory.values()))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any(np.any(array) for array in results[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: lax.fori_loop(0, 3, lambda i, x: x - jnp.mean(x), x), "reduces over lanes"),
+        (lambda x: lax.fori_loop(0, 3, lambda i, x: jnp.sort(x), x), "library"),
+        (lambda x: lax.fori_loop(0, 3, lambda i, x: x[::-1], x), "lanes"),
+    ],
+)
+def test_why_a_loop_is_outside_of_kernels(function, reason):
+    x = jnp.arange(500.0)
+    eqn = next(e for e in gf.make_jaxpr(function)(x).jaxpr.eqns if e.primitive.name == "scan")
+    assert why_not(eqn)
+    want = np.arange(500.0)
+    for _ in range(3):
+        steps = {"reduces over lanes": want - want.mean(), "library": want, "lanes": want[::-1]}
+        want = steps[reason]
+    np.testing.assert_allclose(gf.jit(function)(x), want, atol=1e-3)
