@@ -74,7 +74,7 @@ def _torch_attention_gradients(torch: Any, jit: Any) -> Callable[..., Any]:
 
 
 def attention_rows() -> list[Row]:
-    """Fused attention beside torch's, and beside the composition that it stands for."""
+    """Fused attention beside torch's, our own kernels, and the composition that it stands for."""
     goal = Goal(times=1.3, rivals=(TORCH,))
     rows = []
     for width in (64, 128):
@@ -83,20 +83,20 @@ def attention_rows() -> list[Row]:
         rows += [
             Row(
                 f"attention bf16 D={width}", inputs, _attend(False), 4096, 16,
-                _torch_attend(False), flops=flops, unit=BF16, goal=goal, without=_OFF,
-                tolerance=3e-2,
+                _torch_attend(False), flops=flops, unit=BF16, goal=goal,
+                without=(*_OFF, NO_CUDNN), tolerance=3e-2,
             ),
             Row(
                 f"attention forward and backward bf16 D={width}", inputs, _attention_gradients,
                 4096, 16, _torch_attention_gradients, flops=lambda n, f=flops: 3.5 * f(n),
-                unit=BF16, goal=goal, without=_OFF, tolerance=5e-2,
+                unit=BF16, goal=goal, without=(*_OFF, NO_CUDNN), tolerance=5e-2,
             ),
         ]  # fmt: skip
     rows.append(
         Row(
             "attention bf16 D=64, causal", _attention_inputs(64, BF16), _attend(True), 4096, 16,
             _torch_attend(True), flops=lambda n: 2.0 * 4 * 8 * n * n * 64, unit=BF16, goal=KEEP,
-            without=_OFF, tolerance=3e-2,
+            without=(*_OFF, NO_CUDNN), tolerance=3e-2,
         )
     )  # fmt: skip
     exact = Row(

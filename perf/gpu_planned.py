@@ -57,7 +57,7 @@ class PlannedApi:
     memory_bytes = 1 << 40
     xp: Any = np
     synchronous = True
-    convolutions = chooser = None  # as with GPUFLOW_CUDNN=0
+    convolutions = chooser = attentions = attention_chooser = None  # as with GPUFLOW_CUDNN=0
 
     def __init__(self, compute_capability: tuple[int, int]) -> None:
         self.compute_capability = compute_capability

@@ -49,7 +49,7 @@ def dot_product_attention(
             results of the other queries are 0.
         local_window_size: how many keys to the left and to the right of its own place a query
             sees; one number stands for both.
-        implementation: None or ``"xla"``: this composition; ``"cudnn"`` needs a GPU.
+        implementation: None or ``"xla"``: this composition; ``"cudnn"`` cannot be asked for.
         return_residual: also return the logarithms of the sums that softmax divides by.
 
     Returns:
@@ -143,8 +143,8 @@ def _check_implementation(implementation: str | None) -> None:
     check(
         implementation != "cudnn",
         lambda: (
-            "[dot_product_attention] implementation='cudnn' must run on a GPU with cuDNN, which "
-            "gpuflow does not call; got this platform. Fix: implementation=None."
+            "[dot_product_attention] implementation='cudnn' cannot be asked for: cuDNN makes "
+            "what it takes on GPUs without being named. Fix: implementation=None."
         ),
         NotImplementedError,
     )

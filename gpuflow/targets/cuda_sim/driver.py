@@ -23,6 +23,7 @@ from gpuflow.base.recording import clock
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.activations import mask_bytes, with_epilogue
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
+from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork
 from gpuflow.targets.cuda.driver.driver import GpuDriver
@@ -58,6 +59,8 @@ class SimApi:
     synchronous = True
     convolutions: Convolutions | None = None  # tests bring one
     chooser: Convolutions | None = None
+    attentions: Attentions | None = None
+    attention_chooser: Attentions | None = None
 
     def __init__(self, capacity: int | None = None) -> None:
         self.memory = DeviceMemory(capacity)

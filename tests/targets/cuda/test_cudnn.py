@@ -395,7 +395,7 @@ def test_devices_of_one_model_have_one_plan(monkeypatch):
 def test_a_call_that_fails_is_an_error(device, fake):
     fake.statuses["cudnnConvolutionForward"] = EXECUTION_FAILED
     with pytest.raises(StatusError, match=(
-        r"\[conv_general_dilated\] cudnnConvolutionForward must succeed for a forward convolution "
+        r"\[cudnn\] cudnnConvolutionForward must succeed for a forward convolution "
         r"of x float32\[2, 3, 7, 6\], w float32\[5, 3, 3, 3\], y float32\[2, 5, 7, 6\].*got "
         r"CUDNN_STATUS_EXECUTION_FAILED \(5000\): because\. Fix: set GPUFLOW_CUDNN=0"
     )):  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from fake_cuda import cudnn_header
 
 from gpuflow.base.dtypes import bfloat16
-from gpuflow.targets.cuda.dnn import cudnn
+from gpuflow.targets.cuda.dnn import cudnn, graphs
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.dnn.convolutions import _KINDS
 from gpuflow.targets.cuda.dnn.descriptors import Descriptors
@@ -60,6 +60,14 @@ def test_numbers_are_the_headers():
     for name in ("CONVOLUTION", "CROSS_CORRELATION", "DEFAULT_MATH", "TENSOR_OP_MATH",
                  "TENSOR_OP_MATH_ALLOW_CONVERSION", "FMA_MATH", "DETERMINISTIC"):  # fmt: skip
         assert getattr(cudnn, name) == numbers[f"CUDNN_{name}"]
+
+
+def test_numbers_of_graphs_are_the_headers():
+    ours = {name: value for name, value in vars(graphs).items() if isinstance(value, int)}
+    del ours["_MOST_NOTES"]
+    assert set(ours) == set(cudnn_header.GRAPH_NUMBERS)
+    for name, text in cudnn_header.GRAPH_NUMBERS.items():
+        assert ours[name] == FACTS["numbers"][text], name
 
 
 def test_refusals_are_what_the_headers_call_so():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.base.util import warn
 from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import (
@@ -24,6 +22,7 @@ from gpuflow.targets.cuda.dnn.calls import (
     Convolve,
 )
 from gpuflow.targets.cuda.dnn.descriptors import Descriptors
+from gpuflow.targets.cuda.dnn.device import CudnnDevice
 
 MOST_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
 _MOST_ALGORITHMS = 16  # more than there are of any kind
@@ -62,7 +61,7 @@ _KINDS = {
 }
 
 
-class CudnnConvolutions:
+class CudnnConvolutions(CudnnDevice):
     """cuDNN on one device; the library is looked for when the first convolution comes.
 
     Args:
@@ -73,12 +72,7 @@ class CudnnConvolutions:
     def __init__(
         self, load: Callable[[], Any], on_device: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        self._load, self._on_device = load, on_device
-        self._library: Any = None
-        self._is_missing = False
-        self._handle: int | None = None
-        # One handle serves all streams, so to bind it and to run is one thing.
-        self._lock = threading.RLock()
+        super().__init__(load, on_device)
         self._chosen: dict[tuple[ConvolutionCall, bool], ChosenConvolution | None] = {}
 
     def choose(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
@@ -122,37 +116,6 @@ class CudnnConvolutions:
 
         convolve.kept = one, zero, descriptors  # type: ignore[attr-defined]
         return convolve
-
-    def _found(self) -> bool:
-        """Whether the library is there."""
-        if self._library is None and not self._is_missing:
-            try:
-                self._library = self._load()
-            except (OSError, AttributeError) as error:
-                self._is_missing = True
-                if isinstance(error, cudnn.OtherVersion):
-                    warn(str(error))
-                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
-        return self._library is not None
-
-    def _opened(self) -> Any:
-        with self._lock:
-            if not self._found():
-                raise RuntimeError(
-                    "[cudnn] the library with which a program was made must be there; it is not. "
-                    "Fix: call the function again after clear_caches()."
-                )
-            return self._library
-
-    def _handle_of(self, call: ConvolutionCall) -> int | None:
-        """The handle, of the device."""
-        with self._lock, self._on_device():
-            if self._handle is None:
-                made = ctypes.c_void_p()
-                place = ctypes.byref(made)
-                cudnn.checked(self._library, call, "cudnnCreate", place)
-                self._handle = made.value
-            return self._handle
 
     def _choice(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
         handle = self._handle_of(call)

@@ -70,6 +70,12 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cudnnConvolutionForward": _CONVOLVE,
     "cudnnConvolutionBackwardData": _CONVOLVE,
     "cudnnConvolutionBackwardFilter": _CONVOLVE,
+    "cudnnBackendCreateDescriptor": (_int, _pointer),
+    "cudnnBackendDestroyDescriptor": (_pointer,),
+    "cudnnBackendSetAttribute": (_pointer, _int, _int, _size, _pointer),
+    "cudnnBackendGetAttribute": (_pointer, _int, _int, _size, _pointer, _pointer),
+    "cudnnBackendFinalize": (_pointer,),
+    "cudnnBackendExecute": (_pointer, _pointer, _pointer),
 }  # fmt: skip
 
 
@@ -174,9 +180,9 @@ class CudnnError(StatusError):
 
     def __init__(self, library: Any, name: str, what: object, status: int) -> None:
         super().__init__(
-            f"[conv_general_dilated] {name} must succeed for a {what}; got "
-            f"{status_text(library, status)}. Fix: set GPUFLOW_CUDNN=0, which leaves convolutions "
-            "to gpuflow's own kernels, and report it; gpuflow doctor checks the library."
+            f"[cudnn] {name} must succeed for a {what}; got "
+            f"{status_text(library, status)}. Fix: set GPUFLOW_CUDNN=0, which leaves it to "
+            "gpuflow's own kernels, and report it; gpuflow doctor checks the library."
         )
         self.status = status
 

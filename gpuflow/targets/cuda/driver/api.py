@@ -16,6 +16,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject
+from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.schedules.spread import Dim
 
@@ -148,6 +149,7 @@ class GpuApi(Protocol):
         synchronous: whether everything is done when a call returns.
         convolutions: a library of them on this device; None: there is none, or it is not wanted.
         chooser: the same on one device of this model, so that all such devices have one plan.
+        attentions, attention_chooser: the same of attention.
     """
 
     name: str
@@ -158,6 +160,8 @@ class GpuApi(Protocol):
     synchronous: bool
     convolutions: Convolutions | None
     chooser: Convolutions | None
+    attentions: Attentions | None
+    attention_chooser: Attentions | None
 
     def activate(self) -> None:
         """Make the device the one that this thread's other calls mean."""

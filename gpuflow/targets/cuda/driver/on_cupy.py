@@ -22,6 +22,9 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
 from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
+from gpuflow.targets.cuda.dnn.attention import CudnnAttention
+from gpuflow.targets.cuda.dnn.attention_calls import Attentions
+from gpuflow.targets.cuda.dnn.attention_trial import TriedAttention
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
 from gpuflow.targets.cuda.dnn.cudnn import find_cudnn, open_cudnn
@@ -80,7 +83,7 @@ def device_count() -> int:
 _graph_calls = cache(load_graph_calls)
 
 # By the name and compute capability of devices.
-_choosers: dict[tuple[str, tuple[int, int]], Convolutions] = {}
+_choosers: dict[tuple[str, tuple[int, int]], tuple[Convolutions, Attentions]] = {}
 
 
 @cache
@@ -132,11 +135,17 @@ class CupyApi:
         self._has_no_blas = self._has_no_lt = False
         self.convolutions: Convolutions | None = None
         self.chooser: Convolutions | None = None
+        self.attentions: Attentions | None = None
+        self.attention_chooser: Attentions | None = None
         if config.environment.cudnn:
-            library = CudnnConvolutions(_cudnn, partial(self._cuda.Device, number))
-            self.convolutions = TriedConvolutions(library, self)
+            on_device = partial(self._cuda.Device, number)
+            convolutions = TriedConvolutions(CudnnConvolutions(_cudnn, on_device), self)
+            attentions = TriedAttention(CudnnAttention(_cudnn, on_device), self)
+            self.convolutions, self.attentions = convolutions, attentions
             model = (self.name, self.compute_capability)
-            self.chooser = _choosers.setdefault(model, self.convolutions)
+            self.chooser, self.attention_chooser = _choosers.setdefault(
+                model, (convolutions, attentions)
+            )
 
     def activate(self) -> None:
         """Make the device the current one of this thread, and its context."""

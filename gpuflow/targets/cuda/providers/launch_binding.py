@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from gpuflow.compiler.planning.plan import CopyStep
 from gpuflow.core.aval import storage_dtype
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
+from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
+from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
 from gpuflow.targets.cuda.driver.launch import AlignedCall, Launch, Place
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
@@ -103,9 +105,7 @@ def library_launch(
         places: where the arrays that it names are.
         device: that it runs on.
     """
-    library = device.api.convolutions
-    assert library is not None, "the plan was made for a device that has it"
-    run = library.bind(one.what, device.compute)
+    run = _function_of(one.what, device)
     at: list[Place] = []
     offsets: list[int] = []
     for place in one.places:
@@ -127,8 +127,19 @@ def library_launch(
         return run_plain
 
     at += [(number, 0) for number in registers]
-    checked = OUT + 1 if one.plain else 0  # else the library says what is wrong
+    checked = len(one.places) - 1 if one.plain else 0  # else the library says what is wrong
     return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
+
+
+def _function_of(
+    what: ChosenConvolution | ChosenAttention, device: GpuDevice
+) -> Callable[..., None]:
+    """A library's function; the plan was made for a device that has the library."""
+    if isinstance(what, ChosenAttention):
+        assert device.api.attentions is not None, what
+        return device.api.attentions.bind(what, device.compute)
+    assert device.api.convolutions is not None, what
+    return device.api.convolutions.bind(what, device.compute)
 
 
 # Of the addresses of left, right and out, and of the stream where that is another one.
@@ -181,6 +192,8 @@ def _bound_block(one: BlockLaunch, places: Sequence[Place], device: GpuDevice) -
 
 
 def _bound_library(one: LibraryLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    if isinstance(one.what, ChosenAttention):
+        return Bound("attend", *library_launch(one, places, device), None)
     return Bound("convolve", *library_launch(one, places, device), OUT)
 
 

@@ -21,6 +21,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Block
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
+from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed, copy_form
@@ -64,7 +65,7 @@ class BlockLaunch:
     smaller: BlockLaunch | None = None
 
 
-OUT = 2  # the output among the places of a library's call
+OUT = 2  # the output among the places of a convolution or GEMM
 
 
 @record
@@ -73,13 +74,13 @@ class LibraryLaunch:
 
     Attributes:
         what: what it does; the device has the function.
-        places: both operands, the output and the workspace.
-        plain: what is launched in its place where one of the first three does not begin at a
+        places: the operands, the outputs and the workspace.
+        plain: what is launched in its place where an operand or an output does not begin at a
             multiple of 16 bytes, which the library does not take; if empty, that is an error.
     """
 
-    what: ChosenConvolution
-    places: tuple[At, At, At, At]
+    what: ChosenConvolution | ChosenAttention
+    places: tuple[At, ...]
     plain: tuple[BlockLaunch, ...] = ()
 
 
@@ -133,19 +134,22 @@ class Schedule:
         return Schedule(self._workspace, self.workspace_bytes)
 
     def call(
-        self, what: ChosenConvolution, places: tuple[At, At, At], plain: Schedule
-    ) -> None:
-        """Add a call of a library on two operands and an output.
+        self, what: ChosenConvolution | ChosenAttention, places: tuple[At, ...],
+        plain: Schedule | None = None,
+    ) -> None:  # fmt: skip
+        """Add a call of a library.
 
         Args:
             what: the call.
-            places: of the three.
-            plain: from ``instead``: launches of the same, for arrays at any places.
+            places: of its operands and outputs.
+            plain: from ``instead``: launches of the same, for arrays at any places. None: there
+                are none.
         """
-        workspace = self.memory(what.workspace_bytes)
-        self.workspace_bytes = max(self.workspace_bytes, plain.workspace_bytes)
-        others = tuple([one for one in plain.launches if isinstance(one, BlockLaunch)])
-        self.launches.append(LibraryLaunch(what, (*places, workspace), others))
+        workspace, launches = self.memory(what.workspace_bytes), []
+        if plain is not None:
+            self.workspace_bytes = max(self.workspace_bytes, plain.workspace_bytes)
+            launches = [one for one in plain.launches if isinstance(one, BlockLaunch)]
+        self.launches.append(LibraryLaunch(what, (*places, workspace), tuple(launches)))
 
     def multiply(self, gemm: GemmLaunch) -> None:
         """Add calls of a GEMM on the first two arrays into the third."""

@@ -22,6 +22,7 @@ from gpuflow.targets.cuda.providers import (
     atomic_sums,
     attention,
     convolutions,
+    library_attention,
     library_convolutions,
     products,
     runs,
@@ -43,5 +44,5 @@ PROVIDERS: Providers = {
     Sort: (sorts.PROVIDER,),
     Runs: (runs.PROVIDER,),
     AtomicSums: (atomic_sums.PROVIDER,),
-    Attention: (attention.PROVIDER,),
+    Attention: (library_attention.PROVIDER, attention.PROVIDER),
 }

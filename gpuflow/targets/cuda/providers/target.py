@@ -10,6 +10,7 @@ from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites
 from gpuflow.compiler.target import PlainTarget, chosen
 from gpuflow.core.lowering import block_of
+from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
@@ -23,7 +24,7 @@ class GpuTarget(PlainTarget):
 
     Args:
         atomic_sums, excess_precision: as ``Target`` says.
-        convolutions: a library of them; None: all are handwritten kernels.
+        convolutions, attentions: libraries of them; None: all are handwritten kernels.
     """
 
     on_gpu = True
@@ -32,10 +33,10 @@ class GpuTarget(PlainTarget):
 
     def __init__(
         self, atomic_sums: bool = False, excess_precision: bool = False,
-        convolutions: Convolutions | None = None,
+        convolutions: Convolutions | None = None, attentions: Attentions | None = None,
     ) -> None:  # fmt: skip
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
-        self.convolutions = convolutions
+        self.convolutions, self.attentions = convolutions, attentions
 
     def choice_of(self, step: CallStep) -> Schedule | None:
         """The launches that make a call; None: a library does it."""
@@ -50,16 +51,20 @@ class GpuTarget(PlainTarget):
         return [print_cuda(*launched_kernel(step, calls)).text for calls in step.launches]
 
 
-def chosen_gpu_target(convolutions: Convolutions | None = None) -> GpuTarget:
+def chosen_gpu_target(
+    convolutions: Convolutions | None = None, attentions: Attentions | None = None
+) -> GpuTarget:
     """The target of programs with this thread's settings; devices of one model have one."""
     settings = config.trace_context()
-    return gpu_target(settings.atomic_sums, settings.excess_precision, convolutions)
+    return gpu_target(
+        settings.atomic_sums, settings.excess_precision, convolutions, attentions
+    )
 
 
 @cache
 def gpu_target(
     atomic_sums: bool = False, excess_precision: bool = False,
-    convolutions: Convolutions | None = None,
+    convolutions: Convolutions | None = None, attentions: Attentions | None = None,
 ) -> GpuTarget:  # fmt: skip
     """The target of programs with these settings, one object for each."""
-    return GpuTarget(atomic_sums, excess_precision, convolutions)
+    return GpuTarget(atomic_sums, excess_precision, convolutions, attentions)

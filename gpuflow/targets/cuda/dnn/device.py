@@ -1,0 +1,63 @@
+"""cuDNN on one device: the library, looked for when it is first needed, and its handle."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpuflow.base.util import warn
+from gpuflow.compiler.debugging import show
+from gpuflow.targets.cuda.dnn import cudnn
+
+
+class CudnnDevice:
+    """cuDNN on one device.
+
+    Args:
+        load: gives the library, or raises OSError or AttributeError.
+        on_device: while entered, the device is the current one.
+    """
+
+    def __init__(
+        self, load: Callable[[], Any], on_device: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._load, self._on_device = load, on_device
+        self._library: Any = None
+        self._is_missing = False
+        self._handle: int | None = None
+        # One handle serves all streams, so to bind it and to run is one thing.
+        self._lock = threading.RLock()
+
+    def _found(self) -> bool:
+        """Whether the library is there."""
+        if self._library is None and not self._is_missing:
+            try:
+                self._library = self._load()
+            except (OSError, AttributeError) as error:
+                self._is_missing = True
+                if isinstance(error, cudnn.OtherVersion):
+                    warn(str(error))
+                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
+        return self._library is not None
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if not self._found():
+                raise RuntimeError(
+                    "[cudnn] the library with which a program was made must be there; it is not. "
+                    "Fix: call the function again after clear_caches()."
+                )
+            return self._library
+
+    def _handle_of(self, call: object) -> int | None:
+        """The handle, of the device."""
+        with self._lock, self._on_device():
+            if self._handle is None:
+                made = ctypes.c_void_p()
+                place = ctypes.byref(made)
+                cudnn.checked(self._library, call, "cudnnCreate", place)
+                self._handle = made.value
+            return self._handle

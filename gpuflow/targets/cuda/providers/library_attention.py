@@ -1,0 +1,67 @@
+"""Attention by a library: the calls whose meaning is the same, all others are our kernels'.
+
+Not taken: biases, masks, windows and lengths, whose rows may see nothing, which here mixes all
+values; float32, which the library has no kernels for; and gradients, for which it wants the result,
+where ``attention_gradients`` has the sums of its products instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.dtypes import bfloat16
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Attention
+from gpuflow.targets.cuda.dnn.attention_calls import AttentionCall, ChosenAttention
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, on_rows
+
+_DTYPES = (np.dtype(np.float16), bfloat16)
+_STEP = 8  # sizes of vectors are multiples of it
+_ALIGNED = 16  # bytes
+_LONGEST = (1 << 31) - 1  # elements of an array
+
+
+def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
+    """The call that means the same; None: there is none."""
+    extras = (what.bias, what.mask, what.window)
+    if what.gradient or dtype not in _DTYPES or what.size % _STEP:
+        return None
+    if any(one is not None for one in extras) or what.query_lengths or what.key_lengths:
+        return None
+    scores = (what.batch, what.heads, what.queries, max(what.keys, what.size))
+    if not 0 < prod(scores) <= _LONGEST:
+        return None
+    return AttentionCall(
+        what.batch, what.queries, what.keys, what.heads, what.key_heads, what.size, what.scale,
+        what.causal, dtype,
+    )  # fmt: skip
+
+
+def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
+    call = call_of(block, step.operands[0].aval.dtype)
+    if call is None or target.attentions is None:
+        return None
+    chosen: ChosenAttention | None = target.attentions.choose(call, not target.atomic_sums)
+    if chosen is None:
+        return None
+
+    def add(
+        schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
+        kinds: Sequence[Any],
+    ) -> bool:  # fmt: skip
+        del what, kinds
+        if any(place.offset % _ALIGNED for place in sources):
+            return False
+        schedule.call(chosen, (*sources, *outs))
+        return True
+
+    rows: Schedule | None = on_rows("cuDNN", add).choose(block, step, target)
+    return rows
+
+
+PROVIDER = Provider("cuDNN", _choose)
