@@ -7,7 +7,7 @@ and repeated ones, along which nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -168,7 +168,7 @@ def _coordinates(
 
 
 def mapped(
-    function: Callable[..., Element], arrays: Sequence[LaneArray], shape: Sequence[int]
+    arrays: Sequence[LaneArray], shape: Sequence[int]
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
     """The kinds of an elementwise result, and the operands' items along its small dimensions."""
     kinds = [REPEATED] * len(shape)

@@ -267,14 +267,13 @@ class _Attempt:
         """An array whose repeated dimensions are lanes where they can be, and small else."""
         kinds = list(array.kinds)
         for d, kind in enumerate(kinds):
-            if kind != REPEATED and not (kind == SMALL and array.shape[d] == 1):
+            if kind != REPEATED:
                 continue
             free = [
                 lane for lane, size in enumerate(self.lanes)
                 if lane not in kinds and size == array.shape[d]
             ]
-            if kind == REPEATED:
-                kinds[d] = free[0] if free else SMALL
+            kinds[d] = free[0] if free else SMALL
         sizes = [n for n, kind in zip(array.shape, kinds, strict=True) if kind == SMALL]
         check_small(sizes)
         small = [d for d, kind in enumerate(kinds) if kind == SMALL]

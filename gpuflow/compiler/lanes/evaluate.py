@@ -104,7 +104,6 @@ class Evaluator:
         self.builder = FoldingBuilder({})
         self.parameters: dict[tuple[Any, ...], Value] = {}
         self.numbers: list[int] = []
-        self._emitted = 0
 
     # --- what comes from outside ---
 
@@ -253,7 +252,7 @@ class Evaluator:
         if isinstance(rule, Elementwise):
             return ops.elementwise(self, eqn, rule, arrays)
         if isinstance(rule, Layout):
-            return [ops.layout(self, eqn, rule, arrays[0])]
+            return [ops.layout(eqn, rule, arrays[0])]
         if isinstance(rule, Reduction):
             return [ops.reduction(self, eqn, rule, arrays[0])]
         if isinstance(rule, TupleReduction):

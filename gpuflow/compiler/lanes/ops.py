@@ -55,7 +55,7 @@ def elementwise(
     body = rule.pair if complex_ else rule.body
     if body is None:
         raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-    kinds, expanded = mapped(lambda: None, arrays, out.shape)
+    kinds, expanded = mapped(arrays, out.shape)
     sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
     check_small(sizes)
     results: list[list[Element]] = [[] for _ in eqn.outputs]
@@ -71,7 +71,7 @@ def elementwise(
     return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
 
 
-def layout(of: Evaluator, eqn: Eqn, rule: Layout, array: LaneArray) -> LaneArray:
+def layout(eqn: Eqn, rule: Layout, array: LaneArray) -> LaneArray:
     """A rearrangement."""
     out = eqn.outputs[0].aval
     view = rule.view(views.contiguous(array.shape), out, **eqn.params)
