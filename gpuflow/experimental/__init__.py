@@ -5,5 +5,5 @@ from gpuflow.base.names import public_names as _public_names
 from gpuflow.callbacks import io_callback as io_callback
 
 # Submodules, each imported when it is first asked for.
-_MODULES = ("checkify", "mesh_utils", "multihost_utils", "ode", "shard_map")
+_MODULES = ("checkify", "ensemble", "mesh_utils", "multihost_utils", "ode", "shard_map")
 __getattr__ = _missing_name(__name__, "experimental", _public_names(globals()), _MODULES)

@@ -18,6 +18,15 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.linear_transpose import closure_convert
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.experimental.runge_kutta import (
+    DORMAND_PRINCE,
+    combined,
+    error_of,
+    first_step,
+    mean_square_ratio,
+    take_step,
+)
+from gpuflow.experimental.runge_kutta import abs2 as abs2
 from gpuflow.flatten_util import ravel_pytree
 from gpuflow.numpy.creation import astype
 from gpuflow.numpy.promotion import promote_dtypes_inexact
@@ -27,22 +36,8 @@ from gpuflow.tree_util import tree_flatten, tree_map, tree_unflatten
 
 zip = safe_zip
 
-# Coefficients of the method of order 5 with an estimate of order 4 and its dense output.
-# Source: Dormand and Prince, A family of embedded Runge-Kutta formulae, J. Comput. Appl. Math. 6
-# (1980), 19; Shampine, Some practical Runge-Kutta formulas, Math. Comp. 46 (1986), 135.
-_NODES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
-_STAGES = (
-    (1 / 5,),
-    (3 / 40, 9 / 40),
-    (44 / 45, -56 / 15, 32 / 9),
-    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
-    (35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
-)
-_ERROR = (
-    35 / 384 - 1951 / 21600, 0, 500 / 1113 - 22642 / 50085, 125 / 192 - 451 / 720,
-    -2187 / 6784 + 12231 / 42400, 11 / 84 - 649 / 6300, -1 / 60,
-)  # fmt: skip
+# The state in the middle of a step, by the slopes of its stages.
+# Source: Shampine, Some practical Runge-Kutta formulas, Math. Comp. 46 (1986), 135.
 _MIDDLE = (
     6025192743 / 30085553152 / 2, 0, 51252292925 / 65400821598 / 2,
     -2691868925 / 45128329728 / 2, 187940372067 / 1594534317056 / 2,
@@ -70,16 +65,9 @@ def ravel_first_arg(f: Callable[..., Any], unravel: Callable[[Any], Any], debug_
     return raveled
 
 
-def abs2(x: Any) -> Any:
-    """The squared absolute value."""
-    if dtypes.is_complex(aval_of(x).dtype):
-        return jnp.real(x) ** 2 + jnp.imag(x) ** 2
-    return x**2
-
-
 def interp_fit_dopri(y0: Any, y1: Any, k: Any, dt: Any) -> Any:
     """The polynomial of order 4 over one step, (5, n), from the slopes ``k`` of its stages."""
-    middle = y0 + astype(dt, aval_of(y0).dtype) * _combined(_MIDDLE, k)
+    middle = y0 + astype(dt, aval_of(y0).dtype) * combined(_MIDDLE, k)
     return jnp.stack(fit_4th_order_polynomial(y0, y1, middle, k[0], k[-1], dt))
 
 
@@ -102,17 +90,7 @@ def initial_step_size(
     Source: Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I (1993), II.4.
     """
     y0, f0 = promote_dtypes_inexact(y0, f0)
-    dtype = aval_of(y0).dtype
-    scale = astype(atol + jnp.abs(y0) * rtol, dtype)
-    d0, d1 = jnp.linalg.norm(y0 / scale), jnp.linalg.norm(f0 / scale)
-    tiny = (d0 < 1e-5) | (d1 < 1e-5)
-    h0 = jnp.where(tiny, 1e-6, 0.01 * d0 / where(tiny, 1, d1))
-    f1 = fun(y0 + astype(h0, dtype) * f0, t0 + h0)
-    d2 = jnp.linalg.norm((f1 - f0) / scale) / h0
-    flat = (d1 <= 1e-15) & (d2 <= 1e-15)
-    steep = where(flat, 1, jnp.maximum(d1, d2))
-    h1 = jnp.where(flat, jnp.maximum(1e-6, h0 * 1e-3), (0.01 / steep) ** (1 / (order + 1.0)))
-    return jnp.minimum(100.0 * h0, h1)
+    return first_step(lambda t, y: fun(y, t), t0, y0, f0, order, rtol, atol)
 
 
 def runge_kutta_step(
@@ -120,25 +98,15 @@ def runge_kutta_step(
 ) -> tuple[Any, Any, Any, Any]:
     """One step: the new state, its slope, an estimate of the error, and the slopes (7, n)."""
     dtype = aval_of(f0).dtype
-    step = astype(dt, dtype)
-    slopes, y1 = [f0], y0
-    for node, row in safe_zip(_NODES, _STAGES):
-        y1 = y0 + step * _combined(row, slopes)
-        slopes.append(astype(func(y1, t0 + dt * node), dtype))
-    # The last stage is at the new state itself.
-    return y1, slopes[-1], step * _combined(_ERROR, slopes), jnp.stack(slopes)
-
-
-def _combined(weights: Any, slopes: Any) -> Any:
-    terms = [slopes[k] * weight for k, weight in enumerate(weights) if weight]
-    return sum(terms[1:], terms[0])
+    y1, slopes = take_step(
+        DORMAND_PRINCE, lambda t, y: astype(func(y, t), dtype), t0, y0, f0, dt
+    )
+    return y1, slopes[-1], error_of(DORMAND_PRINCE, dt, slopes), jnp.stack(slopes)
 
 
 def mean_error_ratio(error_estimate: Any, rtol: Any, atol: Any, y0: Any, y1: Any) -> Any:
     """The error of a step over the one that is tolerated, in the mean."""
-    tolerated = atol + rtol * jnp.maximum(jnp.abs(y0), jnp.abs(y1))
-    ratio = error_estimate / astype(tolerated, aval_of(error_estimate).dtype)
-    return jnp.sqrt(jnp.mean(abs2(ratio)))
+    return jnp.sqrt(mean_square_ratio(error_estimate, rtol, atol, y0, y1))
 
 
 def optimal_step_size(

@@ -1,0 +1,248 @@
+"""Ordinary differential equations for ensembles: solvers that are loops inside of kernels.
+
+``solve`` solves one system. Its steps are one loop over a small state, which under ``vmap`` each
+lane runs for itself, with steps of its own length and number. See docs/design/0030-ensembles.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.control.linear_transpose import closure_convert
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.experimental.ensemble_programs import solve_problem
+from gpuflow.experimental.ensemble_steps import RK4, Problem, Status, Tsit5, step_count
+from gpuflow.numpy.creation import astype
+from gpuflow.ops.linalg.algebra import real_dtype
+from gpuflow.tree_util import tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten
+
+__all__ = ["RK4", "Solution", "Status", "Tsit5", "solve"]
+
+
+class Solution(NamedTuple):
+    """What ``solve`` returns, a tree of arrays.
+
+    Attributes:
+        ts: the times of ``ys``, a float for a span and f[n] for n times; those behind an event are
+            the event's.
+        ys: a tree like ``y0``, with a leading axis for times where there are n of them. Behind an
+            event the state at the event; nan at times that were not reached.
+        status: i32, a ``Status``.
+        steps: i32, the steps tried, rejected ones included.
+        event_time: a float; nan without an event.
+    """
+
+    ts: Any
+    ys: Any
+    status: Any
+    steps: Any
+    event_time: Any
+
+
+def solve(
+    f: Callable[..., Any], y0: Any, ts: Any, *args: Any, method: RK4 | Tsit5 | None = None,
+    event: Callable[..., Any] | None = None, max_steps: int = 4096,
+) -> Solution:  # fmt: skip
+    """Solve ``dy/dt = f(t, y, *args)`` from ``y0`` on.
+
+    Under ``vmap`` each lane has its own steps; with small states (up to 128 elements) all of them
+    are one loop inside of a kernel. Call it in a jitted function: without, each call traces ``f``.
+
+    Args:
+        f: ``(t, y, *args) -> dy/dt``, a tree like ``y``.
+        y0: the state at the first time: a float or complex array, or a tree of them. Numbers and
+            integers become floats.
+        ts: a tuple ``(t0, t1)`` of real scalars, for the state at ``t1`` alone; or a vector of two
+            times or more, the first of them that of ``y0``, ascending or descending.
+        args: arrays, or trees of them.
+        method: ``Tsit5(rtol=, atol=)``, ``Tsit5(step=)`` or ``RK4(step=)``; None: ``Tsit5()``.
+        event: ``(t, y, *args) -> real scalar``. The solve stops where its sign changes, which is
+            looked for at the ends of steps and located on the interpolant. A value of 0 at the
+            first time is no event.
+        max_steps: the most steps tried in all; also the memory that reverse mode takes, in states.
+
+    Returns:
+        A ``Solution``. Its ``status`` says whether the last time was reached; states that were not
+        reached are nan.
+
+        Derivatives are those of the method with the steps that it took: the lengths that the
+        tolerances chose are constants. Forward mode runs the loop with tangents. Reverse mode
+        repeats it as a scan of ``max_steps`` steps that keeps the state at each, and computes
+        slopes again; times behind the first and the event's time have derivatives too.
+
+    Raises:
+        TypeError: ``f`` or ``event`` returns something else, a method is none, ``args`` are no
+            arrays.
+        ValueError: times that are no pair or vector, or descend and ascend; ``max_steps``,
+            tolerances or steps that are not positive.
+
+    Source: see ``RK4`` and ``Tsit5``; the first step and the controller: Hairer, Nørsett and
+        Wanner, Solving Ordinary Differential Equations I (1993), II.4.
+    """
+    method = Tsit5() if method is None else method
+    _check_method(method)
+    check(
+        isinstance(max_steps, int | np.integer) and max_steps > 0,
+        lambda: f"[solve] max_steps must be a positive int; got {max_steps!r}. Fix: 4096.",
+        ValueError,
+    )
+    y0 = tree_map(_as_state, y0)
+    structure = tree_structure(y0)
+    check(
+        structure.num_leaves > 0,
+        lambda: f"[solve] y0 must have arrays; got {y0!r}. Fix: jnp.zeros(n).",
+    )
+    times, known_times, is_span = _times(ts, y0)
+    count = None
+    if known_times is not None and method.step is not None:
+        span = known_times[-1] - known_times[0]
+        count = int(step_count(np, span, method.step, known_times.dtype))
+    leaves, args_structure = tree_flatten(args)
+    for leaf in leaves:
+        check(
+            is_value(leaf),
+            lambda leaf=leaf: (
+                f"[solve] args must be arrays or numbers; got {type(leaf).__name__}. "
+                "Fix: let f close over it."
+            ),
+        )
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+
+    def slope(t: Any, y: Any, *leaves: Any) -> Any:
+        return _as_slope(f(t, y, *tree_unflatten(args_structure, leaves)), y)
+
+    def event_value(t: Any, y: Any, *leaves: Any) -> Any:
+        assert event is not None
+        return _as_event(event(t, y, *tree_unflatten(args_structure, leaves)))
+
+    # What functions close over may have derivatives, too.
+    slope_of, slope_consts = closure_convert(slope, times[0], y0, *leaves)
+    event_of, event_consts = None, []
+    if event is not None:
+        event_of, event_consts = closure_convert(event_value, times[0], y0, *leaves)
+
+    def converted(function: Any, k: int) -> Callable[..., Any]:
+        return lambda operands, t, y: function(t, y, *operands[0], *operands[k])
+
+    problem = Problem(
+        converted(slope_of, 1), None if event is None else converted(event_of, 2), method,
+        int(max_steps), is_span, count, is_span or known_times is not None,
+    )  # fmt: skip
+    return Solution(*solve_problem(problem, y0, times, (leaves, slope_consts, event_consts)))
+
+
+# --- arguments ---------------------------------------------------------------------------------
+
+
+def _check_method(method: Any) -> None:
+    check(
+        isinstance(method, RK4 | Tsit5),
+        lambda: f"[solve] method must be a Tsit5 or an RK4; got {method!r}. Fix: Tsit5(rtol=1e-5).",
+    )
+    wanted = {"step": method.step}
+    if isinstance(method, Tsit5):
+        wanted |= {"first_step": method.first_step, "rtol": method.rtol, "atol": method.atol}
+    for name, value in wanted.items():
+        may_be_none = isinstance(method, Tsit5) and name in ("step", "first_step")
+        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        check(
+            (value is None and may_be_none) or (is_number and 0 < value < math.inf),
+            lambda name=name, value=value: (
+                f"[solve] {name} of a method must be a positive number; got {value!r}. "
+                f"Fix: {type(method).__name__}({name}=1e-3)."
+            ),
+            ValueError,
+        )
+
+
+def _as_state(leaf: Any) -> Any:
+    check(
+        is_value(leaf),
+        lambda: f"[solve] y0 must be an array or a tree of them; got {leaf!r}. Fix: jnp.asarray.",
+    )
+    array = jnp.asarray(leaf)
+    if dtypes.is_inexact(aval_of(array).dtype):
+        return astype(array, aval_of(array).dtype)
+    return astype(array, dtypes.canonicalize(float))
+
+
+def _times(ts: Any, y0: Any) -> tuple[Any, Any, bool]:
+    """A vector of times, as known numbers or None, and whether they are a run."""
+    is_span = isinstance(ts, tuple)
+    parts = ts if is_span else (ts,)
+    for part in parts:
+        check(
+            is_value(part) or (not is_span and isinstance(part, list)),
+            lambda part=part: f"[solve] times must be real numbers; got {part!r}. "
+            "Fix: (t0, t1), or jnp.linspace.",
+        )
+    arrays = [jnp.asarray(part) for part in parts]
+    for array in arrays:
+        check(
+            not dtypes.is_complex(aval_of(array).dtype),
+            lambda array=array: f"[solve] times must be real; got {aval_of(array)}. Fix: jnp.real.",
+        )
+    shapes = [aval_of(array).shape for array in arrays]
+    fits = shapes == [(), ()] if is_span else len(shapes[0]) == 1 and shapes[0][0] >= 2
+    check(
+        fits,
+        lambda: "[solve] ts must be a tuple (t0, t1) of scalars, or a vector of two times or more; "
+        f"got {'a tuple of shapes ' if is_span else 'shape '}{shapes if is_span else shapes[0]}. "
+        "Fix: (t0, t1) for one state, jnp.linspace(t0, t1, n) for n of them.",
+        ValueError,
+    )
+    strong = [a for a in arrays if dtypes.is_inexact(aval_of(a).dtype) and not aval_of(a).weak_type]
+    dtype = real_dtype(jnp.result_type(*[leaf.dtype for leaf in tree_leaves(y0)]))
+    if strong:
+        dtype = jnp.result_type(*[a.dtype for a in strong])
+    arrays = [astype(array, dtype) for array in arrays]
+    times = jnp.stack(arrays) if is_span else arrays[0]
+    if any(isinstance(part, Tracer) for part in parts):
+        return times, None, is_span
+    known = np.array([np.asarray(p) for p in parts] if is_span else np.asarray(ts)).astype(dtype)
+    steps = np.diff(known)
+    check(
+        not (np.any(steps > 0) and np.any(steps < 0)),
+        lambda: f"[solve] times must ascend or descend; got {known}. Fix: jnp.sort(ts).",
+        ValueError,
+    )
+    return times, known, is_span
+
+
+def _as_slope(slope: Any, y: Any) -> Any:
+    def leaf_of(k: Any, x: Any) -> Any:
+        check(
+            is_value(k) and aval_of(k).shape == aval_of(x).shape,
+            lambda: f"[solve] f must return an array of shape {aval_of(x).shape} for such a state; "
+            f"got {aval_of(k) if is_value(k) else k!r}. Fix: reshape it.",
+        )
+        check(
+            dtypes.is_complex(aval_of(x).dtype) or not dtypes.is_complex(aval_of(k).dtype),
+            lambda: f"[solve] f must return reals for a real state; got {aval_of(k)}. "
+            "Fix: a complex y0.",
+        )
+        return astype(jnp.asarray(k), aval_of(x).dtype)
+
+    check(
+        tree_structure(slope) == tree_structure(y),
+        lambda: "[solve] f must return a tree like the state, "
+        f"{tree_structure(y)}; got {tree_structure(slope)}. Fix: return one slope for each leaf.",
+    )
+    return tree_map(leaf_of, slope, y)
+
+
+def _as_event(value: Any) -> Any:
+    check(
+        is_value(value) and not aval_of(value).shape and dtypes.is_floating(aval_of(value).dtype),
+        lambda: "[solve] event must return a real scalar, whose sign changes; got "
+        f"{aval_of(value) if is_value(value) else value!r}. Fix: for example y[0] - level.",
+    )
+    return jnp.asarray(value)
