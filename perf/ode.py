@@ -1,4 +1,4 @@
-"""Lorenz's system and two solvers, written once for JAX's names: bench_loops.py, gpu_loop_rows.py.
+"""Lorenz's system and two solvers in JAX's names: bench_loops.py, gpu_loop_rows.py.
 
 The state is a tuple of scalars; ensembles are vmaps of the solvers. References in NumPy stand with
 the rows and share nothing with this file but the system's parameters.
@@ -6,6 +6,7 @@ the rows and share nothing with this file but the system's parameters.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -84,15 +85,18 @@ def rk4(jax: Any, steps: int, by_scan: bool = False) -> Callable[..., Any]:
 
 
 def tsit5(jax: Any, state: Any, parameters: Any, end: Any) -> Any:
-    """The state at the time `end` and the number of steps tried, by steps of adapted length."""
+    """The state at the time `end` and the number of steps tried, by steps of adapted length.
+
+    The algorithm of gpuflow.experimental.ensemble with its controller, as one writes it in JAX.
+    """
     jnp = jax.numpy
 
     def unfinished(carry: Any) -> Any:
-        t, _, _, _, count = carry
+        t, _, _, _, _, count = carry
         return (t < end) & (count < MOST_STEPS)
 
     def step(carry: Any) -> Any:
-        t, h, state, slope, count = carry
+        t, h, previous, state, slope, count = carry
         h = jnp.minimum(h, end - t)
         slopes = [slope]
         for coefficients in _STAGES:
@@ -103,17 +107,19 @@ def tsit5(jax: Any, state: Any, parameters: Any, end: Any) -> Any:
         for x, new, error in zip(state, moved, errors, strict=True):
             size = TOLERANCE + TOLERANCE * jnp.maximum(abs(x), abs(new))
             total = total + (error / size) ** 2
-        norm = jnp.maximum(jnp.sqrt(total / 3), 1e-6)
+        norm = jnp.sqrt(total / 3)
         fits = norm <= 1
         state = tuple(jnp.where(fits, new, x) for x, new in zip(state, moved, strict=True))
         slope = tuple(jnp.where(fits, new, k) for k, new in zip(slope, slopes[-1], strict=True))
         t = jnp.where(fits, t + h, t)
-        h = h * jnp.clip(0.9 * norm**-0.2, 0.2, 5.0)
-        return t, h, state, slope, count + 1
+        # Proportional and integral control, as in DOPRI5 of Hairer, Norsett and Wanner.
+        factor = 0.9 * jnp.maximum(norm, 1e-10) ** -0.17 * jnp.where(fits, previous**0.04, 1.0)
+        h = h * jnp.clip(factor, 0.2, jnp.where(fits, 10.0, 1.0))
+        return t, h, jnp.where(fits, jnp.maximum(norm, 1e-4), previous), state, slope, count + 1
 
     zero = jnp.zeros_like(end)
-    start = (zero, zero + 0.01, state, lorenz(state, parameters), jnp.int32(0))
-    _, _, state, _, count = jax.lax.while_loop(unfinished, step, start)
+    start = (zero, zero + 0.01, zero + 1e-4, state, lorenz(state, parameters), jnp.int32(0))
+    _, _, _, state, _, count = jax.lax.while_loop(unfinished, step, start)
     return state, count
 
 
@@ -139,5 +145,26 @@ def fixed_ensemble(jax: Any, steps: int, by_scan: bool = False) -> Callable[...,
 
 
 def adaptive_ensemble(jax: Any) -> Callable[..., Any]:
-    """States and step counts by Tsitouras' method, of arrays x, y, z, rho and last times."""
+    """States and step counts by Tsitouras' method, of arrays x, y, z, rho and last times.
+
+    What users have: of gpuflow its solver, of JAX the loop that they write.
+    """
+    if jax.__name__ == "gpuflow":
+        return jax.vmap(_by_solver(importlib.import_module("gpuflow.experimental.ensemble")))
     return jax.vmap(lambda x, y, z, rho, end: tsit5(jax, (x, y, z), (SIGMA, rho, BETA), end))
+
+
+def _by_solver(ensemble: Any) -> Callable[..., Any]:
+    method = ensemble.Tsit5(rtol=TOLERANCE, atol=TOLERANCE, first_step=0.01)
+
+    def slope(t: Any, state: Any, rho: Any) -> Any:
+        del t
+        return lorenz(state, (SIGMA, rho, BETA))
+
+    def solve(x: Any, y: Any, z: Any, rho: Any, end: Any) -> Any:
+        out = ensemble.solve(
+            slope, (x, y, z), (0.0, end), rho, method=method, max_steps=MOST_STEPS
+        )
+        return out.ys, out.steps
+
+    return solve
