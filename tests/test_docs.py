@@ -32,6 +32,7 @@ PAGES = [
     "docs/gpu.md",
     "docs/tour.md",
     "docs/text_compiler.md",
+    "docs/ensembles.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\)  # (.+)$")

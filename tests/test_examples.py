@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,49 @@ def test_the_example_runs_from_the_command_line():
         capture_output=True, text=True, check=True, cwd=EXAMPLES.parents[1],
     )  # fmt: skip
     assert run.stdout.startswith("steps    0 to   20: loss ")
+
+
+# --- loops of lanes ----------------------------------------------------------------------------
+
+# What each prints, as numbers in order, with what is known and a tolerance: of Monte Carlo some
+# four standard errors; of the area what 1,000 steps cannot tell from the set, and half a pixel of
+# its border.
+PRINTED = {
+    "mandelbrot": [(1.5066, 0.01)],
+    "lorenz_ensemble": [(0.9056, 0.012), (0, 0.004)],
+    "option_pricing": [(5.620, 0.1), (0.025, 0.005), (5.620, 1e-3), (5.82, 0.1), (0.026, 0.005),
+                       (0.581, 0.01), (0.581, 1e-3)],
+    "epidemic": [(0.5, 0.035), (0.5, 0), (0.797, 0.01), (0.797, 0), (25, 12)],
+    "particle_filter": [(-164.54, 0.4), (0.25, 0.15), (-164.54, 0.01), (32, 0), (0, 0.03)],
+    "hmc": [(0.95, 0.03), (0, 0.03), (1, 0.03), (1, 0.03), (0.8, 0.02), (0.8, 0)],
+}  # fmt: skip
+PICTURES = {"mandelbrot": (480, 480), "lorenz_ensemble": (400, 400)}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_lanes_compute_is_known(name, monkeypatch, capsys, tmp_path):
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # where their pictures are
+    monkeypatch.chdir(tmp_path)
+    load(name).main()
+    text = re.sub(r", known to be [\d.]+", "", capsys.readouterr().out)
+    numbers = [float(x) for x in re.findall(r"(?<!\w)-?\d+\.?\d*", text)]
+    assert len(numbers) == len(PRINTED[name]), numbers
+    for number, (known, tolerance) in zip(numbers, PRINTED[name], strict=True):
+        assert abs(number - known) <= tolerance + 1e-9, numbers
+    for picture in tmp_path.iterdir():
+        width, height = np.frombuffer(picture.read_bytes()[16:24], ">u4")
+        assert (width, height) == PICTURES[name]
+    assert len(list(tmp_path.iterdir())) == (name in PICTURES)
+
+
+def test_pictures_are_read_back(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pictures = load("pictures")
+    values = np.random.default_rng(0).uniform(size=(5, 7))
+    values[0, :2] = 0, 1
+    pictures.save_png(tmp_path / "picture.png", values)
+    pixels = np.asarray(image.open(tmp_path / "picture.png"))
+    assert pixels.shape == (5, 7, 3) and pixels.dtype == np.uint8
+    np.testing.assert_array_equal(pixels[0, :2], [[0, 0, 12], [252, 250, 200]])
+    order = np.argsort(values.ravel())
+    assert np.all(np.diff(pixels.sum(-1).ravel()[order].astype(int)) >= 0)
