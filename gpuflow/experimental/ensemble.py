@@ -205,7 +205,7 @@ def _times(ts: Any, y0: Any) -> tuple[Any, Any, bool]:
         dtype = jnp.result_type(*[a.dtype for a in strong])
     arrays = [astype(array, dtype) for array in arrays]
     times = jnp.stack(arrays) if is_span else arrays[0]
-    if any(isinstance(part, Tracer) for part in parts):
+    if any(isinstance(part, Tracer) for part in tree_leaves(parts)):
         return times, None, is_span
     known = np.array([np.asarray(p) for p in parts] if is_span else np.asarray(ts)).astype(dtype)
     steps = np.diff(known)

@@ -476,6 +476,18 @@ def test_a_first_step_is_taken_and_equal_steps_are_counted():
         assert int(solve(lambda t, y: -y, 1.0, (0.0, end), method=RK4(step=0.1)).steps) == count
 
 
+def test_times_in_lists_and_of_other_dtypes():
+    def end_of(ts):
+        return solve(lambda t, y: -y, 1.0, ts, method=TIGHT)
+
+    ends = [
+        end_of([0, 1]).ys[1], end_of(np.array([0, 1])).ys[1], end_of((np.float32(0), 1)).ys,
+        gf.jit(lambda a, b: end_of([a, 0.5, b]))(0.0, 1.0).ys[2], gf.jit(end_of)((0, 1)).ys,
+    ]  # fmt: skip
+    np.testing.assert_allclose(ends, np.exp(-1), rtol=1e-7)
+    assert end_of((np.float32(0), np.float32(1))).ts.dtype == np.float32
+
+
 def test_without_jit():
     with gf.disable_jit():
         out = solve(lorenz, (1.0, 1.0, 1.5), [0.0, 0.1, 0.2], 9.0)
