@@ -19,6 +19,7 @@ from gpuflow.compiler.lanes.arrays import (
 from gpuflow.compiler.lanes.evaluate import Array, Evaluator, MemoryArray, Stored
 from gpuflow.compiler.lanes.folding import flattened
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
+from gpuflow.compiler.lanes.work import most_work, work
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal
@@ -185,6 +186,10 @@ class _Attempt:
             NotLanesError: it is none.
         """
         eqn, evaluator = self.eqn, self.evaluator
+        operations = work(self.form, max(prod(self.lanes), 1))
+        most = most_work(self.form)
+        if operations > most:
+            raise NotLanesError(f"it takes some {operations} operations a lane, more than {most}")
         every = tuple(range(len(self.lanes)))
         is_element = [
             type(atom) is Literal or not atom.aval.ndim or kinds == every

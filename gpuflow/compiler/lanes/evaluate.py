@@ -87,6 +87,18 @@ class Stored:
     store: Callable[[int, Value, LaneArray], None]
 
 
+class _OtherKindsError(Exception):
+    """What a loop carries, or branches give, has other kinds of dimensions than was thought.
+
+    Args:
+        arrays: with the kinds that hold all.
+    """
+
+    def __init__(self, arrays: list[LaneArray]) -> None:
+        super().__init__()
+        self.arrays = arrays
+
+
 class Evaluator:
     """Emits programs of one lane.
 
@@ -309,40 +321,24 @@ class Evaluator:
             return self._while(form, operands)
         return self._scan(form, operands, stored)
 
-    def _carried(
-        self, init: Sequence[Array], step: Callable[[list[LaneArray]], Sequence[Array]]
-    ) -> list[LaneArray]:
-        """The initial carries with the kinds that they have after any number of steps."""
+    def _settled(
+        self, init: Sequence[Array], emit: Callable[[list[LaneArray]], Sequence[Value]]
+    ) -> list[Array]:
+        """Emit a loop whose carries keep their kinds; it is emitted again with those they get.
+
+        Args:
+            init: what carries begin with.
+            emit: the loop with such carries; its results.
+        """
         carry = [self.values_of(array) for array in init]
         for _ in range(_MOST_ROUNDS):
-            results = self._tried(carry, step)
-            merged = [with_kinds(a, b) for a, b in zip(carry, results, strict=True)]
-            if all(a.kinds == b.kinds for a, b in zip(merged, carry, strict=True)):
-                return carry
-            carry = merged
+            count = len(self.numbers)
+            try:
+                return list(_restored(emit(carry), carry))
+            except _OtherKindsError as other:
+                carry = [with_kinds(a, b) for a, b in zip(carry, other.arrays, strict=True)]
+                del self.numbers[count:]
         raise NotLanesError("its carries change from turn to turn")
-
-    def _tried(
-        self, carry: Sequence[LaneArray], step: Callable[[list[LaneArray]], Sequence[Array]]
-    ) -> list[LaneArray]:
-        """What a step gives, with nothing emitted."""
-        builder = self.builder
-        depth, numbers = len(builder._scopes), len(self.numbers)
-        results: list[LaneArray] = []
-
-        def body() -> None:
-            fresh = [self._fresh_like(array) for array in carry]
-            results.extend(self.values_of(array) for array in step(fresh))
-
-        builder._block((), body)
-        assert len(builder._scopes) == depth
-        del self.numbers[numbers:]
-        return results
-
-    def _fresh_like(self, array: LaneArray) -> LaneArray:
-        elements = array.flat()
-        values = self.builder._fresh([v.dtype for v in flattened(elements)])
-        return array.with_items(joined(values, elements))
 
     def _while(self, form: WhileForm, operands: Sequence[Array]) -> list[Array]:
         first, second = form.num_condition_consts, form.num_body_consts
@@ -351,21 +347,28 @@ class Evaluator:
         def step(carry: Sequence[LaneArray]) -> list[Array]:
             return self.run(form.body.jaxpr, [*consts, *carry], form.body.consts)
 
-        carry = self._carried(operands[first + second :], step)
+        def emit(carry: list[LaneArray]) -> Sequence[Value]:
+            def condition(*values: Value) -> Value:
+                arrays = _restored(values, carry)
+                (going,) = self.run(form.condition.jaxpr, [*test, *arrays], form.condition.consts)
+                return _scalar(self.values_of(going))
 
-        def condition(*values: Value) -> Value:
-            arrays = _restored(values, carry)
-            (going,) = self.run(form.condition.jaxpr, [*test, *arrays], form.condition.consts)
-            return _scalar(self.values_of(going))
+            def body(*values: Value) -> list[Value]:
+                return self._flat(step(_restored(values, carry)), carry)
 
-        def body(*values: Value) -> list[Value]:
-            return self._flat(step(_restored(values, carry)), carry)
+            return self.builder.while_loop(self._flat(carry, carry), condition, body)
 
-        results = self.builder.while_loop(self._flat(carry, carry), condition, body)
-        return list(_restored(results, carry))
+        return self._settled(operands[first + second :], emit)
 
     def _flat(self, arrays: Sequence[Array], like: Sequence[LaneArray]) -> list[Value]:
-        """The values of arrays, with elements for each small dimension of others."""
+        """The values of arrays, with elements for each small dimension of others.
+
+        Raises:
+            _OtherKindsError: the others need more of them.
+        """
+        merged = [with_kinds(b, self.values_of(a)) for a, b in zip(arrays, like, strict=True)]
+        if any(a.kinds != b.kinds for a, b in zip(merged, like, strict=True)):
+            raise _OtherKindsError(merged)
         values: list[Value] = []
         for array, wanted in zip(arrays, like, strict=True):
             have = self.values_of(array)
@@ -393,23 +396,23 @@ class Evaluator:
 
         if stored is None and (slices or any(isinstance(x, LaneArray) for x in xs)):
             return self._unrolled(form, init, step)
-        zero = builder.const("int64", 0)
-        carry = self._carried(init, lambda values: step(values, zero)[:count])
         turns = self.number(length)
 
-        def body(counter: Value, *values: Value) -> list[Value]:
-            index = counter
-            if form.reverse:
-                last = builder.apply("sub", turns, builder.const("int64", 1))
-                index = builder.apply("sub", last, counter)
-            results = step(_restored(values, carry), index)
-            for k, array in enumerate(results[count:]):
-                assert stored is not None
-                stored.store(k, index, self.values_of(array))
-            return self._flat(results[:count], carry)
+        def emit(carry: list[LaneArray]) -> Sequence[Value]:
+            def body(counter: Value, *values: Value) -> list[Value]:
+                index = counter
+                if form.reverse:
+                    last = builder.apply("sub", turns, builder.const("int64", 1))
+                    index = builder.apply("sub", last, counter)
+                results = step(_restored(values, carry), index)
+                for k, array in enumerate(results[count:]):
+                    assert stored is not None
+                    stored.store(k, index, self.values_of(array))
+                return self._flat(results[:count], carry)
 
-        results = builder.for_count(turns, self._flat(carry, carry), body)
-        return list(_restored(results, carry))
+            return builder.for_count(turns, self._flat(carry, carry), body)
+
+        return self._settled(init, emit)
 
     def _unrolled(
         self, form: ScanForm, init: Sequence[Array],
@@ -452,33 +455,35 @@ class Evaluator:
         """One of several programs, chosen by the first operand."""
         index, *rest = operands
         which = _scalar(self.values_of(index))
-        arrays = [
-            self.values_of(x) if isinstance(x, LaneArray) else x for x in rest
-        ]
-        results = [
-            self._tried([], lambda _, b=b: self.run(b.jaxpr, arrays, b.consts))
-            for b in branches
-        ]
-        like = results[0]
-        for other in results[1:]:
-            like = [with_kinds(a, b) for a, b in zip(like, other, strict=True)]
+        like: list[LaneArray] | None = None
+
+        def results(number: int) -> list[Value]:
+            nonlocal like
+            program = branches[number]
+            outs = [self.values_of(x) for x in self.run(program.jaxpr, rest, program.consts)]
+            like = outs if like is None else like
+            return self._flat(outs, like)
 
         def chosen(number: int) -> list[Value]:
             if number == len(branches) - 1:
-                program = branches[number]
-                return self._flat(self.run(program.jaxpr, arrays, program.consts), like)
+                return results(number)
             builder = self.builder
             at = builder.const(which.dtype, number)
             # An index out of range chooses the nearest branch.
-            fn = "le" if number == 0 else "eq"
+            is_it = builder.apply("le" if number == 0 else "eq", which, at)
+            then, orelse = lambda: results(number), lambda: chosen(number + 1)
+            return list(builder.if_(is_it, then, orelse))
 
-            def then() -> list[Value]:
-                program = branches[number]
-                return self._flat(self.run(program.jaxpr, arrays, program.consts), like)
-
-            return list(builder.if_(builder.apply(fn, which, at), then, lambda: chosen(number + 1)))
-
-        return list(_restored(chosen(0), like))
+        for _ in range(_MOST_ROUNDS):
+            count = len(self.numbers)
+            try:
+                values = chosen(0)
+                assert like is not None
+                return list(_restored(values, like))
+            except _OtherKindsError as other:
+                like = other.arrays
+                del self.numbers[count:]
+        raise NotLanesError("its branches differ")
 
 
 def _scalar(array: LaneArray) -> Value:

@@ -21,6 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -41,11 +44,14 @@ from gpuflow.kir.nodes import (
     Strip,
     Value,
     While,
+    remembered,
 )
 from gpuflow.kir.rewrite import renamed, taken
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
+from gpuflow.targets.cpu.schedules.short_rows import with_short_axis
 
 LANES = 64  # in a block
+FEWEST_LANES = 16  # fewer are done one by one: a block takes as long as if it were full
 _FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and how many turns are done at once
 
 
@@ -55,17 +61,33 @@ def lanes_in_blocks(kernel: Kernel) -> Kernel:
     Args:
         kernel: any kernel; one without such loops stays as it is.
     """
-    if kernel.kind != "map" or kernel.segmented or not kernel.axes:
-        return kernel
-    if any(isinstance(s, Reduce | Strip) for s in statements(kernel.body)):
-        return kernel
-    if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
-        return kernel
-    if not any(_is_loop(s) for s in statements(kernel.body)):
+    if not _applies(kernel) or kernel.axes[-1].is_short:
         return kernel
     blocks = _Blocks(kernel)
     body = blocks.outside(kernel.body)
     return replace(kernel, body=body, locals=(*kernel.locals, *blocks.locals))
+
+
+def _applies(kernel: Kernel) -> bool:
+    if kernel.kind != "map" or kernel.segmented or not kernel.axes:
+        return False
+    if any(isinstance(s, Reduce | Strip) for s in statements(kernel.body)):
+        return False
+    if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
+        return False
+    return any(_is_loop(s) for s in statements(kernel.body))
+
+
+def _choose(call: KernelCall) -> bool | None:
+    return sizes_of(call)[call.kernel.axes[-1].name] < FEWEST_LANES or None
+
+
+def _few(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
+    del allocate
+    return (call._replace(kernel=remembered(call.kernel, with_short_axis)),)
+
+
+FEW_LANES = Schedule("few lanes one by one", _applies, _choose, _few)
 
 
 def _is_loop(statement: Statement) -> bool:

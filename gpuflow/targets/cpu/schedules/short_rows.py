@@ -32,11 +32,11 @@ def _choose(call: KernelCall) -> bool | None:
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=remembered(call.kernel, _shortened)),)
+    return (call._replace(kernel=remembered(call.kernel, with_short_axis)),)
 
 
-def _shortened(kernel: Kernel) -> Kernel:
-    """The kernel with a mark at the axis along its rows."""
+def with_short_axis(kernel: Kernel) -> Kernel:
+    """The kernel with a mark at its last axis: it has few points."""
     *outer, last = kernel.axes
     return replace(kernel, axes=(*outer, replace(last, is_short=True)))
 
