@@ -217,9 +217,10 @@ class KernelPrinter:
         overwritten = {t for t, _ in pairs}
         clash = len(pairs) > 1 and any(e in overwritten for _, e in pairs)
         if clash:
-            for number, (_, expression) in enumerate(pairs):
-                self.emit(f"next_{number} = {expression}")
-            pairs = [(t, f"next_{number}") for number, (t, _) in enumerate(pairs)]
+            # Named by what they become, so that a name has one type in all of the text.
+            for target, expression in pairs:
+                self.emit(f"next_{target} = {expression}")
+            pairs = [(target, f"next_{target}") for target, _ in pairs]
         for target, expression in pairs:
             self.emit(f"{target} = {expression}")
 

@@ -92,6 +92,15 @@ def test_a_scalar_loop_is_one_kernel():
     np.testing.assert_allclose(gf.jit(logistic)(jnp.float32(0.3), 11), x, rtol=1e-4)
 
 
+def test_loops_exchange_carries_of_different_dtypes():
+    def exchanged(x, n):
+        first = lax.fori_loop(0, n, lambda _, c: (c[1], c[0]), (n, n + 1))
+        return first, lax.fori_loop(0, first[0], lambda _, c: (c[1], c[0]), (x, 2 * x))
+
+    got = gf.jit(exchanged)(np.float32(1.5), np.int32(4))
+    assert gf.tree.map(float, got) == ((4, 5), (1.5, 3))
+
+
 def rotated(state, _):
     """Small state: a matrix and a vector, with products, slices and sums."""
     matrix, v = state
