@@ -15,7 +15,11 @@ from contextlib import contextmanager
 import numpy as np
 
 import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime import device
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.transfers import SMALL
 from gpuflow.targets.cuda_sim.driver import SimApi
@@ -184,3 +188,13 @@ class LateApi(SimApi):
     def gemm(self, gemm, stream):
         self.log["gemm"] += 1
         return super().gemm(gemm, stream)
+
+
+def shifted(device, array, dtype, count):
+    """The array on the device, ``count`` elements behind a multiple of 16 bytes."""
+    flat = np.concatenate([np.zeros(count), array.ravel()])
+    whole = jnp.asarray(flat, dtype).block_until_ready()._data
+    address = whole.address + count * whole.dtype.itemsize
+    data = DeviceArray(whole.device, array.shape, whole.dtype, address, whole.block)
+    assert bool(data.address % 16) == bool(count)
+    return Array(data, ShapedArray(array.shape, jnp.dtype(dtype)), device)

@@ -15,15 +15,12 @@ from fake_cudnn import (
     FakeCudnn,
     install,
 )
-from late_gpu import LateApi, gpu_devices
+from late_gpu import LateApi, gpu_devices, shifted
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
-from gpuflow.core.aval import ShapedArray
-from gpuflow.runtime.array import Array
-from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
@@ -484,16 +481,6 @@ def test_a_library_that_is_not_there_is_not_tried(device):
     assert tried.choose(_call(), True) is None
 
 
-def _shifted(device, array, dtype, count):
-    """The array on the device, ``count`` elements behind a multiple of 16 bytes."""
-    flat = np.concatenate([np.zeros(count), array.ravel()])
-    whole = jnp.asarray(flat, dtype).block_until_ready()._data
-    address = whole.address + count * whole.dtype.itemsize
-    data = DeviceArray(whole.device, array.shape, whole.dtype, address, whole.block)
-    assert bool(data.address % 16) == bool(count)
-    return Array(data, ShapedArray(array.shape, jnp.dtype(dtype)), device)
-
-
 # Batch, channels, outputs, image, taps, strides, padding, groups, layout. Gradients of filters with
 # channels last are copied into another order behind the call; those of images with margins of two
 # sizes are cut.
@@ -528,7 +515,7 @@ def test_arrays_between_vectors_are_ours(name, shifts, device, fake):
     operands, step = [one.astype(np.float32) for one in (x, w, ct)], gf.jit(call)
     with gf.default_device(device):
         pairs = zip(operands, shifts, strict=True)
-        given = [_shifted(device, one, "float32", count) for one, count in pairs]
+        given = [shifted(device, one, "float32", count) for one, count in pairs]
         got = [np.asarray(one) for one in step(*given)]
         kinds = _kinds(fake)
         for _ in range(5):
@@ -562,7 +549,7 @@ def test_recorded_calls_are_for_aligned_arrays_alone(device, fake):
     with gf.default_device(device):
         for count in (1, 0):
             before, calls = api.log["record"], len(fake.calls)
-            given = [_shifted(device, x, "float32", 0), _shifted(device, w, "float32", count)]
+            given = [shifted(device, x, "float32", 0), shifted(device, w, "float32", count)]
             results += [np.asarray(step(*given)) for _ in range(6)]
             assert (api.log["record"] > before) == (count == 0)
             assert (len(fake.calls) > calls) == (count == 0)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuda_tools import requires_cuda_tools
-from late_gpu import LateApi, gpu_devices
+from late_gpu import LateApi, gpu_devices, shifted
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -137,6 +137,38 @@ def test_attention_on_the_device(mask, takes, device, monkeypatch):
     for one, want in zip(got, wants, strict=True):
         np.testing.assert_allclose(one, want, atol=1e-2)
     assert (AttentionCall(1, 6, 8, 2, 2, 16, 0.25, True, HALF) in library.calls) is takes
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("shifts", [(0, 0, 0), (1, 0, 0), (0, 2, 0), (0, 0, 3)])
+def test_arrays_between_vectors_are_ours(shifts, device, monkeypatch):
+    """Where arrays of other libraries begin is known when a program runs."""
+    library = NumpyAttention(device.driver.api)
+    tried = TriedAttention(library, device.driver.api)
+    for name in ("attentions", "attention_chooser"):
+        monkeypatch.setattr(device.driver.api, name, tried)
+    rng = np.random.default_rng(5)
+    arrays = [rng.integers(-4, 5, (1, n, 2, 16)).astype(np.float16) / 4 for n in (6, 8, 8)]
+
+    def attend(q, k, v):
+        step = lambda *x: nn.dot_product_attention(*x, is_causal=True)  # noqa: E731
+        out, pull = gf.vjp(step, q, k, v)
+        return (out, *pull(out))
+
+    call = AttentionCall(1, 6, 8, 2, 2, 16, 0.25, True, HALF)
+    with gf.default_device(device):
+        operands = [
+            shifted(device, one, "float16", count)
+            for one, count in zip(arrays, shifts, strict=True)
+        ]
+        step = gf.jit(attend)
+        results = [[np.asarray(x, np.float64) for x in step(*operands)] for _ in range(6)]
+    with gf.default_device(gf.devices("cpu")[0]):
+        wants = [np.asarray(x) for x in attend(*[jnp.asarray(x, jnp.float32) for x in arrays])]
+    for got in results:
+        for one, want in zip(got, wants, strict=True):
+            np.testing.assert_allclose(one, want, atol=1e-2)
+    assert (call in library.calls) is not any(shifts)
 
 
 # --- the trial -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Attention
 from gpuflow.targets.cuda.dnn.attention_calls import AttentionCall, ChosenAttention
+from gpuflow.targets.cuda.providers.attention import add_attention
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, on_rows
 
 _DTYPES = (np.dtype(np.float16), bfloat16)
@@ -54,10 +55,11 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
         schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
         kinds: Sequence[Any],
     ) -> bool:  # fmt: skip
-        del what, kinds
         if any(place.offset % _ALIGNED for place in sources):
             return False
-        schedule.call(chosen, (*sources, *outs))
+        plain = schedule.instead()
+        add_attention(plain, what, sources, outs, kinds)
+        schedule.call(chosen, (*sources, *outs), plain)
         return True
 
     rows: Schedule | None = on_rows("cuDNN", add).choose(block, step, target)
