@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -163,27 +162,8 @@ def _behind_heads(dims: tuple[int, ...]) -> tuple[int, ...]:
     return (heads * length * size, size, heads * size, 1)
 
 
-class CudnnAttention(CudnnDevice):
-    """cuDNN's attention on one device.
-
-    Args:
-        load: gives the library, or raises OSError or AttributeError.
-        on_device: while entered, the device is the current one.
-    """
-
-    def __init__(
-        self, load: Callable[[], Any], on_device: Callable[[], AbstractContextManager[Any]]
-    ) -> None:
-        super().__init__(load, on_device)
-        self._chosen: dict[tuple[AttentionCall, bool], ChosenAttention | None] = {}
-
-    def choose(self, call: AttentionCall, deterministic: bool) -> ChosenAttention | None:
-        """The first plan of the library's heuristic that may be taken."""
-        key = (call, deterministic)
-        with self._lock:
-            if key not in self._chosen:
-                self._chosen[key] = self._choice(call, deterministic) if self._found() else None
-            return self._chosen[key]
+class CudnnAttention(CudnnDevice[AttentionCall, ChosenAttention]):
+    """cuDNN's attention on one device, from version 9.21 on."""
 
     def bind(self, chosen: ChosenAttention, stream: int) -> Attend:
         """A call of the chosen plan.

@@ -9,55 +9,29 @@ from __future__ import annotations
 import numpy as np
 
 from gpuflow.base.util import warn
-from gpuflow.runtime.memory import address
-from gpuflow.targets.cuda.dnn.attention_calls import (
-    Attend,
-    AttentionCall,
-    Attentions,
-    ChosenAttention,
-)
+from gpuflow.targets.cuda.dnn.attention_calls import AttentionCall, ChosenAttention
 from gpuflow.targets.cuda.dnn.cudnn import CudnnError
-from gpuflow.targets.cuda.driver.api import GpuApi
+from gpuflow.targets.cuda.dnn.tried import Tried, is_near, warn_of
 
 # Lengths that are no multiple of tiles; with fewer keys than queries and with more, which tells
 # masks that begin at the first key from those that end at the last one.
 _LENGTHS = ((72, 40), (40, 72))
 _BATCH, _KEY_HEADS = 2, 2
 _TOLERANCE = 2e-2
-_Key = tuple[np.dtype, int, int, bool]
+_Kind = tuple[np.dtype, int, int, bool]
 
 
-class TriedAttention:
-    """The calls of a library that were found to be right.
+class TriedAttention(Tried[AttentionCall, ChosenAttention, _Kind]):
+    """The attention of a library."""
 
-    Args:
-        library: of the device.
-        device: what copies to and from it.
-    """
+    def _kind(self, call: AttentionCall) -> _Kind:
+        return call.dtype, call.size, call.heads // call.key_heads, call.causal
 
-    def __init__(self, library: Attentions, device: GpuApi) -> None:
-        self._library, self._device = library, device
-        self._stream: int | None = None
-        self._is_right: dict[_Key, bool] = {}
+    def _tried(self, kind: _Kind, deterministic: bool) -> bool:
+        calls = [small_call(lengths, *kind) for lengths in _LENGTHS]
+        return all([self._tried_call(call, deterministic) for call in calls])
 
-    def choose(self, call: AttentionCall, deterministic: bool) -> ChosenAttention | None:
-        """What the library chooses, if it is right about small calls of this kind."""
-        chosen = self._library.choose(call, deterministic)
-        if chosen is None:
-            return None
-        key = (call.dtype, call.size, call.heads // call.key_heads, call.causal)
-        if key not in self._is_right:
-            self._is_right[key] = all([
-                self._tried(small_call(lengths, *key), deterministic) for lengths in _LENGTHS
-            ])  # fmt: skip
-        return chosen if self._is_right[key] else None
-
-    def bind(self, chosen: ChosenAttention, stream: int) -> Attend:
-        """A call of the library."""
-        return self._library.bind(chosen, stream)
-
-    def _tried(self, call: AttentionCall, deterministic: bool) -> bool:
-        """Whether the library does what NumPy does; it says so where it does not."""
+    def _tried_call(self, call: AttentionCall, deterministic: bool) -> bool:
         chosen = self._library.choose(call, deterministic)
         if chosen is None:
             return False  # it does not take so small a call: nothing is known of its masks
@@ -67,38 +41,18 @@ class TriedAttention:
             is_right = False
             warn(str(error))
         if not is_right:
-            warn(
-                f"[cudnn] it must give what NumPy gives for a small {call}; it does not, and such "
-                "calls are left to gpuflow's own kernels. Fix: install a cuDNN for this driver, "
-                "or set GPUFLOW_CUDNN=0."
-            )
+            warn_of(call)
         return is_right
 
     def _agrees(self, chosen: ChosenAttention) -> bool:
-        device, call = self._device, chosen.call
-        device.activate()
-        if self._stream is None:
-            self._stream = device.stream()
-        stream, pool = self._stream, device.pool()
-        operands, wants = small_arrays(call)
+        operands, wants = small_arrays(chosen.call)
         results = [
             np.full(want.shape, np.nan, dtype)
-            for want, dtype in zip(wants, (call.dtype, np.float32), strict=True)
+            for want, dtype in zip(wants, (chosen.call.dtype, np.float32), strict=True)
         ]
-        arrays = [*operands, *results]
-        counts = [*[array.nbytes for array in arrays], max(chosen.workspace_bytes, 1)]
-        memory = [pool.malloc(count) for count in counts]
-        places = [piece.ptr for piece in memory]
-        for place, array in zip(places, arrays, strict=False):
-            device.copy_in(place, address(array), array.nbytes, stream)
-        self._library.bind(chosen, stream)(*places)
-        for place, array in zip(places[3:5], results, strict=True):
-            device.copy_out(address(array), place, array.nbytes, stream)
-        device.synchronize(stream)
-        return all(
-            np.all(np.abs(got.astype(np.float64) - want) <= _TOLERANCE * (1 + abs(want)))
-            for got, want in zip(results, wants, strict=True)
-        )
+        self._run(chosen, operands, results)
+        pairs = zip(results, wants, strict=True)
+        return all(is_near(got, want, _TOLERANCE) for got, want in pairs)
 
 
 def small_call(

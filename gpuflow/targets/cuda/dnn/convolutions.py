@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -61,27 +59,8 @@ _KINDS = {
 }
 
 
-class CudnnConvolutions(CudnnDevice):
-    """cuDNN on one device; the library is looked for when the first convolution comes.
-
-    Args:
-        load: gives the library, or raises OSError or AttributeError.
-        on_device: while entered, the device is the current one.
-    """
-
-    def __init__(
-        self, load: Callable[[], Any], on_device: Callable[[], AbstractContextManager[Any]]
-    ) -> None:
-        super().__init__(load, on_device)
-        self._chosen: dict[tuple[ConvolutionCall, bool], ChosenConvolution | None] = {}
-
-    def choose(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
-        """The first algorithm of the library's heuristic that may be taken."""
-        key = (call, deterministic)
-        with self._lock:
-            if key not in self._chosen:
-                self._chosen[key] = self._choice(call, deterministic) if self._found() else None
-            return self._chosen[key]
+class CudnnConvolutions(CudnnDevice[ConvolutionCall, ChosenConvolution]):
+    """cuDNN's convolutions on one device."""
 
     def bind(self, chosen: ChosenConvolution, stream: int) -> Convolve:
         """A call of the chosen algorithm.

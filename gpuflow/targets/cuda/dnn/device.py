@@ -1,20 +1,24 @@
-"""cuDNN on one device: the library, looked for when it is first needed, and its handle."""
+"""cuDNN on one device: the library, looked for when it is first needed, its handle, and choices."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gpuflow.base.util import warn
 from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.dnn import cudnn
 
+Call = TypeVar("Call")
+Chosen = TypeVar("Chosen")
 
-class CudnnDevice:
-    """cuDNN on one device.
+
+class CudnnDevice(ABC, Generic[Call, Chosen]):
+    """cuDNN on one device, for one kind of calls.
 
     Args:
         load: gives the library, or raises OSError or AttributeError.
@@ -30,6 +34,24 @@ class CudnnDevice:
         self._handle: int | None = None
         # One handle serves all streams, so to bind it and to run is one thing.
         self._lock = threading.RLock()
+        self._chosen: dict[tuple[Call, bool], Chosen | None] = {}
+
+    def choose(self, call: Call, deterministic: bool) -> Chosen | None:
+        """The first one of the library's heuristic that may be taken; the library is asked once.
+
+        Args:
+            call: what to do.
+            deterministic: results must have the same bits in every run.
+        """
+        key = (call, deterministic)
+        with self._lock:
+            if key not in self._chosen:
+                self._chosen[key] = self._choice(call, deterministic) if self._found() else None
+            return self._chosen[key]
+
+    @abstractmethod
+    def _choice(self, call: Call, deterministic: bool) -> Chosen | None:
+        """What the library, which is there, would do; None: it does not take the call."""
 
     def _found(self) -> bool:
         """Whether the library is there."""

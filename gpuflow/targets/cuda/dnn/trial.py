@@ -11,86 +11,44 @@ from itertools import product
 
 import numpy as np
 
-from gpuflow.base.util import warn
-from gpuflow.runtime.memory import address
 from gpuflow.targets.cuda.dnn.calls import (
     DATA,
     FILTER,
     FORWARD,
     ChosenConvolution,
     ConvolutionCall,
-    Convolutions,
-    Convolve,
 )
-from gpuflow.targets.cuda.driver.api import GpuApi
+from gpuflow.targets.cuda.dnn.tried import Tried, is_near, warn_of
 
 _BATCH, _CHANNELS, _OUTPUTS, _IMAGE, _TAPS, _PLACES = 2, 8, 16, (7, 6), (3, 3), (4, 3)
 _PADDING, _STRIDES = (1, 1), (2, 2)
-_Key = tuple[str, np.dtype, bool, bool]
+_Kind = tuple[str, np.dtype, bool, bool]
 
 
-class TriedConvolutions:
-    """The calls of a library that were found to be right.
+class TriedConvolutions(Tried[ConvolutionCall, ChosenConvolution, _Kind]):
+    """The convolutions of a library."""
 
-    Args:
-        library: of the device.
-        device: what copies to and from it.
-    """
+    def _kind(self, call: ConvolutionCall) -> _Kind:
+        return call.kind, call.dtype, call.channels_last, call.reduced
 
-    def __init__(self, library: Convolutions, device: GpuApi) -> None:
-        self._library, self._device = library, device
-        self._stream: int | None = None
-        self._is_right: dict[_Key, bool] = {}
-
-    def choose(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
-        """What the library chooses, if it is right about a small call of this kind."""
-        chosen = self._library.choose(call, deterministic)
-        if chosen is None:
-            return None
-        key = (call.kind, call.dtype, call.channels_last, call.reduced)
-        if key not in self._is_right:
-            self._is_right[key] = self._tried(key, deterministic)
-        return chosen if self._is_right[key] else None
-
-    def bind(self, chosen: ChosenConvolution, stream: int) -> Convolve:
-        """A call of the library."""
-        return self._library.bind(chosen, stream)
-
-    def _tried(self, key: _Key, deterministic: bool) -> bool:
-        """Whether the library does what NumPy does; it says so where it does not."""
-        call = small_call(*key)
+    def _tried(self, kind: _Kind, deterministic: bool) -> bool:
+        call = small_call(*kind)
         chosen = self._library.choose(call, deterministic)
         if chosen is None:
             return True  # it does not take so small a call: nothing is known
         is_right = self._agrees(chosen)
         if not is_right:
-            warn(
-                f"[cudnn] it must give what NumPy gives for a small {call}; it does not, and such "
-                "calls are left to gpuflow's own kernels. Fix: install a cuDNN for this driver, "
-                "or set GPUFLOW_CUDNN=0."
-            )
+            warn_of(call)
         return is_right
 
     def _agrees(self, chosen: ChosenConvolution) -> bool:
-        device, call = self._device, chosen.call
-        device.activate()
-        if self._stream is None:
-            self._stream = device.stream()
-        stream, pool = self._stream, device.pool()
+        call = chosen.call
         left, right, want = small_arrays(call)
-        got = np.empty(want.shape, call.dtype)
-        counts = (left.nbytes, right.nbytes, got.nbytes, max(chosen.workspace_bytes, 1))
-        memory = [pool.malloc(count) for count in counts]
-        places = [piece.ptr for piece in memory]
-        for place, array in zip(places, (left, right), strict=False):
-            device.copy_in(place, address(array), array.nbytes, stream)
-        self._library.bind(chosen, stream)(*places)
-        device.copy_out(address(got), places[2], got.nbytes, stream)
-        device.synchronize(stream)
+        got = np.full(want.shape, np.nan, call.dtype)
+        self._run(chosen, [left, right], [got])
         # Algorithms may transform their operands, and round what comes of that.
         is_rough = call.dtype.itemsize == 2 or call.reduced
-        tolerance = 2e-2 if is_rough else 1e-4
-        return bool(np.all(np.abs(got.astype(np.float64) - want) <= tolerance * (1 + abs(want))))
+        return is_near(got, want, 2e-2 if is_rough else 1e-4)
 
 
 def small_call(
