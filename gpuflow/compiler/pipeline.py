@@ -9,6 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.lanes.convert import lane_loops
+from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap
@@ -84,12 +85,13 @@ def rewritten(
         report: called with the name of each pass, and what it gave.
     """
     program = jaxpr.jaxpr
+    unrounded = unrounded_within if target.excess_precision else all_rounded
     if target.lane_loops:  # of what keeps programs of one lane, before it is opened
-        program = lane_loops(inline(program, _is_call))
+        program = lane_loops(inline(program, _is_call), unrounded)
     program, values = hoist_array_literals(inline(program))
     report("inline", program)
     if target.lane_loops:
-        program = lane_loops(program)
+        program = lane_loops(program, unrounded)
         report("lanes", program)
     for name, rewrite in _passes(target):
         program = rewrite(program)

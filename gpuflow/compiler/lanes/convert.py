@@ -16,13 +16,13 @@ from gpuflow.compiler.lanes.arrays import (
     check_small,
     object_array,
 )
-from gpuflow.compiler.lanes.evaluate import Array, Evaluator, MemoryArray, Stored
+from gpuflow.compiler.lanes.evaluate import Array, Evaluator, MemoryArray, Stored, Unrounded
 from gpuflow.compiler.lanes.folding import flattened
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
 from gpuflow.compiler.lanes.work import most_work, work
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.effects import is_observable
-from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Branch, Inline, LaneForm, Loop, ScanForm, WhileForm
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Block, Mode, Operand, Value
@@ -31,8 +31,13 @@ from gpuflow.kir.rewrite import taken
 Shape = tuple[int, ...]
 
 
-def lane_loops(jaxpr: Jaxpr) -> Jaxpr:
-    """The program, with loops and branches inside of kernels where each lane has its own."""
+def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded) -> Jaxpr:
+    """The program, with loops and branches inside of kernels where each lane has its own.
+
+    Args:
+        jaxpr: the program.
+        unrounded: of a program, the values that may be held with more precision than their dtype.
+    """
     if not any(_may_be_lanes(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
@@ -40,7 +45,7 @@ def lane_loops(jaxpr: Jaxpr) -> Jaxpr:
     for eqn in reversed(jaxpr.eqns):
         used = [var in live for var in eqn.outputs]
         if any(used) and _may_be_lanes(eqn):
-            eqn = lane_equation(eqn, used) or eqn
+            eqn = lane_equation(eqn, used, unrounded) or eqn
         if any(used) or is_observable(eqn.effects):
             eqns.append(eqn)
             live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
@@ -74,14 +79,15 @@ def _has_loop(eqn: Eqn) -> bool:
     return False
 
 
-def lane_equation(eqn: Eqn, used: Sequence[bool]) -> Eqn | None:
+def lane_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn | None:
     """The equation of a program of one lane, or None where it is none.
 
     Args:
         eqn: a loop or a branch.
         used: of its outputs, whether anybody reads them; the others are dropped.
+        unrounded: as of ``lane_loops``.
     """
-    for attempt in _attempts(eqn):
+    for attempt in _attempts(eqn, unrounded):
         try:
             return attempt.equation(used)
         except NotLanesError:
@@ -92,7 +98,7 @@ def lane_equation(eqn: Eqn, used: Sequence[bool]) -> Eqn | None:
 def why_not(eqn: Eqn) -> str | None:
     """Why a loop is not inside of a kernel; None: it may be."""
     reason: str | None = "it is no loop"
-    for attempt in _attempts(eqn):
+    for attempt in _attempts(eqn, _none):
         try:
             attempt.equation([True] * len(eqn.outputs))
         except NotLanesError as error:
@@ -102,7 +108,12 @@ def why_not(eqn: Eqn) -> str | None:
     return reason
 
 
-def _attempts(eqn: Eqn) -> list[_Attempt]:
+def _none(jaxpr: Jaxpr) -> frozenset[Var]:
+    del jaxpr
+    return frozenset()
+
+
+def _attempts(eqn: Eqn, unrounded: Unrounded) -> list[_Attempt]:
     rule = eqn.primitive.lower
     if isinstance(rule, Inline):
         assert rule.lanes is not None
@@ -111,10 +122,10 @@ def _attempts(eqn: Eqn) -> list[_Attempt]:
         for k, atom in enumerate(eqn.inputs):
             mapped = [number for number, lane in enumerate(form.lanes) if lane[k]]
             kinds.append((*mapped, *[SMALL] * (atom.aval.ndim - len(mapped))))
-        return [_Attempt(eqn, form, form.sizes, kinds)]
+        return [_Attempt(eqn, form, form.sizes, kinds, unrounded)]
     form = rule.form(eqn.params)
     return [
-        _Attempt(eqn, form, lanes, _kinds(eqn, form, lanes, tables))
+        _Attempt(eqn, form, lanes, _kinds(eqn, form, lanes, tables), unrounded)
         for lanes in _candidates(eqn, form)
         for tables in ((False, True) if lanes else (False,))
     ]
@@ -170,14 +181,15 @@ class _Attempt:
         form: of it.
         lanes: the lanes' sizes.
         kinds: of the operands' dimensions.
+        unrounded: as of ``lane_loops``.
     """
 
     def __init__(
         self, eqn: Eqn, form: ScanForm | WhileForm | LaneForm, lanes: Shape,
-        kinds: Sequence[tuple[int, ...]],
+        kinds: Sequence[tuple[int, ...]], unrounded: Unrounded,
     ) -> None:  # fmt: skip
         self.eqn, self.form, self.lanes, self.kinds = eqn, form, lanes, kinds
-        self.evaluator = Evaluator(lanes)
+        self.evaluator = Evaluator(lanes, unrounded)
 
     def equation(self, used: Sequence[bool]) -> Eqn:
         """The equation of one lane's program.

@@ -54,6 +54,7 @@ from gpuflow.kir.scalar import PARTS, compute_dtype
 
 MOST_UNROLLED = 16  # turns of a scan inside of another loop whose slices are values
 _MOST_ROUNDS = 6
+Unrounded = Callable[[Jaxpr], frozenset[Var]]
 
 
 @record(eq=False)
@@ -104,6 +105,7 @@ class Evaluator:
 
     Args:
         lanes: the sizes of the lanes' dimensions.
+        unrounded: of a program, the values that may be held with more precision than their dtype.
 
     Attributes:
         builder: what has been emitted.
@@ -111,8 +113,9 @@ class Evaluator:
         numbers: that are passed at run time: the lengths of loops.
     """
 
-    def __init__(self, lanes: Sequence[int]) -> None:
-        self.lanes = tuple(lanes)
+    def __init__(self, lanes: Sequence[int], unrounded: Unrounded) -> None:
+        self.lanes, self._unrounded_of = tuple(lanes), unrounded
+        self.unrounded: set[Var] = set()
         self.builder = FoldingBuilder({})
         self.parameters: dict[tuple[Any, ...], Value] = {}
         self.numbers: list[int] = []
@@ -217,6 +220,7 @@ class Evaluator:
         def read(atom: Any) -> Array:
             return self._constant(atom.value, atom.aval) if type(atom) is Literal else env[atom]
 
+        self.unrounded |= self._unrounded_of(jaxpr)
         for eqn in jaxpr.eqns:
             results = self._equation(eqn, [read(atom) for atom in eqn.inputs])
             env.update(zip(eqn.outputs, results, strict=True))
@@ -273,11 +277,11 @@ class Evaluator:
             return [ops.product(self, eqn, arrays)]
         raise NotLanesError(f"{eqn.primitive.name} is no op of a kernel")
 
-    def rounded(self, element: Element, aval: ShapedArray) -> Element:
-        """An element as its dtype holds it."""
-        if isinstance(element, Pair):
+    def rounded(self, element: Element, var: Var) -> Element:
+        """An element of what a variable holds, as its dtype holds it."""
+        if isinstance(element, Pair) or var in self.unrounded:
             return element
-        return self.builder.round(element, storage_name(aval.dtype))
+        return self.builder.round(element, storage_name(var.aval.dtype))
 
     # --- loops and branches ---
 

@@ -67,7 +67,7 @@ def elementwise(
             emitted = body(of.builder, values, ins, out, eqn.params)
         parts = (emitted,) if isinstance(emitted, Element) else emitted
         for result, var, part in zip(results, eqn.outputs, parts, strict=True):
-            result.append(of.rounded(part, var.aval))
+            result.append(of.rounded(part, var))
     return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
 
 
@@ -122,7 +122,7 @@ def reduction(of: Evaluator, eqn: Eqn, rule: Reduction, array: LaneArray) -> Lan
             return Pair(*sums) if sums else Pair(start, start)
         return fold(of.builder, rule.combine, start, elements)
 
-    sizes, out = items.shape[:-1], eqn.outputs[0].aval
+    sizes, out = items.shape[:-1], eqn.outputs[0]
     elements = [of.rounded(total(list(items[i])), out) for i in np.ndindex(*sizes)]
     return LaneArray(like.shape, like.kinds, object_array(elements, sizes))
 
@@ -139,7 +139,7 @@ def tuple_reduction(
         for place, element in enumerate(items[index]):
             new = rule.element(builder, element, builder.const("int64", place), eqn.params)
             running = list(rule.combine(builder, *running, *new))
-        elements.append(of.rounded(rule.result(builder, running, out), out))
+        elements.append(of.rounded(rule.result(builder, running, out), eqn.outputs[0]))
     return LaneArray(like.shape, like.kinds, object_array(elements, items.shape[:-1]))
 
 
@@ -192,7 +192,7 @@ def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
             y = of.builder.cast(_item(right, at_right), dtype)
             term = of.builder.apply("mul", x, y)
             total = term if total is None else of.builder.apply("add", total, term)
-        elements.append(of.rounded(start if total is None else total, out))
+        elements.append(of.rounded(start if total is None else total, eqn.outputs[0]))
     return LaneArray(out.shape, tuple(kinds), object_array(elements, sizes))
 
 
@@ -210,7 +210,7 @@ def indexed(of: Evaluator, eqn: Eqn, rule: Indexed, operands: Sequence[Array]) -
         emitted = rule.body(context, avals, out, eqn.params)
         parts = (emitted,) if isinstance(emitted, Element) else emitted
         for result, var, part in zip(results, eqn.outputs, parts, strict=True):
-            result.append(of.rounded(part, var.aval))
+            result.append(of.rounded(part, var))
     return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
 
 

@@ -46,6 +46,21 @@ def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
     return frozenset(unrounded)
 
 
+def unrounded_within(jaxpr: Jaxpr) -> frozenset[Var]:
+    """Of a program inside of a kernel: nothing that it returns, or passes on to other programs."""
+    kept = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    for eqn in jaxpr.eqns:
+        if not is_fusible(eqn):
+            kept.update(atom for atom in eqn.inputs if type(atom) is not Literal)
+    return unrounded_values(jaxpr) - kept
+
+
+def all_rounded(jaxpr: Jaxpr) -> frozenset[Var]:
+    """No value may be held with more precision."""
+    del jaxpr
+    return frozenset()
+
+
 def _is_continuous(eqn: Eqn) -> bool:
     """Whether results differ little where operands do, and are floats."""
     if not all(_is_float(var) for var in eqn.outputs):
