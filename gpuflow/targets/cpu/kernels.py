@@ -44,7 +44,7 @@ from gpuflow.targets.cpu.printing import (
     loop_printer,
 )
 from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
-from gpuflow.targets.cpu.schedules import interchange, lane_blocks, row_values
+from gpuflow.targets.cpu.schedules import interchange, lane_blocks, row_values, short_rows
 from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES
 from gpuflow.targets.llvm import lanes, narrow_formats
 from gpuflow.targets.printer import Source
@@ -60,6 +60,7 @@ _EMITTERS = (
     row_values,
     interchange,
     lane_blocks,
+    short_rows,
     rewrite,
     borders,
     conditions,
