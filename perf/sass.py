@@ -142,9 +142,16 @@ PROGRAMS: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...], str]
     ("softmax of 8 x 128256", gpuflow.nn.softmax, ((8, 128256),), F32),
     ("column sum float32", lambda x: x.sum(0), ((16384, 4096),), F32),
     ("column sum bfloat16", lambda x: x.sum(0), ((16384, 4096),), BF16),
+    ("column sum bfloat16 of 4097", lambda x: x.sum(0), ((16384, 4097),), BF16),
+    ("column sum float16", lambda x: x.sum(0), ((16384, 4096),), "float16"),
+    ("column mean bfloat16", lambda x: x.mean(0), ((16384, 4096),), BF16),
+    ("column max bfloat16", lambda x: x.max(0), ((16384, 4096),), BF16),
+    ("column argmax bfloat16", lambda x: jnp.argmax(x, 0), ((16384, 4096),), BF16),
     ("sum of 8 columns", lambda x: x.sum(0), ((1 << 20, 8),), F32),
+    ("sum of 8 columns bfloat16", lambda x: x.sum(0), ((1 << 20, 8),), BF16),
     ("layernorm", _layernorm, ((4096, 4096),), F32),
     ("batchnorm statistics", _statistics, ((200704, 64),), F32),
+    ("batchnorm statistics bfloat16", _statistics, ((200704, 64),), BF16),
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from gpuflow.targets.cuda.intrinsics import (
     namespace,
 )
 from gpuflow.targets.cuda.printing import (
+    columns,
     combining,
     full,
     groups,
@@ -58,6 +59,7 @@ _EMITTERS = (
     phases,
     members,
     groups,
+    columns,
     full,
     segments,
     tiles,

@@ -21,6 +21,7 @@ from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
 from gpuflow.targets.cuda.schedules.spread import (
     full_blocks,
     launch_shape,
+    leaves_idle,
     may_launch,
     scratch_bytes,
 )
@@ -190,7 +191,7 @@ def make_launch(
     launch, aligned = cuda_kernel.source.launch, []
     if launch.width > 1:
         aligned = _what_must_be_aligned(call, kernel, cuda_kernel, word_sources, sizes)
-        if aligned is None:
+        if aligned is None or leaves_idle(launch, sizes, device.processors):
             cuda_kernel, aligned = _build(kernel, device, vectorize=False), []
     launch = cuda_kernel.source.launch
     grid, block = launch_shape(launch, sizes, device.processors)

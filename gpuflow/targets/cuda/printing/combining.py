@@ -66,28 +66,47 @@ def row_group(combine: str, dtypes: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def column_group(combine: str, dtypes: Sequence[str]) -> str:
+def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
     """The function by which ``blockDim.y`` (a power of two) threads of one column combine.
 
-    Args: as for ``row_group``.
+    Args:
+        combine, dtypes: as for ``row_group``.
+        lanes: columns of a thread. All of the first one's values come first; each lane has a part
+            of shared memory, so that all lanes meet at the same barriers.
     """
-    values = _numbered("a", dtypes)
+    values = _numbered("a", [*dtypes] * lanes)
     shared = _numbered("shared", dtypes)
-    others = _get(shared, "place + 32 * half", dtypes)
+    count = len(dtypes)
+    lane_values = [values[count * lane :][:count] for lane in range(lanes)]
+    behind = ["", *(f" + {32 * 32 * lane}" for lane in range(1, lanes))]
+
+    def put() -> list[str]:
+        pairs = zip(lane_values, behind, strict=True)
+        return [line for own, at in pairs for line in _put(shared, f"place{at}", own, dtypes)]
+
+    def combined(own: Sequence[str], at: str) -> str:
+        others = _get(shared, f"place + 32 * half{at}", dtypes)
+        return f"{', '.join(own)} = {combine}({', '.join([*own, *others])})"
+
+    results = [
+        line
+        for own, at in zip(lane_values, behind, strict=True)
+        for line in _assign(own, _get(shared, f"cuda.threadIdx.x{at}", dtypes))
+    ]
     lines = [
         "@device_function",
         f"def column_{combine}({', '.join([*values, *shared])}):",
         "    place = 32 * cuda.threadIdx.y + cuda.threadIdx.x",
-        *(f"    {line}" for line in _put(shared, "place", values, dtypes)),
+        *(f"    {line}" for line in put()),
         "    barrier()",
         "    half = cuda.blockDim.y >> 1",
         "    while half > 0:",
         "        if cuda.threadIdx.y < half:",
-        f"            {', '.join(values)} = {combine}({', '.join([*values, *others])})",
-        *(f"            {line}" for line in _put(shared, "place", values, dtypes)),
+        *(f"            {combined(*pair)}" for pair in zip(lane_values, behind, strict=True)),
+        *(f"            {line}" for line in put()),
         "        barrier()",
         "        half = half >> 1",
-        *(f"    {line}" for line in _assign(values, _get(shared, "cuda.threadIdx.x", dtypes))),
+        *(f"    {line}" for line in results),
         "    barrier()",
         f"    return {', '.join(values)}",
     ]

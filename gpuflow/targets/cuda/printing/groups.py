@@ -43,7 +43,7 @@ class VectorPhase:
 
 
 class GroupPrinter(MemberPrinter):
-    """Prints a kernel of strategy "row" or "column"; with ``launch.width`` 1 element by element."""
+    """Prints a kernel of strategy "row"; with ``launch.width`` 1 element by element."""
 
     from_registers = False  # the row is in the registers of its group
 

@@ -27,15 +27,14 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.rewrite import numbered_from_zero
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.printing import combining
-from gpuflow.targets.cuda.printing.phases import may_share
+from gpuflow.targets.cuda.printing.phases import MOST_REPEATED, may_share
 from gpuflow.targets.cuda.printing.point_printer import CudaPrinter, Nest
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
 from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, perfect_nest
 from gpuflow.targets.printer import constant
 
-# Turns of a column's loop whose loads are on their way at once, and the longest body of them.
+# Turns of a column's loop whose loads are on their way at once.
 IN_FLIGHT = 4
-MOST_REPEATED = 16
 
 
 class MemberPrinter(CudaPrinter):
@@ -76,7 +75,10 @@ class MemberPrinter(CudaPrinter):
             self.inside(nest, self.block)
 
     def _column_points(self, nest: Nest, axes: list[Axis]) -> None:
-        """32 neighbors at a time; threads past the last point repeat it and store nothing."""
+        """32 neighbors at a time, or pairs; threads past the last repeat it and store nothing."""
+        width = self.launch.width
+        if width > 1:
+            self.emit(f"point_count = {self.index(f'point_count // {width}')}")
         first = self.index(f"{self.index('cuda.blockIdx.x')} * 32")
         self.emit(f"tile_step = {self.index('cuda.gridDim.x * 32')}")
         with self.counting("tile_id", first, "point_count", "tile_step"):
@@ -84,6 +86,8 @@ class MemberPrinter(CudaPrinter):
             self.emit("is_inside = point_id < point_count")
             with self.indented("if not is_inside:"):
                 self.emit(f"point_id = {self.index('point_count - 1')}")
+            if width > 1:
+                self.emit(f"point_id = {self.index_product('point_id', str(width))}")
             self.split("point_id", axes)
             self.inside(nest, self.block)
 
@@ -227,7 +231,7 @@ class MemberPrinter(CudaPrinter):
     def _shared_array(self, number: int, dtype: str) -> str:
         """Shared memory for one component; reductions follow each other and use the same."""
         name = f"shared_{number}_{dtype}"
-        size = 32 * 32 if self.is_column else 32
+        size = 32 * 32 * self.launch.width if self.is_column else 32
         line = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
         if line not in self.lines:
             self.lines.insert(self.signature_line + 1, line)

@@ -18,6 +18,10 @@ from gpuflow.kir.walk import all_uses, is_whole, statements
 from gpuflow.targets.printer import operands_in
 
 VECTOR_BYTES = 16
+MOST_REPEATED = 16  # statements of a column's turn that may stand several times in its loop
+PAIR = 2  # columns of a thread
+MOST_SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
+_HALVES = ("bfloat16", "float16")
 # What a thread keeps of a row, in elements of at most 4 bytes; more takes the place of other warps.
 MOST_KEPT = 32
 MOST_KEPT_VECTORS = 4
@@ -96,6 +100,42 @@ def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
     kept = _read_again(phases, kernel, operands) if may_keep else ()
     tile = min(MOST_KEPT_VECTORS, MOST_KEPT // width) // len(kept) if kept else 0
     return Vectors(width, names, kept if tile else (), tile)
+
+
+def column_pairs(kernel: Kernel, block: Block) -> Vectors:
+    """How a thread takes the elements of two neighboring columns, where that is of use.
+
+    It is for 16-bit floats, of which a warp reads 64 bytes at once where 128 are one access. Both
+    columns are printed, so there are no loops or branches in ``block``, and nothing is written that
+    may be read. A text too long to stand several times in its loop reads no more at once that way.
+
+    Args:
+        kernel: that it belongs to. Its innermost axis is the columns'.
+        block: the statements of one column.
+    """
+    reduces = [s for s in block.body if isinstance(s, nodes.Reduce)]
+    rest = [s for s in block.body if not isinstance(s, nodes.Reduce)]
+    inside = [s for reduce in reduces for s in reduce.body.body]
+    combining = [s for reduce in reduces for s in reduce.combine.body]
+    stores = all(isinstance(s, _PURE) or (isinstance(s, nodes.Store) and is_whole(s)) for s in rest)
+    if not stores or not all(isinstance(s, _PURE) for s in (*inside, *combining)):
+        return Vectors()
+    if any(o.mode is Mode.INOUT for o in kernel.operands):
+        return Vectors()
+    operands, last = {o.name: o for o in kernel.operands}, kernel.axes[-1]
+    moved = [s.operand for s in inside if moves_as_vector(s, kernel)]
+    names = tuple(name for name in dict.fromkeys(moved) if operands[name].mode is Mode.IN)
+    if not any(operands[name].dtype in _HALVES for name in names):
+        return Vectors()
+    if PAIR * len(inside) > MOST_REPEATED:
+        return Vectors()
+    if any(Stride.UNIT in operands[name].strides[:-1] for name in names):
+        return Vectors()
+    if last.exact is not None and last.exact % PAIR:
+        return Vectors()
+    outs = {(number, out.dtype) for s in reduces for number, out in enumerate(s.outs)}
+    shared = sum(PAIR * 32 * 32 * storage_bytes(dtype) for _, dtype in outs)
+    return Vectors(PAIR, names) if shared <= MOST_SHARED else Vectors()
 
 
 def read_after_write(body: Block, stores: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gpuflow.base.records import record
 from gpuflow.kir.nodes import Kernel
+from gpuflow.targets.cuda.printing.columns import ColumnPrinter
 from gpuflow.targets.cuda.printing.full import FullPrinter
 from gpuflow.targets.cuda.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.printing.points import PointPrinter
@@ -16,7 +17,7 @@ from gpuflow.targets.cuda.printing.tiles import TilePrinter
 from gpuflow.targets.cuda.schedules.spread import Launch, schedule_cuda
 
 EMITTERS = {
-    "point": PointPrinter, "row": GroupPrinter, "column": GroupPrinter, "full": FullPrinter,
+    "point": PointPrinter, "row": GroupPrinter, "column": ColumnPrinter, "full": FullPrinter,
     "tile": TilePrinter,
 }  # fmt: skip
 
@@ -43,7 +44,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
 
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
-        vectorize: use 128-bit accesses where the text allows them (``launch.width`` > 1 then);
+        vectorize: use wide accesses where the text allows them (``launch.width`` > 1 then);
             arguments must then pass ``spread.may_launch``, and for those that do not a
             second variant is printed without.
 

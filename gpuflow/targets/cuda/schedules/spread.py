@@ -6,7 +6,7 @@ thread of the group that works on a point.
     strategy   one point is done by    groups in a block        members combine through
     point      one thread              256                      nothing
     row        blockDim.x threads      blockDim.y               shuffles, then shared memory
-    column     blockDim.y threads      32, neighbours in x      shared memory
+    column     blockDim.y threads      32, or 32 pairs, in x    shared memory
     full       the whole grid          -                        the last block to finish
     tile       one thread              a tile of two axes       shared memory, for what they read
 
@@ -30,6 +30,7 @@ from gpuflow.kir.scalar import storage_bytes
 from gpuflow.targets.cuda.printing.phases import (
     MOST_KEPT_VECTORS,
     VECTOR_BYTES,
+    column_pairs,
     group_vectors,
     moves_as_vector,
     read_after_write,
@@ -122,7 +123,7 @@ def launch_shape(
         return _row_shape(launch, points, members, most)
     if launch.strategy == "column":
         height = launch.bounds // WARP if members >= LONGEST_WARP_ROW else 8
-        return (min(_ceil(points, WARP), most), 1), (WARP, height)
+        return (min(_ceil(_ceil(points, launch.width), WARP), most), 1), (WARP, height)
     if launch.strategy == "full":
         return (full_blocks(members, processors), 1), (FULL_THREADS, 1)
     if launch.strategy == "tile":
@@ -167,7 +168,7 @@ def may_launch(
 
     Every vector operand starts at a multiple of ``width`` elements. With several axes each row
     starts at one too, and holds a multiple of ``width`` elements: there is no tail in the kernel.
-    Nor is there one where members share the innermost axis.
+    Nor is there one where members share the innermost axis, or where columns go along it.
 
     Args:
         addresses: by operand, the address of its first element.
@@ -178,6 +179,8 @@ def may_launch(
         return True
     operands = {operand.name: operand for operand in kernel.operands}
     axes = (*launch.points, *launch.members)
+    if launch.strategy == "column":
+        axes = (*launch.members, *launch.points)
     for name in launch.vector_operands:
         if addresses[name] % (launch.width * storage_bytes(operands[name].dtype)):
             return False
@@ -186,6 +189,16 @@ def may_launch(
                 return False
     has_tail = len(axes) == 1 and not launch.members
     return has_tail or _extent(axes[-1], extents) % launch.width == 0
+
+
+def leaves_idle(launch: Launch, extents: Mapping[str, int], processors: int) -> bool:
+    """Whether pairs of columns are fewer blocks than a device has multiprocessors.
+
+    Without pairs there are twice as many, and the results have the same bits.
+    """
+    if launch.strategy != "column" or launch.width == 1:
+        return False
+    return launch_shape(launch, extents, processors)[0][0] < processors
 
 
 def scratch_bytes(launch: Launch, grid: Dim) -> int:
@@ -208,7 +221,7 @@ def schedule_cuda(
 
     Args:
         kernel: a verified kernel.
-        vectorize: whether to use 128-bit accesses where the text allows them.
+        vectorize: whether to use wide accesses where the text allows them.
         small_tile: give rows and columns smaller groups, whose threads may use more registers.
         most_kept: at most so many vectors of a row stay in the registers of a thread.
     """
@@ -230,10 +243,9 @@ def schedule_cuda(
         launch = Launch(strategy, points, members, small_tile=small_tile)
         alone = loop is None or sum(isinstance(s, nodes.For) for s in kernel.body.body) == 1
         block = nest[-1][1] if nest else kernel.body
-        return _with_vectors(
-            launch, kernel, block, vectorize and alone and strategy == "row",
-            most_kept if points else 0,
-        )  # fmt: skip
+        if strategy == "column":
+            return _with_pairs(launch, kernel, block) if vectorize and alone else launch
+        return _with_vectors(launch, kernel, block, vectorize and alone, most_kept if points else 0)
     if vectorize and loop and not kernel.segmented:
         width, operands = _vector_width(kernel, loop, axes)
         return Launch(strategy, points, (), width, operands)
@@ -252,6 +264,14 @@ def _with_vectors(
         launch, width=vectors.width, vector_operands=vectors.operands, tile=tile,
         kept=vectors.kept if tile else (),
     )  # fmt: skip
+
+
+def _with_pairs(launch: Launch, kernel: Kernel, block: Block) -> Launch:
+    """The launch of columns, two for each thread where they are of 16-bit floats."""
+    if launch.segmented or not launch.points or launch.points[-1] is not kernel.axes[-1]:
+        return launch
+    vectors = column_pairs(kernel, block)
+    return replace(launch, width=vectors.width, vector_operands=vectors.operands)
 
 
 def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
