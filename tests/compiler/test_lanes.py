@@ -17,6 +17,9 @@ from gpuflow.targets.cpu.schedules.lane_blocks import FEWEST_LANES, lanes_in_blo
 from gpuflow.targets.cpu.target import NativeTarget
 
 
+RNG = np.random.default_rng(9)
+
+
 @pytest.fixture(autouse=True)
 def lane_loops(monkeypatch):
     monkeypatch.setattr(NativeTarget, "lane_loops", True)
@@ -129,6 +132,26 @@ def test_small_state_and_stacked_slices(reverse):
         np.testing.assert_allclose(m[k], matrix, rtol=2e-4, atol=1e-5)
         np.testing.assert_allclose(v[k], vector, rtol=2e-4, atol=1e-5)
         np.testing.assert_allclose(ys[k], rows[::-1] if reverse else rows, rtol=2e-4, atol=1e-5)
+
+
+def test_state_that_nobody_reads_in_the_end_has_no_memory():
+    """Its reader is a carry of a loop of steps, which loses it when the first loop is a kernel."""
+
+    def function(x, m):
+        last, slices = lax.scan(lambda y, x: (y[::-1] + x, y), jnp.zeros(3), x)
+
+        def step(_, state):
+            return jnp.tanh(state[0] @ state[0]), state[1] + last.sum()
+
+        return slices, lax.fori_loop(0, 3, step, (m, 0.0))[0]
+
+    x, m = (RNG.standard_normal(shape).astype(np.float32) for shape in ((5,), (16, 16)))
+    slices, got = gf.jit(function)(x, m)
+    want = np.cumsum(np.concatenate([[0], x[:-1]]))
+    np.testing.assert_allclose(slices, np.broadcast_to(want[:, None], (5, 3)), rtol=1e-5, atol=1e-6)
+    for _ in range(3):
+        m = np.tanh(m @ m)
+    np.testing.assert_allclose(got, m, rtol=1e-4, atol=1e-5)
 
 
 def collatz(n, table):

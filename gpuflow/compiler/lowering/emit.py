@@ -416,7 +416,10 @@ class Emitter:
             return self.builder.load(name, offset, where, s.part)
 
         def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
-            name = self.operands.array(writes[int(s.operand[1:])])
+            number = int(s.operand[1:])
+            if eqn.outputs[number] not in self.space.escaping:
+                return  # nobody reads it, and it has no memory
+            name = self.operands.array(writes[number])
             self.builder.declare(self.operands.table[name])
             self.builder.store(name, value, offset, where, s.part)
 
