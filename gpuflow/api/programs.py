@@ -193,7 +193,7 @@ def explain(
 
     For each step: the kernel or library call, its equations with their source lines, what it reads
     and writes, floating-point operations and bytes, the file with the generated source, and why
-    its results are stored instead of being used in the same kernel.
+    its results are stored instead of being used in the same kernel. For each loop: why it is none.
 
     Args:
         fun: a function, jitted or not.

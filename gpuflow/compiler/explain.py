@@ -13,6 +13,8 @@ from pathlib import Path
 
 from gpuflow.compiler.fusion.kinds import space_of
 from gpuflow.compiler.fusion.space import NotOneKernelError
+from gpuflow.compiler.lanes.convert import why_not
+from gpuflow.compiler.lowering.excess_precision import all_rounded
 from gpuflow.compiler.planning.plan import (
     CallStep,
     CopyStep,
@@ -98,6 +100,9 @@ class _View:
         lines += [textwrap.indent(line, " " * 6) for line in self._equations(step)]
         lines += self._stores(number)
         if isinstance(step, ProgramStep):
+            reason = why_not(step.eqn, all_rounded)
+            if reason is not None:
+                lines += _wrapped("   apart   ", f"no kernel of lanes: {reason}")
             for k, inner in enumerate(step.programs):
                 text = explain_plan(inner.plan, f"program {k + 1}", self.sources_of)
                 lines += ["", textwrap.indent(text, " " * 6)]

@@ -95,22 +95,26 @@ def lane_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn |
     return None
 
 
-def why_not(eqn: Eqn) -> str | None:
-    """Why a loop is not inside of a kernel; None: it may be."""
-    reason: str | None = "it is no loop"
-    for attempt in _attempts(eqn, _none):
+def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
+    """Why a loop or branch is not inside of a kernel; None: it may be.
+
+    Args:
+        eqn: a loop or a branch.
+        unrounded: as of ``lane_loops``.
+    """
+    if eqn.effects:
+        return "it has effects"
+    if not _may_be_lanes(eqn):
+        return "it is no loop"
+    reasons: list[str] = []
+    for attempt in _attempts(eqn, unrounded):
         try:
             attempt.equation([True] * len(eqn.outputs))
         except NotLanesError as error:
-            reason = str(error)
+            reasons.append(str(error))
             continue
         return None
-    return reason
-
-
-def _none(jaxpr: Jaxpr) -> frozenset[Var]:
-    del jaxpr
-    return frozenset()
+    return reasons[0] if reasons else "it carries nothing"
 
 
 def _attempts(eqn: Eqn, unrounded: Unrounded) -> list[_Attempt]:
