@@ -118,7 +118,7 @@ class Machine:
     def load(self, statement: nodes.Load, mask: Array) -> Array:
         name = statement.operand
         if name in self.locals:
-            return self.load_local(self.locals[name], mask)
+            return self.load_local(self.locals[name], statement.offset, mask)
         if name not in self.places:
             scalar = np.asarray(self.scalars[name])
             operand = next(item for item in self.kernel.operands if item.name == name)
@@ -134,7 +134,8 @@ class Machine:
     def store(self, statement: nodes.Store, mask: Array) -> None:
         name = statement.operand
         if name in self.locals:
-            self.store_local(self.locals[name], self.values[statement.value.number], mask)
+            value = self.values[statement.value.number]
+            self.store_local(self.locals[name], statement.offset, value, mask)
             return
         storage, first = self.places[name]
         address, live = self.checked(statement, first, mask)
@@ -180,17 +181,29 @@ class Machine:
                 "again."
             )
 
-    def local_index(self, local: LocalArray, mask: Array) -> tuple[tuple[Array, ...], Array]:
+    def local_index(
+        self, local: LocalArray, offset: Value | None, mask: Array
+    ) -> tuple[tuple[Array, ...], Array]:
         """Where the elements of all lanes lie, and the live lanes."""
         lanes = self.lanes(mask)
+        live = np.broadcast_to(mask, lanes)
+        if offset is not None:
+            places = np.broadcast_to(self.values[offset.number], lanes)
+            size = local.elements.size
+            if (live & ((places < 0) | (places >= size))).any():
+                raise KernelError(
+                    f"[{self.kernel.name}] an access of {local.declared.name} must stay in its "
+                    f"{size} elements; got offsets {places[live]}."
+                )
+            return (places,), live
         index = []
         for axis, _ in local.declared.axes:
             start = self.pieces[axis][0] if axis in local.cut else 0
             index.append(np.broadcast_to(self.points[axis] - start, lanes))
-        return tuple(index), np.broadcast_to(mask, lanes)
+        return tuple(index), live
 
-    def load_local(self, local: LocalArray, mask: Array) -> Array:
-        index, live = self.local_index(local, mask)
+    def load_local(self, local: LocalArray, offset: Value | None, mask: Array) -> Array:
+        index, live = self.local_index(local, offset, mask)
         if not local.is_stored[tuple(i[live] for i in index)].all():
             raise KernelError(
                 f"[{self.kernel.name}] an element of {local.declared.name} must be stored before "
@@ -198,8 +211,10 @@ class Machine:
             )
         return np.where(live, local.elements[index], local.elements.dtype.type(0))
 
-    def store_local(self, local: LocalArray, value: Array, mask: Array) -> None:
-        index, live = self.local_index(local, mask)
+    def store_local(
+        self, local: LocalArray, offset: Value | None, value: Array, mask: Array
+    ) -> None:
+        index, live = self.local_index(local, offset, mask)
         targets = tuple(i[live] for i in index)
         if len(set(zip(*targets, strict=True))) < live.sum():
             raise KernelError(

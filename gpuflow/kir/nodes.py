@@ -137,7 +137,8 @@ class Const:
 class Load:
     """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
 
-    ``operand`` may be a Local, without anything else.
+    ``operand`` may be a Local, without ``where`` and ``part``: at the current point; or, outside of
+    loops over its one axis, ``offset`` elements from the piece's first point.
 
     Where ``where`` (bool) is false nothing is read and the result is zero. ``part`` is 0 for the
     real and 1 for the imaginary part of a complex number, and None for all other elements.

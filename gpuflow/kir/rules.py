@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -123,15 +123,24 @@ def _check_store(statement: nodes.Store, state: State, context: Context) -> None
 def _check_local(
     statement: nodes.Load | nodes.Store, value: Value, state: State, context: Context
 ) -> None:
-    """An element of a local array is that of the current point, of axes that are cut or exact."""
+    """An element of a local array is that of the current point, of axes that are cut or exact.
+
+    With an offset it is counted from the first point of the piece.
+    """
     kernel, local = state.kernel, state.locals[statement.operand]
-    rule = "an access of a local array must have no offset, where and part"
-    require(is_whole(statement), kernel, statement, rule)
+    offset = statement.offset
+    rule = "an access of a local array must have no where and part"
+    require(is_whole(replace(statement, offset=None)), kernel, statement, rule)
     rule = f"an access of a local array must have its dtype ({local.dtype})"
     require(value.dtype == local.dtype, kernel, statement, rule)
     pieces, cut = context.pieces, local.cut_axes(kernel)
+    if offset is not None:
+        require(offset.dtype == "int64", kernel, statement, "an offset must be int64")
+        rule = "an array that is accessed with an offset must have one axis, which is cut"
+        require(len(local.axes) == len(cut) == 1, kernel, statement, rule)
     for axis, size in local.axes:
-        require(axis in context.axes, kernel, statement, f"axis {axis} of the array must be open")
+        rule = f"axis {axis} of the array must be open, or there must be an offset, and not both"
+        require((axis in context.axes) == (offset is None), kernel, statement, rule)
         fits = axis not in cut or pieces.get(axis, size + 1) <= size
         rule = f"a piece of axis {axis} must have at most the array's {size} points"
         require(fits, kernel, statement, rule)

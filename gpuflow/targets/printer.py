@@ -15,7 +15,7 @@ subclass that overrides hooks; they stand together at the end of ``KernelPrinter
     reduce          a Reduce statement
     load, store     one element, at an offset in elements; those of complex numbers are their parts
     strip           a Strip statement
-    load_local, store_local     one element of a local array, at the current point
+    load_local, store_local     one element of a local array
     load_where      a load under a condition, where a target has one that needs no branch
     function        a scalar function without an operator; its expression has the exact dtype
     select, cast    an expression
@@ -254,7 +254,7 @@ class KernelPrinter:
     def _load(self, s: Load) -> None:
         out = self.value(s.out)
         if s.operand in self.locals:
-            self.emit(f"{out} = {self.load_local(self.locals[s.operand])}")
+            self.emit(f"{out} = {self.load_local(self.locals[s.operand], s.offset)}")
             return
         operand = self.operands[s.operand]
         expression = self._element(operand, s.offset, s.part)
@@ -302,7 +302,7 @@ class KernelPrinter:
 
     def _store(self, s: Store) -> None:
         if s.operand in self.locals:
-            self.emit(self.store_local(self.locals[s.operand], self.value(s.value)))
+            self.emit(self.store_local(self.locals[s.operand], s.offset, self.value(s.value)))
             return
         operand = self.operands[s.operand]
         place = self._within(operand, s.offset, s.part)
@@ -496,12 +496,12 @@ class KernelPrinter:
         """Print the loop over the pieces of an axis; inside, ``span`` is that of the piece."""
         raise NotImplementedError(f"[printer] {type(self).__name__} must override strip")
 
-    def load_local(self, local: Local) -> str:
-        """The expression of an element of a local array, at the current point."""
+    def load_local(self, local: Local, offset: Value | None) -> str:
+        """The expression of an element of a local array, at the current point or an offset."""
         raise NotImplementedError(f"[printer] {type(self).__name__} must override load_local")
 
-    def store_local(self, local: Local, value: str) -> str:
-        """The line that writes an element of a local array, at the current point."""
+    def store_local(self, local: Local, offset: Value | None, value: str) -> str:
+        """The line that writes an element of a local array, at the current point or an offset."""
         raise NotImplementedError(f"[printer] {type(self).__name__} must override store_local")
 
     def load_where(self, operand: Operand, offset: str, where: str, dtype: str) -> str | None:

@@ -12,6 +12,7 @@ from gpuflow.kir.interpret import interpret
 from gpuflow.kir.nodes import For, Mode, Strip, While
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
+from gpuflow.targets.cpu.schedules import lane_compaction
 from gpuflow.targets.cpu.schedules.lane_blocks import FEWEST_LANES, lanes_in_blocks
 from gpuflow.targets.cpu.target import NativeTarget
 
@@ -244,9 +245,40 @@ def test_derivatives_are_those_of_loops_outside_of_kernels():
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4)
 
 
+def cubes(count, table):
+    """Collatz steps again, with a number of the lane and a table that all read in the loop."""
+
+    def step(n, add):
+        def turn(state):
+            m, k, total = state
+            return jnp.where(m % 2 == 0, m // 2, 3 * m + 1), k + 1, total + add * table[m % 5]
+
+        return lax.while_loop(lambda s: s[0] != 1, turn, (n, 0, 0))[1:]
+
+    n = jnp.arange(1, count + 1)
+    return gf.vmap(step)(n, n % 7)
+
+
+@pytest.mark.parametrize("count", [16, 63, 64, 65, 1024, 1025, 2500])
+def test_lanes_that_go_on_move_together(count):
+    table = np.array([1, 10, 100, 1000, 10000], np.int32)
+    steps, totals = gf.jit(cubes, static_argnums=0)(count, table)
+    for k in range(count):
+        n, steps_of, total = k + 1, 0, 0
+        while n != 1:
+            total += (k + 1) % 7 * table[n % 5]
+            n, steps_of = n // 2 if n % 2 == 0 else 3 * n + 1, steps_of + 1
+        assert (steps[k], totals[k]) == (steps_of, total), k
+
+
+@pytest.mark.parametrize("price", [0, 1, 32, 1 << 30])
 @pytest.mark.parametrize("count", [1, 5, 64, 100])
-def test_blocks_of_lanes_mean_the_same(count):
-    """The rewritten kernel and the kernel, through the interpreter, bit for bit."""
+def test_blocks_of_lanes_mean_the_same(count, price, monkeypatch):
+    """The rewritten kernel and the kernel, through the interpreter, bit for bit.
+
+    Lanes that go on move often, or never.
+    """
+    monkeypatch.setattr(lane_compaction, "WORK_OF_A_MOVE", price)
     (call,) = calls(gf.vmap(newton), jnp.ones(count), jnp.ones(count, int))
     blocks = lanes_in_blocks(call.kernel)
     verify(blocks)

@@ -156,6 +156,65 @@ def test_running_values_in_a_local_array():
     np.testing.assert_array_equal(out, x.reshape(5, 9).sum(0))
 
 
+ROW = Local("row", "float32", (("j", 4),))
+ONE_ROW = (Operand("x", "float32", Mode.IN, (Stride.UNIT,)),
+           Operand("o", "float32", Mode.OUT, (Stride.UNIT,)))  # fmt: skip
+
+
+def turned(*, place=None, local=ROW, size=4, back=None):
+    """Pieces of 4, backwards: a loop over numbers, which reads and writes elements by offsets.
+
+    Args:
+        place: added to where elements are stored.
+        local: the array.
+        size: of the pieces.
+        back: how the results are read; by default at points.
+    """
+    number, k, kept, at = (Value(n, "int64") for n in range(4))
+    old, new = Value(4, "float32"), Value(5, "float32")
+    shift, there = Value(6, "int64"), Value(7, "int64")
+    turn = Block(
+        (k,),
+        (Apply((at,), "sub", (kept, k)), Load(old, "row", k), Const(shift, place or 0),
+         Apply((there,), "add", (at, shift)), Store("row", old, there)),
+    )  # fmt: skip
+    strip = Strip("j", size, Block(body=(
+        loops("j", *copy("x", "row", 8)), Const(number, 2), Const(kept, 3),
+        For(None, turn, number), back or loops("j", Load(new, "row"), Store("o", new)),
+    )))  # fmt: skip
+    axes = (Axis("j", Role.PARALLEL),)
+    return Kernel("turned", axes, ONE_ROW, Block(body=(strip,)), locals=(local,))
+
+
+def test_elements_of_a_local_array_by_offsets():
+    kernel = turned()
+    verify(kernel)
+    assert "%5: f32 = load row at %3\n" in kernel_text(kernel)
+    x, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    run(kernel, {"x": x, "o": out}, {"j": 8}, {})
+    np.testing.assert_array_equal(out, [0, 1, 1, 0, 4, 5, 5, 4])
+
+
+def test_offsets_stay_in_the_array():
+    arrays = {"x": np.zeros(4, np.float32), "o": np.zeros(4, np.float32)}
+    with pytest.raises(KernelError, match="must stay in its 4 elements"):
+        run(turned(place=1), arrays, {"j": 4}, {})
+
+
+@pytest.mark.parametrize(
+    "kernel, rule",
+    [
+        (turned(back=loops("j", Load(Value(9, "float32"), "row", Value(1, "int64")))),
+         "before its use"),
+        (turned(back=loops("j", Const(OFFSET, 0), Load(INTO_VALUE, "row", OFFSET))), "and not both"),
+        (turned(size=8), "at most the array's 4 points"),
+    ],
+)  # fmt: skip
+def test_rules_of_offsets(kernel, rule):
+    with pytest.raises(KernelError, match=rule):
+        verify(kernel)
+
+
 def test_renamed_values_and_operands():
     block = renamed(Block(body=(BACK,)), {Value(1, "float32"): Value(7, "float32")}, {"o": "p"})
     (loop,) = block.body

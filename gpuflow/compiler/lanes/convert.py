@@ -22,7 +22,7 @@ from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
 from gpuflow.compiler.lanes.work import most_work, work
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.effects import is_observable
-from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal
 from gpuflow.core.lowering import Branch, Inline, LaneForm, Loop, ScanForm, WhileForm
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Block, Mode, Operand, Value

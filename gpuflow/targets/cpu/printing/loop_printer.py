@@ -213,14 +213,16 @@ class CpuPrinter(KernelPrinter):
             sizes.pop()
             outer.pop()
 
-    def load_local(self, local: Local) -> str:
-        return f"load_{local.dtype}({local.name}, {self._local_index(local)})"
+    def load_local(self, local: Local, offset: Value | None) -> str:
+        return f"load_{local.dtype}({local.name}, {self._local_index(local, offset)})"
 
-    def store_local(self, local: Local, value: str) -> str:
-        return f"store_{local.dtype}({local.name}, {self._local_index(local)}, {value})"
+    def store_local(self, local: Local, offset: Value | None, value: str) -> str:
+        return f"store_{local.dtype}({local.name}, {self._local_index(local, offset)}, {value})"
 
-    def _local_index(self, local: Local) -> str:
-        """The place of the current point, in elements."""
+    def _local_index(self, local: Local, offset: Value | None) -> str:
+        """The place of the current point or of an offset, in elements."""
+        if offset is not None:
+            return self.value(offset)
         terms, pitch, cut = [], 1, local.cut_axes(self.kernel)
         for axis, size in reversed(local.axes):
             index = f"({axis} - {self._pieces[axis][-1][0]})" if axis in cut else axis

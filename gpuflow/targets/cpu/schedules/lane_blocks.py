@@ -46,13 +46,17 @@ from gpuflow.kir.nodes import (
     While,
     remembered,
 )
-from gpuflow.kir.rewrite import renamed, taken
+from gpuflow.kir.rewrite import taken
+from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
+from gpuflow.targets.cpu.schedules.lane_code import Code
+from gpuflow.targets.cpu.schedules.lane_compaction import Compaction, lanes_of_a_block, may_move
 from gpuflow.targets.cpu.schedules.short_rows import with_short_axis
 
 LANES = 64  # in a block
 FEWEST_LANES = 16  # fewer are done one by one: a block takes as long as if it were full
 _FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and how many turns are done at once
+_LONG = 12  # what a statement counts that takes a series of instructions, each waiting for another
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
@@ -98,6 +102,12 @@ def _has_loop(items: Iterable[Statement]) -> bool:
     return any(_is_loop(s) for s in statements(Block(body=tuple(items))))
 
 
+def _work(*blocks: Block) -> int:
+    """Operations of one lane, about."""
+    inside = [statement for block in blocks for statement in statements(block)]
+    return sum(_LONG if isinstance(s, Apply) and s.fn in EXPENSIVE else 1 for s in inside)
+
+
 class _Blocks:
     """Rewrites the innermost loop over points of a kernel.
 
@@ -108,6 +118,9 @@ class _Blocks:
         cheap: what each part writes again: constants, scalars and indices.
         same: values that all lanes of a block have, with what they are now.
         in_memory: operands that are no numbers: a loop that accesses one must stop at the end.
+        still: operands that have one element for all lanes.
+        size: lanes of a block.
+        is_padded: loops may go over as many lanes in a last block that is shorter.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -120,7 +133,14 @@ class _Blocks:
         self._modes = {o.name: o.mode for o in kernel.operands}
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
         last = len(kernel.axes) - 1
-        self._still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
+        self.still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
+        loops = [
+            s for s in statements(kernel.body)
+            if isinstance(s, While) and not _has_loop(s.body.body) and may_move(s, self.still)
+        ]  # fmt: skip
+        size = lanes_of_a_block(loops) if loops else 0
+        self.is_padded = size <= LANES
+        self.size = LANES if self.is_padded else size
 
     def outside(self, block: Block) -> Block:
         """The nest around the innermost loop over points."""
@@ -131,7 +151,7 @@ class _Blocks:
                 lanes: list[Statement] = []
                 self.valid = self._valid(lanes)
                 self.sequence(statement.body.body, (), None, lanes)
-                statement = Strip(self.axis, LANES, Block(body=tuple(lanes)))
+                statement = Strip(self.axis, self.size, Block(body=tuple(lanes)))
             elif isinstance(statement, For) and statement.axis is not None:
                 statement = replace(statement, body=self.outside(statement.body))
             body.append(statement)
@@ -140,7 +160,7 @@ class _Blocks:
     def _valid(self, out: list[Statement]) -> Local:
         """Which lanes of a block there are: the last block may have fewer."""
         valid = self.array("bool")
-        for padded in (True, False):
+        for padded in (True, False) if self.is_padded else (False,):
             code = Code(self)
             code.store(valid, code.number("bool", not padded))
             out.append(replace(code.loop(), padded=padded))
@@ -155,7 +175,7 @@ class _Blocks:
 
     def array(self, dtype: str) -> Local:
         """A new array with an element for each lane of a block."""
-        local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, LANES),))
+        local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, self.size),))
         self.locals.append(local)
         return local
 
@@ -182,12 +202,12 @@ class _Blocks:
         cheap = self.cheap.get(value)
         if cheap is None:
             return value in self.same
-        return isinstance(cheap, Const) or cheap.operand in self._still
+        return isinstance(cheap, Const) or cheap.operand in self.still
 
     def _gives_same(self, s: Statement) -> bool:
         """Whether a statement, without memory that is written, gives all lanes the same."""
         if isinstance(s, Load):
-            if s.operand not in self._still or self._modes[s.operand] is not Mode.IN:
+            if s.operand not in self.still or self._modes[s.operand] is not Mode.IN:
                 return False
         elif not isinstance(s, Apply | Cast | Select):
             return False
@@ -258,7 +278,7 @@ class _Blocks:
         combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
         body = Block((), (Load(element, array.name),), (element,))
         out.append(Const(start, False))
-        out.append(Reduce((result,), (self.axis,), (start,), combine, body, padded=True))
+        out.append(Reduce((result,), (self.axis,), (start,), combine, body, self.is_padded))
         return result
 
     # --- loops ---
@@ -275,6 +295,12 @@ class _Blocks:
         return arrays
 
     def _while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+        is_straight = not _has_loop(s.body.body)
+        if is_straight and not self.is_padded and may_move(s, self.still):
+            turns, work = self._turns(s.body, s.cond), _work(s.body, s.cond)
+            arrays = Compaction(self, s, mask, turns, work).write(out)
+            self.arrays.update(zip(s.outs, arrays, strict=True))
+            return
         arrays = self._begin(s, s.body.params, out)
         going, code = self.array("bool"), Code(self)
         carry = [code.load(array) for array in arrays]
@@ -283,7 +309,6 @@ class _Blocks:
         out.append(code.loop())
         first = self._any(going, out)
         inner: list[Statement] = []
-        is_straight = not _has_loop(s.body.body)
         if not is_straight:
             self.sequence(s.body.body, s.body.results, going, inner)
         code = Code(self)
@@ -306,8 +331,12 @@ class _Blocks:
 
     @staticmethod
     def _turns(*blocks: Block) -> int:
-        """How many turns of a loop without loops are done at once."""
-        count = sum(1 for block in blocks for _ in statements(block))
+        """How many turns of a loop without loops are done at once.
+
+        Turns wait for each other, the lanes of a block do not: where a turn takes long, processors
+        have enough to do with one.
+        """
+        count = _work(*blocks)
         return next((turns for most, turns in _FEW_STATEMENTS if count <= most), 1)
 
     def _as_while(self, s: For) -> While:
@@ -407,107 +436,3 @@ class _Blocks:
                 inner.append(part.loop())
             some = self._any(side, out)
             out.append(If((), some, Block(body=tuple(inner)), Block()))
-
-
-class Code:
-    """Statements of one part, with what values are called in it.
-
-    Args:
-        blocks: what it belongs to.
-        out: where statements go; None: a loop over the lanes, see ``loop``.
-    """
-
-    def __init__(self, blocks: _Blocks, out: list[Statement] | None = None) -> None:
-        self._of = blocks
-        self._statements: list[Statement] = [] if out is None else out
-        self._names: dict[Value, Value] = {}
-
-    def loop(self) -> For:
-        """The loop over the lanes of a block."""
-        accessed = {s.operand for s in self._statements if isinstance(s, Load | Store)}
-        padded = accessed.isdisjoint(self._of.in_memory)
-        return For(self._of.axis, Block(body=tuple(self._statements)), padded=padded)
-
-    def value(self, value: Value) -> Value:
-        """What stands for a value here."""
-        of = self._of
-        if value in self._names:
-            return self._names[value]
-        if value in of.cheap:
-            copy = replace(of.cheap[value], out=of.fresh(value.dtype))
-            self._statements.append(copy)
-            self._names[value] = copy.out
-        elif value in of.same:
-            return of.same[value]
-        elif value in of.arrays:
-            self._names[value] = self.load(of.arrays[value])
-        else:
-            return value  # of the code around
-        return self._names[value]
-
-    def load(self, array: Local) -> Value:
-        out = self._of.fresh(array.dtype)
-        self._statements.append(Load(out, array.name))
-        return out
-
-    def store(self, array: Local, value: Value) -> None:
-        self._statements.append(Store(array.name, value))
-
-    def number(self, dtype: str, number: int) -> Value:
-        out = self._of.fresh(dtype)
-        self._statements.append(Const(out, number))
-        return out
-
-    def apply(self, fn: str, *arguments: Value, dtype: str = "") -> Value:
-        out = self._of.fresh(dtype or arguments[0].dtype)
-        self._statements.append(Apply((out,), fn, arguments))
-        return out
-
-    def both(self, first: Value, second: Value) -> Value:
-        return self.apply("and", first, second)
-
-    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
-        if on_true == on_false:
-            return on_true
-        out = self._of.fresh(on_true.dtype)
-        self._statements.append(Select(out, predicate, on_true, on_false))
-        return out
-
-    def block(
-        self, block: Block, arguments: Sequence[Value], guard: Value | None = None
-    ) -> list[Value]:
-        """Write a block without loops; its results. It may be written several times."""
-        outer = dict(self._names)
-        self._names.update(zip(block.params, arguments, strict=True))
-        self.run(block.body, guard)
-        results = [self.value(value) for value in block.results]
-        self._names = outer
-        return results
-
-    def run(self, items: Sequence[Statement], guard: Value | None = None) -> None:
-        """Write statements without loops; memory is used where the guard holds."""
-        for s in items:
-            if isinstance(s, If):
-                self._select_between(s, guard)
-                continue
-            values = {value: self.value(value) for value in uses_of(s)}
-            outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
-            (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
-            moves = isinstance(copy, Store) or (isinstance(copy, Load) and copy.offset is not None)
-            if guard is not None and moves:
-                where = guard if copy.where is None else self.both(guard, copy.where)
-                copy = replace(copy, where=where)
-            self._statements.append(copy)
-            self._names.update(outs)
-
-    def _select_between(self, s: If, guard: Value | None) -> None:
-        predicate = self.value(s.predicate)
-        sides = []
-        for block, holds in ((s.then, True), (s.orelse, False)):
-            inner = guard
-            if any(isinstance(i, Load | Store) for i in statements(block)):
-                taken_ = predicate if holds else self.apply("not", predicate)
-                inner = taken_ if guard is None else self.both(guard, taken_)
-            sides.append(self.block(block, (), inner))
-        for out, on_true, on_false in zip(s.outs, *sides, strict=True):
-            self._names[out] = self.select(predicate, on_true, on_false)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.kir.nodes import Axis, Block, For, Load, Local, Statement, Store, Strip
+from gpuflow.kir.nodes import Axis, Block, For, Load, Local, Statement, Store, Strip, Value
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.printing.point_printer import CudaPrinter
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
@@ -99,10 +99,12 @@ class TilePrinter(CudaPrinter):
                 with self.at_point(lanes, inner.body):
                     self.block(inner.body)
 
-    def load_local(self, local: Local) -> str:
+    def load_local(self, local: Local, offset: Value | None) -> str:
+        assert offset is None  # tiles are accessed at points
         return widen(self._element_of(local), local.dtype)
 
-    def store_local(self, local: Local, value: str) -> str:
+    def store_local(self, local: Local, offset: Value | None, value: str) -> str:
+        assert offset is None
         return f"{self._element_of(local)} = {narrow(value, local.dtype)}"
 
     def _element_of(self, local: Local) -> str:

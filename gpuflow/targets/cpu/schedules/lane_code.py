@@ -1,0 +1,183 @@
+"""Statements of a part of a block of lanes, with what values are called in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    For,
+    If,
+    Load,
+    Local,
+    Select,
+    Statement,
+    Store,
+    Value,
+)
+from gpuflow.kir.rewrite import renamed
+from gpuflow.kir.walk import results_of, statements, uses_of
+
+
+class Lanes(Protocol):
+    """What all parts of a block of lanes have in common; see ``lane_blocks.py``."""
+
+    axis: str
+    arrays: dict[Value, Local]
+    cheap: dict[Value, Const | Load]
+    same: dict[Value, Value]
+    in_memory: set[str]
+    still: set[str]
+    is_padded: bool
+
+    def fresh(self, dtype: str) -> Value:
+        """A new value."""
+        ...
+
+    def array(self, dtype: str) -> Local:
+        """A new array with an element for each lane of a block."""
+        ...
+
+
+class Code:
+    """Statements of one part, with what values are called in it.
+
+    Args:
+        lanes: what it belongs to.
+        out: where statements go; None: a loop over the lanes, see ``loop``.
+    """
+
+    def __init__(self, lanes: Lanes, out: list[Statement] | None = None) -> None:
+        self._of = lanes
+        self._statements: list[Statement] = [] if out is None else out
+        self._names: dict[Value, Value] = {}
+
+    def loop(self) -> For:
+        """The loop over the lanes of a block."""
+        accessed = {s.operand for s in self._statements if isinstance(s, Load | Store)}
+        padded = self._of.is_padded and accessed.isdisjoint(self._of.in_memory)
+        return For(self._of.axis, Block(body=tuple(self._statements)), padded=padded)
+
+    def value(self, value: Value) -> Value:
+        """What stands for a value here."""
+        of = self._of
+        if value in self._names:
+            return self._names[value]
+        if value in of.cheap:
+            copy = replace(of.cheap[value], out=of.fresh(value.dtype))
+            self._statements.append(copy)
+            self._names[value] = copy.out
+        elif value in of.same:
+            return of.same[value]
+        elif value in of.arrays:
+            self._names[value] = self.load(of.arrays[value])
+        else:
+            return value  # of the code around
+        return self._names[value]
+
+    def call(self, values: Sequence[Value], names: Sequence[Value]) -> None:
+        """Say what stands for values here."""
+        self._names.update(zip(values, names, strict=True))
+
+    def load(self, array: Local, offset: Value | None = None) -> Value:
+        out = self._of.fresh(array.dtype)
+        self._statements.append(Load(out, array.name, offset))
+        return out
+
+    def store(self, array: Local, value: Value, offset: Value | None = None) -> None:
+        self._statements.append(Store(array.name, value, offset))
+
+    def number(self, dtype: str, number: float) -> Value:
+        out = self._of.fresh(dtype)
+        self._statements.append(Const(out, number))
+        return out
+
+    def apply(self, fn: str, *arguments: Value, dtype: str = "") -> Value:
+        out = self._of.fresh(dtype or arguments[0].dtype)
+        self._statements.append(Apply((out,), fn, arguments))
+        return out
+
+    def both(self, first: Value, second: Value) -> Value:
+        return self.apply("and", first, second)
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        out = self._of.fresh(dtype)
+        self._statements.append(Cast(out, value))
+        return out
+
+    def times(
+        self, count: Value, init: Sequence[Value],
+        turn: Callable[[Code, Value, Sequence[Value]], Sequence[Value]],
+    ) -> tuple[Value, ...]:  # fmt: skip
+        """Write a loop of ``count`` turns.
+
+        Args:
+            count: int64.
+            init: what carries begin with.
+            turn: writes one with the counter and the carries, and returns the next carries.
+        """
+        index, *carry = (self._of.fresh(v.dtype) for v in (count, *init))
+        outs = tuple(self._of.fresh(v.dtype) for v in init)
+        inner: list[Statement] = []
+        code = Code(self._of, inner)
+        code._names = dict(self._names)
+        results = tuple(turn(code, index, carry))
+        body = Block((index, *carry), tuple(inner), results)
+        self._statements.append(For(None, body, count, outs, tuple(init)))
+        return outs
+
+    def branch(
+        self, outs: Sequence[Value], predicate: Value, then: Block, orelse: Block
+    ) -> None:
+        self._statements.append(If(tuple(outs), predicate, then, orelse))
+
+    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
+        if on_true == on_false:
+            return on_true
+        out = self._of.fresh(on_true.dtype)
+        self._statements.append(Select(out, predicate, on_true, on_false))
+        return out
+
+    def block(
+        self, block: Block, arguments: Sequence[Value], guard: Value | None = None
+    ) -> list[Value]:
+        """Write a block without loops; its results. It may be written several times."""
+        outer = dict(self._names)
+        self._names.update(zip(block.params, arguments, strict=True))
+        self.run(block.body, guard)
+        results = [self.value(value) for value in block.results]
+        self._names = outer
+        return results
+
+    def run(self, items: Sequence[Statement], guard: Value | None = None) -> None:
+        """Write statements without loops; memory is used where the guard holds."""
+        for s in items:
+            if isinstance(s, If):
+                self._select_between(s, guard)
+                continue
+            values = {value: self.value(value) for value in uses_of(s)}
+            outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
+            (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
+            moves = isinstance(copy, Store) or (isinstance(copy, Load) and copy.offset is not None)
+            if guard is not None and moves:
+                where = guard if copy.where is None else self.both(guard, copy.where)
+                copy = replace(copy, where=where)
+            self._statements.append(copy)
+            self._names.update(outs)
+
+    def _select_between(self, s: If, guard: Value | None) -> None:
+        predicate = self.value(s.predicate)
+        sides = []
+        for block, holds in ((s.then, True), (s.orelse, False)):
+            inner = guard
+            if any(isinstance(i, Load | Store) for i in statements(block)):
+                taken_ = predicate if holds else self.apply("not", predicate)
+                inner = taken_ if guard is None else self.both(guard, taken_)
+            sides.append(self.block(block, (), inner))
+        for out, on_true, on_false in zip(s.outs, *sides, strict=True):
+            self._names[out] = self.select(predicate, on_true, on_false)
