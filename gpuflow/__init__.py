@@ -35,6 +35,7 @@ from gpuflow.api.jacobian import hessian as hessian
 from gpuflow.api.jacobian import jacfwd as jacfwd
 from gpuflow.api.jacobian import jacobian as jacobian
 from gpuflow.api.jacobian import jacrev as jacrev
+from gpuflow.api.kernel import kernel as kernel
 from gpuflow.api.passes import fwd_and_bwd as fwd_and_bwd
 from gpuflow.api.process import copy_to_host_async as copy_to_host_async
 from gpuflow.api.process import host_count as host_count

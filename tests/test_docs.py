@@ -33,6 +33,7 @@ PAGES = [
     "docs/tour.md",
     "docs/text_compiler.md",
     "docs/ensembles.md",
+    "docs/kernels.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\)  # (.+)$")

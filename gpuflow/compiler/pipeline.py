@@ -86,12 +86,12 @@ def rewritten(
     """
     program = jaxpr.jaxpr
     unrounded = unrounded_within if target.excess_precision else all_rounded
-    if target.lane_loops:  # of what keeps programs of one lane, before it is opened
-        program = lane_loops(inline(program, _is_call), unrounded)
+    # Of what keeps programs of one lane, before it is opened.
+    program = lane_loops(inline(program, _is_call), unrounded, target.lane_loops)
     program, values = hoist_array_literals(inline(program))
     report("inline", program)
     if target.lane_loops:
-        program = lane_loops(program, unrounded)
+        program = lane_loops(program, unrounded, with_loops=True)
         report("lanes", program)
     for name, rewrite in _passes(target):
         program = rewrite(program)

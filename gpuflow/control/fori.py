@@ -184,7 +184,9 @@ def fori_loop(
         for k in range(start, stop):
             init_val = body_fun(np.asarray(k, index_dtype), init_val)
         return init_val
-    counted = iota(number, (count,), 0) + np.asarray(start, number)
+    counted = iota(number, (count,), 0)
+    if start != 0:
+        counted = counted + int(np.asarray(start, number))
     numbers = convert_element_type(counted, number, weak_type=True)
 
     def step(carry: Any, k: Any) -> tuple[Any, None]:

@@ -247,14 +247,21 @@ class LaneForm:
     """A loop or branch that each lane does for itself.
 
     Attributes:
-        form: of one lane: a WhileForm, or the programs of a branch.
+        form: of one lane: a WhileForm, the programs of a branch, or that of a kernel.
         sizes: of the lanes' dimensions, outermost first. Results have all of them in front.
         lanes: for each of these dimensions, which operands have it in front of what inner ones add.
+        first_index: of a kernel, where its program has the indices of the innermost dimensions
+            among its inputs; they are no operands.
+        indices: how many there are.
+        kernel: the name of what must become one kernel; None: it may be something else.
     """
 
     form: Any
     sizes: tuple[int, ...]
     lanes: tuple[tuple[bool, ...], ...]
+    first_index: int = 0
+    indices: int = 0
+    kernel: str | None = None
 
 
 @record

@@ -16,7 +16,6 @@ from gpuflow.targets.cpu.schedules import lane_compaction
 from gpuflow.targets.cpu.schedules.lane_blocks import FEWEST_LANES, lanes_in_blocks
 from gpuflow.targets.cpu.target import NativeTarget
 
-
 RNG = np.random.default_rng(9)
 
 

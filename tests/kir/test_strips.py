@@ -206,7 +206,8 @@ def test_offsets_stay_in_the_array():
     [
         (turned(back=loops("j", Load(Value(9, "float32"), "row", Value(1, "int64")))),
          "before its use"),
-        (turned(back=loops("j", Const(OFFSET, 0), Load(INTO_VALUE, "row", OFFSET))), "and not both"),
+        (turned(back=loops("j", Const(OFFSET, 0), Load(INTO_VALUE, "row", OFFSET))),
+         "and not both"),
         (turned(size=8), "at most the array's 4 points"),
     ],
 )  # fmt: skip

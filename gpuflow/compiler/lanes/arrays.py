@@ -7,13 +7,14 @@ and repeated ones, along which nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.core import views
+from gpuflow.core.jaxpr import Eqn
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Value
 
@@ -25,7 +26,13 @@ MOST_ELEMENTS = 128  # of an array of one lane
 
 
 class NotLanesError(Exception):
-    """A program is not one for each lane; the message says why, as "it ..."."""
+    """A program is not one for each lane; the message says why, as "it ...".
+
+    Attributes:
+        eqn: the equation that is the reason; None: no single one.
+    """
+
+    eqn: Eqn | None = None
 
 
 @record(eq=False)
@@ -54,6 +61,54 @@ class LaneArray:
     def with_items(self, elements: Sequence[Element]) -> LaneArray:
         """The same array with other elements, in order."""
         return LaneArray(self.shape, self.kinds, object_array(elements, self.items.shape))
+
+
+@record(eq=False)
+class MemoryArray:
+    """An operand that is read from memory when it is wanted.
+
+    Attributes:
+        number: of the operand.
+        dtype: storage.
+        shape: of what is left of it.
+        kinds: as of a LaneArray; SMALL for all dimensions that are none of lanes.
+        dims: the operand's dimensions that are left.
+        offset: elements from its start; None: none.
+    """
+
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    kinds: tuple[int, ...]
+    dims: tuple[int, ...]
+    offset: Value | None = None
+
+
+@record(eq=False)
+class ComputedArray:
+    """An array, without lanes, whose elements are computed when they are wanted: a counter.
+
+    Attributes:
+        shape: of what is left of it.
+        element: ``indices, one for each dimension -> element``.
+    """
+
+    shape: tuple[int, ...]
+    element: Callable[[Sequence[Value]], Element]
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """As of a LaneArray."""
+        return (SMALL,) * len(self.shape)
+
+
+Array = LaneArray | MemoryArray | ComputedArray
+
+
+def is_computed(operands: Sequence[Array]) -> bool:
+    """Whether some arrays are computed when they are wanted, and the others are numbers."""
+    shaped = [operand for operand in operands if operand.shape]
+    return bool(shaped) and all(isinstance(operand, ComputedArray) for operand in shaped)
 
 
 def object_array(elements: Sequence[Element], shape: Sequence[int]) -> np.ndarray:

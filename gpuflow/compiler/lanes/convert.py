@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -11,45 +11,103 @@ import numpy as np
 from gpuflow.compiler.lanes.arrays import (
     REPEATED,
     SMALL,
+    Array,
+    ComputedArray,
     LaneArray,
+    MemoryArray,
     NotLanesError,
     check_small,
+    is_computed,
     object_array,
 )
-from gpuflow.compiler.lanes.evaluate import Array, Evaluator, MemoryArray, Stored, Unrounded
+from gpuflow.compiler.lanes.evaluate import Evaluator, Stored, Unrounded
 from gpuflow.compiler.lanes.folding import flattened
+from gpuflow.compiler.lanes.ops import computed, counted
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
 from gpuflow.compiler.lanes.work import most_work, work
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.effects import is_observable
-from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal
-from gpuflow.core.lowering import Branch, Inline, LaneForm, Loop, ScanForm, WhileForm
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import (
+    Branch,
+    Elementwise,
+    Indexed,
+    Inline,
+    LaneForm,
+    Loop,
+    ScanForm,
+    WhileForm,
+)
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Block, Mode, Operand, Value
 from gpuflow.kir.rewrite import taken
 
 Shape = tuple[int, ...]
+_NOTHING: Mapping[Var, Eqn] = {}
 
 
-def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded) -> Jaxpr:
+def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
     """The program, with loops and branches inside of kernels where each lane has its own.
 
     Args:
         jaxpr: the program.
         unrounded: of a program, the values that may be held with more precision than their dtype.
+        with_loops: all that may be; else only what must become a kernel.
+
+    Raises:
+        TypeError: what must be one kernel cannot be one.
     """
-    if not any(_may_be_lanes(eqn) for eqn in jaxpr.eqns):
+
+    def is_wanted(eqn: Eqn) -> bool:
+        return _kernel_of(eqn) is not None or (with_loops and _may_be_lanes(eqn))
+
+    if not any(is_wanted(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    definition = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
     eqns: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
         used = [var in live for var in eqn.outputs]
-        if any(used) and _may_be_lanes(eqn):
-            eqn = lane_equation(eqn, used, unrounded) or eqn
+        if any(used) and _kernel_of(eqn) is not None:
+            eqn = _kernel_equation(eqn, used, unrounded)
+        elif any(used) and is_wanted(eqn):
+            eqn = lane_equation(eqn, used, unrounded, definition) or eqn
         if any(used) or is_observable(eqn.effects):
             eqns.append(eqn)
             live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(eqns)))
+
+
+def _kernel_of(eqn: Eqn) -> LaneForm | None:
+    """The program of what must become one kernel."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Inline) or rule.lanes is None:
+        return None
+    form = rule.lanes(eqn.params)
+    return None if form.kernel is None else form
+
+
+def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn:
+    form = _kernel_of(eqn)
+    assert form is not None
+    (attempt,) = _attempts(eqn, unrounded)
+    try:
+        return attempt.equation(used)
+    except NotLanesError as error:
+        at = "" if error.eqn is None else f"; the reason is {_described(error.eqn)}"
+        raise TypeError(
+            f"[kernel] {form.kernel} must be one kernel, and is none: {error}{at}. Fix: let each "
+            "index do by itself what it needs, with at most 128 values of an array at a time (a "
+            "long sum is a fori_loop that reads one element after the other), or use "
+            "jit(vmap(...)), which may run several kernels."
+        ) from None
+
+
+def _described(eqn: Eqn) -> str:
+    """An equation, for people."""
+    operands = ", ".join(str(atom.aval) for atom in eqn.inputs)
+    source = "" if eqn.source is None else f" at {eqn.source}"
+    return f"{eqn.primitive.name}({operands}){source}"
 
 
 def _may_be_lanes(eqn: Eqn) -> bool:
@@ -79,15 +137,18 @@ def _has_loop(eqn: Eqn) -> bool:
     return False
 
 
-def lane_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn | None:
+def lane_equation(
+    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
+) -> Eqn | None:
     """The equation of a program of one lane, or None where it is none.
 
     Args:
         eqn: a loop or a branch.
         used: of its outputs, whether anybody reads them; the others are dropped.
         unrounded: as of ``lane_loops``.
+        definition: the equations around it, by what they define.
     """
-    for attempt in _attempts(eqn, unrounded):
+    for attempt in _attempts(eqn, unrounded, definition):
         try:
             return attempt.equation(used)
         except NotLanesError:
@@ -117,7 +178,9 @@ def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
     return reasons[0] if reasons else "it carries nothing"
 
 
-def _attempts(eqn: Eqn, unrounded: Unrounded) -> list[_Attempt]:
+def _attempts(
+    eqn: Eqn, unrounded: Unrounded, definition: Mapping[Var, Eqn] = _NOTHING
+) -> list[_Attempt]:
     rule = eqn.primitive.lower
     if isinstance(rule, Inline):
         assert rule.lanes is not None
@@ -126,10 +189,10 @@ def _attempts(eqn: Eqn, unrounded: Unrounded) -> list[_Attempt]:
         for k, atom in enumerate(eqn.inputs):
             mapped = [number for number, lane in enumerate(form.lanes) if lane[k]]
             kinds.append((*mapped, *[SMALL] * (atom.aval.ndim - len(mapped))))
-        return [_Attempt(eqn, form, form.sizes, kinds, unrounded)]
+        return [_Attempt(eqn, form, form.sizes, kinds, unrounded, definition)]
     form = rule.form(eqn.params)
     return [
-        _Attempt(eqn, form, lanes, _kinds(eqn, form, lanes, tables), unrounded)
+        _Attempt(eqn, form, lanes, _kinds(eqn, form, lanes, tables), unrounded, definition)
         for lanes in _candidates(eqn, form)
         for tables in ((False, True) if lanes else (False,))
     ]
@@ -186,12 +249,14 @@ class _Attempt:
         lanes: the lanes' sizes.
         kinds: of the operands' dimensions.
         unrounded: as of ``lane_loops``.
+        definition: as of ``lane_equation``.
     """
 
     def __init__(
         self, eqn: Eqn, form: ScanForm | WhileForm | LaneForm, lanes: Shape,
-        kinds: Sequence[tuple[int, ...]], unrounded: Unrounded,
+        kinds: Sequence[tuple[int, ...]], unrounded: Unrounded, definition: Mapping[Var, Eqn],
     ) -> None:  # fmt: skip
+        self.definition = definition
         self.eqn, self.form, self.lanes, self.kinds = eqn, form, lanes, kinds
         self.evaluator = Evaluator(lanes, unrounded)
 
@@ -202,8 +267,9 @@ class _Attempt:
             NotLanesError: it is none.
         """
         eqn, evaluator = self.eqn, self.evaluator
-        operations = work(self.form, max(prod(self.lanes), 1))
-        most = most_work(self.form)
+        must = isinstance(self.form, LaneForm) and self.form.kernel is not None
+        operations = 0 if must else work(self.form, max(prod(self.lanes), 1))
+        most = 0 if must else most_work(self.form)
         if operations > most:
             raise NotLanesError(f"it takes some {operations} operations a lane, more than {most}")
         every = tuple(range(len(self.lanes)))
@@ -211,12 +277,16 @@ class _Attempt:
             type(atom) is Literal or not atom.aval.ndim or kinds == every
             for atom, kinds in zip(eqn.inputs, self.kinds, strict=True)
         ]
-        order = sorted(range(len(eqn.inputs)), key=lambda k: is_element[k])
+        counters = {k: self._counter(atom) for k, atom in enumerate(eqn.inputs) if atom.aval.ndim}
+        order = [k for k in range(len(eqn.inputs)) if counters.get(k) is None]
+        order.sort(key=lambda k: is_element[k])
         number_of = {k: number for number, k in enumerate(order)}
         operands: list[Array] = []
         for k, (atom, kinds) in enumerate(zip(eqn.inputs, self.kinds, strict=True)):
-            storage = storage_name(atom.aval.dtype)
-            if not is_element[k]:
+            storage, counter = storage_name(atom.aval.dtype), counters.get(k)
+            if counter is not None:
+                operands.append(counter)
+            elif not is_element[k]:
                 dims = tuple(range(atom.aval.ndim))
                 operands.append(
                     MemoryArray(number_of[k], storage, atom.aval.shape, kinds, dims)
@@ -255,6 +325,28 @@ class _Attempt:
         return eqn.replace(
             primitive=lane_program_p, inputs=inputs, outputs=tuple(outputs), params=params
         )
+
+    def _counter(self, atom: Atom) -> ComputedArray | None:
+        """An operand that follows from the indices of its elements alone; no equation makes it."""
+        eqn = self.definition.get(atom) if type(atom) is Var else None
+        if eqn is None or len(eqn.outputs) > 1:
+            return None
+        rule = eqn.primitive.lower
+        if isinstance(rule, Indexed) and not eqn.inputs:
+            return counted(self.evaluator, eqn, rule)
+        if not isinstance(rule, Elementwise) or not rule.cheap:
+            return None
+        arrays: list[Array] = []
+        for operand in eqn.inputs:
+            array: Array | None
+            if type(operand) is Literal and not operand.aval.ndim:
+                array = self.evaluator.constant(operand.value, operand.aval)
+            else:
+                array = self._counter(operand)
+            if array is None:
+                return None
+            arrays.append(array)
+        return computed(self.evaluator, eqn, rule, arrays) if is_computed(arrays) else None
 
     def _run(
         self, operands: list[Array], places: dict[int, int]

@@ -20,18 +20,22 @@ from gpuflow.compiler.lanes import ops
 from gpuflow.compiler.lanes.arrays import (
     REPEATED,
     SMALL,
+    Array,
+    ComputedArray,
     Element,
     LaneArray,
+    MemoryArray,
     NotLanesError,
     broadcast,
     check_small,
+    is_computed,
     joined_kind,
     object_array,
     small_kinds,
     uniform,
     with_kinds,
 )
-from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of
+from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of, zero
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
@@ -55,30 +59,6 @@ from gpuflow.kir.scalar import PARTS, compute_dtype
 MOST_UNROLLED = 16  # turns of a scan inside of another loop whose slices are values
 _MOST_ROUNDS = 6
 Unrounded = Callable[[Jaxpr], frozenset[Var]]
-
-
-@record(eq=False)
-class MemoryArray:
-    """An operand that is read from memory when it is wanted.
-
-    Attributes:
-        number: of the operand.
-        dtype: storage.
-        shape: of what is left of it.
-        kinds: as of a LaneArray; SMALL for all dimensions that are none of lanes.
-        dims: the operand's dimensions that are left.
-        offset: elements from its start; None: none.
-    """
-
-    number: int
-    dtype: str
-    shape: tuple[int, ...]
-    kinds: tuple[int, ...]
-    dims: tuple[int, ...]
-    offset: Value | None = None
-
-
-Array = LaneArray | MemoryArray
 
 
 @record(eq=False)
@@ -146,9 +126,15 @@ class Evaluator:
     # --- memory ---
 
     def load(
-        self, array: MemoryArray, indices: Sequence[Value], where: Value | None = None
-    ) -> Element:
-        """An element of an operand in memory."""
+        self, array: MemoryArray | ComputedArray, indices: Sequence[Value],
+        where: Value | None = None,
+    ) -> Element:  # fmt: skip
+        """An element of an operand in memory, or of what is computed."""
+        if isinstance(array, ComputedArray):
+            element = array.element(indices)
+            if where is None:
+                return element
+            return self.builder.select(where, element, zero(self.builder, element.dtype))
         offset = array.offset
         for d, kind, index in zip(array.dims, array.kinds, indices, strict=True):
             if kind >= 0 and index != self.lane_index(kind):
@@ -187,6 +173,9 @@ class Evaluator:
 
     def slice_of(self, array: Array, index: Value, place: int | None) -> Array:
         """One slice along the first dimension; ``place`` is the index where it is known."""
+        if isinstance(array, ComputedArray):
+            element = array.element
+            return ComputedArray(array.shape[1:], lambda rest: element((index, *rest)))
         if isinstance(array, MemoryArray):
             if array.kinds[0] != SMALL:
                 raise NotLanesError("it goes over lanes one after the other")
@@ -215,18 +204,23 @@ class Evaluator:
         """Emit a program."""
         env: dict[Var, Array] = dict(zip(jaxpr.invars, arguments, strict=True))
         for var, value in zip(jaxpr.constvars, consts, strict=True):
-            env[var] = self._constant(value, var.aval)
+            env[var] = self.constant(value, var.aval)
 
         def read(atom: Any) -> Array:
-            return self._constant(atom.value, atom.aval) if type(atom) is Literal else env[atom]
+            return self.constant(atom.value, atom.aval) if type(atom) is Literal else env[atom]
 
         self.unrounded |= self._unrounded_of(jaxpr)
         for eqn in jaxpr.eqns:
-            results = self._equation(eqn, [read(atom) for atom in eqn.inputs])
+            try:
+                results = self._equation(eqn, [read(atom) for atom in eqn.inputs])
+            except NotLanesError as error:
+                error.eqn = error.eqn or eqn
+                raise
             env.update(zip(eqn.outputs, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _constant(self, value: Any, aval: ShapedArray) -> LaneArray:
+    def constant(self, value: Any, aval: ShapedArray) -> LaneArray:
+        """An array that is written into the program."""
         if not aval.shape:
             return uniform(self._number(value, aval))
         kinds = small_kinds(aval.shape)
@@ -255,6 +249,8 @@ class Evaluator:
         if isinstance(rule, Inline):
             form = None if rule.lanes is None else rule.lanes(eqn.params)
             if form is not None:
+                if form.kernel is not None and form.sizes:
+                    raise NotLanesError("it holds a kernel with a grid of its own")
                 return self.lane_form(form, operands)
             inner = rule.jaxpr(eqn.params)
             return self.run(inner.jaxpr, operands, inner.consts)
@@ -263,12 +259,16 @@ class Evaluator:
         if isinstance(rule, Branch):
             return self.branch(rule.branches(eqn.params), operands)
         if isinstance(rule, Indexed):
+            if not operands and len(eqn.outputs) == 1:
+                return [ops.counted(self, eqn, rule)]
             return ops.indexed(self, eqn, rule, operands)
+        if isinstance(rule, Elementwise) and is_computed(operands):
+            return [ops.computed(self, eqn, rule, operands)]
+        if isinstance(rule, Layout):
+            return [ops.layout(self, eqn, rule, operands[0])]
         arrays = [self.values_of(operand) for operand in operands]
         if isinstance(rule, Elementwise):
             return ops.elementwise(self, eqn, rule, arrays)
-        if isinstance(rule, Layout):
-            return [ops.layout(eqn, rule, arrays[0])]
         if isinstance(rule, Reduction):
             return [ops.reduction(self, eqn, rule, arrays[0])]
         if isinstance(rule, TupleReduction):
@@ -288,7 +288,9 @@ class Evaluator:
     def lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
         """Control flow of which each lane has its own: dimensions of lanes stand in front."""
         kinds: list[int] = []
-        for lane in form.lanes:
+        if form.kernel is not None:
+            kinds += range(len(form.sizes))
+        for lane in form.lanes[len(kinds) :]:
             kind = REPEATED
             for k, is_mapped in enumerate(lane):
                 if is_mapped:
@@ -300,12 +302,13 @@ class Evaluator:
         inner: list[Array] = []
         for k, operand in enumerate(operands):
             count = sum(lane[k] for lane in form.lanes)
-            if isinstance(operand, MemoryArray):
-                operand = self.values_of(operand)
-            inner.append(
-                LaneArray(operand.shape[count:], operand.kinds[count:], operand.items)
-            )
-        if isinstance(form.form, WhileForm):
+            inner.append(self._of_one_lane(operand, count, form.kernel is not None))
+        if form.kernel is not None:
+            indices = [self._index(kind) for kind in kinds[len(kinds) - form.indices :]]
+            inner[form.first_index : form.first_index] = indices
+            (program,) = form.form
+            results = self.run(program.jaxpr, inner, program.consts)
+        elif isinstance(form.form, WhileForm):
             results = self.loop(form.form, inner)
         else:
             results = self.branch(form.form, inner)
@@ -316,6 +319,27 @@ class Evaluator:
                 LaneArray((*form.sizes, *array.shape), (*kinds, *array.kinds), array.items)
             )
         return outs
+
+    def _of_one_lane(self, operand: Array, count: int, in_memory: bool) -> Array:
+        """An operand without the first dimensions, which are those of lanes.
+
+        Args:
+            operand: of control flow that each lane has for itself.
+            count: of dimensions.
+            in_memory: what lies in memory is read when it is wanted.
+        """
+        if in_memory and isinstance(operand, MemoryArray):
+            return replace(
+                operand, shape=operand.shape[count:], kinds=operand.kinds[count:],
+                dims=operand.dims[count:],
+            )  # fmt: skip
+        array = self.values_of(operand)
+        return LaneArray(array.shape[count:], array.kinds[count:], array.items)
+
+    def _index(self, lane: int) -> LaneArray:
+        """The index of the point along lanes, as programs count."""
+        index = self.builder.cast(self.lane_index(lane), "int32")
+        return uniform(index)
 
     def loop(
         self, form: ScanForm | WhileForm, operands: Sequence[Array], stored: Stored | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuflow.compiler.lanes.arrays import SMALL, Element, LaneArray, NotLanesError
+from gpuflow.compiler.lanes.arrays import SMALL, Array, Element, LaneArray, NotLanesError
 from gpuflow.compiler.lanes.folding import zero
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
@@ -14,7 +14,7 @@ from gpuflow.core.lowering import Indexed
 from gpuflow.kir.nodes import Value
 
 if TYPE_CHECKING:
-    from gpuflow.compiler.lanes.evaluate import Array, Evaluator
+    from gpuflow.compiler.lanes.evaluate import Evaluator
 
 
 class IndexContext:
@@ -100,3 +100,25 @@ class IndexContext:
     def element(self, operand: int, dims: Sequence[int]) -> Element:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
         return self.load(operand, [self.index(d) for d in dims])
+
+
+class CounterContext(IndexContext):
+    """The same at any indices, of an op without operands."""
+
+    def __init__(
+        self, evaluator: Evaluator, eqn: Eqn, rule: Indexed, indices: Sequence[Value]
+    ) -> None:
+        super().__init__(evaluator, eqn, rule, (), (SMALL,) * len(indices), (0,) * len(indices))
+        self._indices = indices
+
+    def index(self, dim: int) -> Value:
+        return self._indices[dim]
+
+    def linear_index(self, first_dim: int = 0) -> Value:
+        strides = views.contiguous(self._eqn.outputs[0].aval.shape[first_dim:]).strides
+        builder = self.builder
+        total = builder.const("int64", 0)
+        for index, stride in zip(self._indices[first_dim:], strides, strict=True):
+            term = builder.apply("mul", index, builder.const("int64", stride))
+            total = builder.apply("add", total, term)
+        return total

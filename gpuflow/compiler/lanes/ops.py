@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product as places
 from math import prod
 from typing import TYPE_CHECKING
@@ -13,8 +13,11 @@ from gpuflow.base.dtypes import is_complex
 from gpuflow.compiler.lanes.arrays import (
     REPEATED,
     SMALL,
+    Array,
+    ComputedArray,
     Element,
     LaneArray,
+    MemoryArray,
     NotLanesError,
     check_small,
     joined_kind,
@@ -23,7 +26,7 @@ from gpuflow.compiler.lanes.arrays import (
     viewed,
 )
 from gpuflow.compiler.lanes.folding import FoldingBuilder, storage_of
-from gpuflow.compiler.lanes.indexed import IndexContext
+from gpuflow.compiler.lanes.indexed import CounterContext, IndexContext
 from gpuflow.core import views
 from gpuflow.core.aval import storage_dtype, storage_name
 from gpuflow.core.blocks import Product
@@ -36,18 +39,35 @@ from gpuflow.core.lowering import (
     TupleReduction,
     block_of,
 )
+from gpuflow.core.views import View
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import PARTS, compute_dtype
 
 if TYPE_CHECKING:
-    from gpuflow.compiler.lanes.evaluate import Array, Evaluator
+    from gpuflow.compiler.lanes.evaluate import Evaluator
 
 
 def elementwise(
     of: Evaluator, eqn: Eqn, rule: Elementwise, arrays: Sequence[LaneArray]
 ) -> list[LaneArray]:
     """One element from the operands' elements."""
+    out = eqn.outputs[0].aval
+    emit = _emitting(of, eqn, rule)
+    kinds, expanded = mapped(arrays, out.shape)
+    sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
+    check_small(sizes)
+    results: list[list[Element]] = [[] for _ in eqn.outputs]
+    for index in np.ndindex(*sizes):
+        for result, part in zip(results, emit([items[index] for items in expanded]), strict=True):
+            result.append(part)
+    return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
+
+
+def _emitting(
+    of: Evaluator, eqn: Eqn, rule: Elementwise
+) -> Callable[[Sequence[Element]], list[Element]]:
+    """What emits one element of each output from those of the operands."""
     ins, out = [atom.aval for atom in eqn.inputs], eqn.outputs[0].aval
     if rule.holds is not None and not rule.holds(*ins, out):
         raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of these")
@@ -55,29 +75,92 @@ def elementwise(
     body = rule.pair if complex_ else rule.body
     if body is None:
         raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-    kinds, expanded = mapped(arrays, out.shape)
-    sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
-    check_small(sizes)
-    results: list[list[Element]] = [[] for _ in eqn.outputs]
-    for index in np.ndindex(*sizes):
-        values = [items[index] for items in expanded]
+
+    def emit(values: Sequence[Element]) -> list[Element]:
         if isinstance(body, str):
             emitted = of.builder.apply(body, *values)
         else:
             emitted = body(of.builder, values, ins, out, eqn.params)
         parts = (emitted,) if isinstance(emitted, Element) else emitted
-        for result, var, part in zip(results, eqn.outputs, parts, strict=True):
-            result.append(of.rounded(part, var))
-    return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
+        return [of.rounded(part, var) for part, var in zip(parts, eqn.outputs, strict=True)]
+
+    return emit
 
 
-def layout(eqn: Eqn, rule: Layout, array: LaneArray) -> LaneArray:
-    """A rearrangement."""
+def computed(
+    of: Evaluator, eqn: Eqn, rule: Elementwise, operands: Sequence[Array]
+) -> ComputedArray:
+    """The same of arrays whose elements are computed when they are wanted, and of numbers."""
+    emit = _emitting(of, eqn, rule)
+
+    def element(indices: Sequence[Value]) -> Element:
+        return emit([
+            of.load(operand, indices) if isinstance(operand, ComputedArray)
+            else of.values_of(operand).flat()[0]
+            for operand in operands
+        ])[0]  # fmt: skip
+
+    return ComputedArray(eqn.outputs[0].aval.shape, element)
+
+
+def layout(of: Evaluator, eqn: Eqn, rule: Layout, array: Array) -> Array:
+    """A rearrangement; of what is not there yet, elements are read where they then lie."""
     out = eqn.outputs[0].aval
     view = rule.view(views.contiguous(array.shape), out, **eqn.params)
     if view is None:
         raise NotLanesError(f"{eqn.primitive.name} copies")
-    return viewed(array, out.shape, view)
+    if not isinstance(array, LaneArray) and all(kind == SMALL for kind in array.kinds):
+        places = _places(array.shape, view)
+        if places is not None:
+            return _read_elsewhere(of, array, view.shape, *places)
+    return viewed(of.values_of(array), out.shape, view)
+
+
+def _places(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int, int]]] | None:
+    """Where an array's view begins, and for each of its dimensions that of the array and the step.
+
+    None: a dimension of the view goes along several of the array.
+    """
+    if 0 in shape or 0 in view.shape:
+        return None
+    strides = views.contiguous(shape).strides
+    first, rest = [], view.offset
+    for stride in strides:
+        first.append(rest // stride)
+        rest %= stride
+    low, high, steps = [*first], [*first], []
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        dims = [d for d, of_dim in enumerate(strides) if shape[d] > 1 and of_dim <= abs(stride)]
+        if not dims or size == 1:
+            if size > 1 and stride:
+                return None
+            steps.append((0, 0))
+            continue
+        step, left = divmod(stride, strides[dims[0]])
+        if left:
+            return None
+        steps.append((dims[0], step))
+        end = low if step < 0 else high
+        end[dims[0]] += step * (size - 1)
+    inside = all(a >= 0 and b < n for a, b, n in zip(low, high, shape, strict=True))
+    return (first, steps) if inside else None
+
+
+def _read_elsewhere(
+    of: Evaluator, array: MemoryArray | ComputedArray, shape: tuple[int, ...],
+    first: Sequence[int], steps: Sequence[tuple[int, int]],
+) -> ComputedArray:  # fmt: skip
+    builder = of.builder
+
+    def element(indices: Sequence[Value]) -> Element:
+        there = [builder.const("int64", place) for place in first]
+        for index, (dim, step) in zip(indices, steps, strict=True):
+            if step:
+                moved = builder.apply("mul", index, builder.const("int64", step))
+                there[dim] = builder.apply("add", there[dim], moved)
+        return of.load(array, there)
+
+    return ComputedArray(shape, element)
 
 
 def reduced(array: LaneArray, axes: Sequence[int]) -> tuple[LaneArray, np.ndarray]:
@@ -212,6 +295,19 @@ def indexed(of: Evaluator, eqn: Eqn, rule: Indexed, operands: Sequence[Array]) -
         for result, var, part in zip(results, eqn.outputs, parts, strict=True):
             result.append(of.rounded(part, var))
     return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
+
+
+def counted(of: Evaluator, eqn: Eqn, rule: Indexed) -> ComputedArray:
+    """What such an op without operands is: its elements are computed when they are wanted."""
+    out = eqn.outputs[0]
+
+    def element(indices: Sequence[Value]) -> Element:
+        context = CounterContext(of, eqn, rule, indices)
+        emitted = rule.body(context, [], out.aval, eqn.params)
+        (part,) = (emitted,) if isinstance(emitted, Element) else emitted
+        return of.rounded(part, out)
+
+    return ComputedArray(out.aval.shape, element)
 
 
 def _indexed_kinds(

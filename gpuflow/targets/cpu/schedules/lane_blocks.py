@@ -423,8 +423,10 @@ class _Blocks:
         code.store(predicate, taken_)
         for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
             code.store(side, code.both(code.load(self.valid if mask is None else mask), value))
-        out.append(code.loop())
         arrays = [self.keep(value) for value in s.outs]
+        for array in arrays:
+            code.store(array, code.zero(array.dtype))  # of lanes that take no side
+        out.append(code.loop())
         for side, block in zip(sides, (s.then, s.orelse), strict=True):
             inner: list[Statement] = []
             self.sequence(block.body, block.results, side, inner)

@@ -97,6 +97,9 @@ class Code:
         self._statements.append(Const(out, number))
         return out
 
+    def zero(self, dtype: str) -> Value:
+        return self.number(dtype, {"bool": False, "floa": 0.0}.get(dtype[:4], 0))
+
     def apply(self, fn: str, *arguments: Value, dtype: str = "") -> Value:
         out = self._of.fresh(dtype or arguments[0].dtype)
         self._statements.append(Apply((out,), fn, arguments))

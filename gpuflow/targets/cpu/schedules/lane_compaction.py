@@ -37,8 +37,6 @@ VECTOR_BITS = 6  # lanes that are computed at once: 64, some vectors
 # A lane's element is moved alone: it takes as long as so many operations of a lane in a vector.
 WORK_OF_A_MOVE = 32
 
-_ZEROS = {"bool": False, "floa": 0.0}
-
 Turn = Callable[[Code, Value, Sequence[Value]], Sequence[Value]]
 
 
@@ -160,7 +158,7 @@ class Compaction:
     def _begin(self, code: Code, count: Value, out: list[Statement]) -> None:
         def fill(code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
             for array in (*self.carries, *self.copies, self.going):
-                code.store(array, code.number(array.dtype, _ZEROS.get(array.dtype[:4], 0)), lane)
+                code.store(array, code.zero(array.dtype), lane)
             code.store(self.place, lane, lane)
             return ()
 

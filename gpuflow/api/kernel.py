@@ -1,0 +1,119 @@
+"""gf.kernel: a function of one index, run for each index of a grid in one kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.api.programs import explain, jit
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.control.jit_options import check_callable, name_of
+from gpuflow.control.lane_kernel import INDEX, bind_kernel
+from gpuflow.control.programs import trace_program
+from gpuflow.core.aval import aval_of
+
+
+class Kernel:
+    """A function that ``gf.kernel`` made; call it with the arguments behind the index.
+
+    It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
+    """
+
+    def __init__(self, function: Callable[..., Any], grid: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._grid = function, grid
+        self._jitted = jit(self._bind)
+        self._jitted.__name__ = name_of(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(*args, **kwargs)
+
+    def explain(self, *args: Any, stage: str = "text", **kwargs: Any) -> None:
+        """Print the kernel for such arguments, without running it.
+
+        Args:
+            args, kwargs: arrays or ShapeDtypeStructs, as of a call.
+            stage: as of ``gf.explain``: by default the text of the kernel.
+        """
+        explain(self._jitted, *args, stage=stage, **kwargs)
+
+    def _bind(self, *args: Any, **kwargs: Any) -> Any:
+        name = name_of(self._function)
+        sizes = _sizes(self._grid(*args, **kwargs), name)
+        leaves, in_tree = tree.flatten((args, kwargs))
+
+        def one(index: Any, operands: Any) -> Any:
+            call_args, call_kwargs = operands
+            return self._function(index, *call_args, **call_kwargs)
+
+        index = tuple([INDEX] * len(sizes)) if len(sizes) != 1 else INDEX
+        _, whole = tree.flatten((index, tree.unflatten(in_tree, leaves)))
+        avals = [*[INDEX] * len(sizes), *map(aval_of, leaves)]
+        program = trace_program("kernel", one, whole, avals, name, identity=self)
+        check(
+            not program.jaxpr.effects,
+            lambda: (
+                f"[kernel] {name} must have no effects; got "
+                f"{sorted(map(str, program.jaxpr.effects))}. Fix: print, call back or check "
+                "outside of the kernel."
+            ),
+        )
+        operands = [*program.closed_values, *leaves]
+        outs = bind_kernel(program.jaxpr, len(program.closed_values), operands, sizes, name)
+        return tree.unflatten(program.out_tree, outs)
+
+
+def kernel(
+    function: Callable[..., Any] | None = None, *, grid: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make one kernel of a function of one index: exactly one, or an error that says why not.
+
+    Example::
+
+        @gf.kernel(grid=lambda x, index, scale: index.shape)
+        def lookup(i, x, index, scale):
+            return x[index[i]] * scale
+
+    The function is traced once for one index and may do what it likes with it: read arrays at
+    places that it computes, run loops of its own length, branch, draw random numbers. It returns
+    what is computed at its index; nothing is written otherwise. At a time it may have at most 128
+    values of an array; it reads longer arrays element by element.
+
+    Derivatives in forward mode and vmap, which adds dimensions to the grid in front, are one kernel
+    again. Gradients are not: they sum, for each element, over all indices that read it, and take
+    the steps that ``jit(vmap(...))`` takes.
+
+    Args:
+        function: ``(index, *args, **kwargs) -> tree of arrays``. The index is an int32 number, or
+            a tuple of them where the grid has not one dimension. Arguments are whole arrays.
+        grid: ``(*args, **kwargs) -> sizes``, from shapes: ints, outermost first; () for one lane.
+
+    Returns:
+        A function of ``(*args, **kwargs)``, whose results have the grid's dimensions in front of
+        those of one index. ``.explain(*args)`` prints the text of the kernel.
+
+    Raises:
+        TypeError: when it is called: the program cannot be one kernel; the message names the
+            equation and its line. Or the function has effects, or the grid is not of ints.
+    """
+    if function is None:
+        return functools.partial(kernel, grid=grid)
+    check_callable(function, "kernel")
+    check_callable(grid, "kernel")
+    return Kernel(function, grid)
+
+
+def _sizes(grid: Any, name: str) -> tuple[int, ...]:
+    sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    check(
+        all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in sizes),
+        lambda: (
+            f"[kernel] the grid of {name} must be ints that are not negative; got {grid!r}. Fix: "
+            "take them from shapes, as in grid=lambda x: x.shape; values of arrays are not known."
+        ),
+    )
+    return tuple(int(size) for size in sizes)
