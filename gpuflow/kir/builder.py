@@ -236,13 +236,21 @@ class Builder:
         self._append(nodes.For(axis, Block(body=body)))
 
     def for_count(
-        self, count: Value, init: Sequence[Value], body: Callable[..., Sequence[Value] | Value]
-    ) -> Values:
-        """Run ``body(counter, *carries) -> carries`` ``count`` (int64) times; the last carries."""
+        self, count: Value, init: Sequence[Value],
+        body: Callable[..., Sequence[Value] | Value], is_long: bool = False,
+    ) -> Values:  # fmt: skip
+        """Run ``body(counter, *carries) -> carries`` ``count`` (int64) times; the last carries.
+
+        Args:
+            count, init, body: see above.
+            is_long: as in For.
+        """
         starts = tuple(init)
         dtypes = [value.dtype for value in starts]
         block = self._block(self._fresh(["int64", *dtypes]), body)
-        return self._emit(dtypes, lambda outs: nodes.For(None, block, count, outs, starts))
+        return self._emit(
+            dtypes, lambda outs: nodes.For(None, block, count, outs, starts, is_long=is_long)
+        )
 
     def while_loop(
         self,

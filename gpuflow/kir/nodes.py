@@ -215,6 +215,9 @@ class For:
 
     A ``padded`` loop over a piece of an axis may go on to the size of the Strip where the last
     piece is shorter, and so always has as many points: it loads and stores local arrays only.
+
+    A loop with ``count`` that ``is_long`` is a program's own and may have any number of turns:
+    where kernels can be interrupted, it asks now and then. A While always does.
     """
 
     axis: str | None
@@ -223,6 +226,7 @@ class For:
     outs: tuple[Value, ...] = ()
     init: tuple[Value, ...] = ()
     padded: bool = False
+    is_long: bool = False
 
 
 @record

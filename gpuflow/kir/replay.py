@@ -62,7 +62,7 @@ class Replay:
             case nodes.For(None, body, count, outs, init):
                 assert count is not None
                 results = builder.for_count(
-                    self._values[count], self._of(init), lambda *v: self.block(body, v)
+                    self._values[count], self._of(init), lambda *v: self.block(body, v), s.is_long
                 )
                 self._define(outs, results)
             case nodes.While(outs, init, cond, body):

@@ -143,6 +143,7 @@ class _Writer:
     def _for_count(self, statement: nodes.For) -> list[str]:
         count = self._use(statement.count) if statement.count is not None else "?"
         init = self._uses(statement.init)
+        count += " long" if statement.is_long else ""
         head = f"{self._define(statement.outs)}for {count} ({init})"
         return self._owned(f"{head} do ({self._params(statement.body)})", statement.body)
 

@@ -35,6 +35,18 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
     return ()
 
 
+def is_long(statement: nodes.Statement) -> bool:
+    """Whether a statement is a loop that may take any time: a program's own."""
+    if isinstance(statement, nodes.For):
+        return statement.is_long
+    return isinstance(statement, nodes.While)
+
+
+def has_long_loops(kernel: nodes.Kernel) -> bool:
+    """Whether a kernel holds such a loop."""
+    return any(map(is_long, statements(kernel.body)))
+
+
 def results_of(statement: nodes.Statement) -> tuple[Value, ...]:
     """The values that a statement defines."""
     if isinstance(statement, nodes.Store | nodes.Strip):

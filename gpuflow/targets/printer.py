@@ -362,9 +362,13 @@ class KernelPrinter:
         counter = f"c{s.body.params[0].number}"
         self.assign(outs, [self.value(v) for v in s.init])
         self.bind(s.body.params, [counter, *outs])
-        with self.indented(f"for {counter} in range({self.value(s.count)}):"):
-            self.block(s.body)
-            self.assign(outs, [self.value(v) for v in s.body.results])
+        self.count_loop(s, counter, self.value(s.count))
+
+    def turn(self, s: For | While) -> None:
+        """Print one turn: the body, and that carries become its results."""
+        self.block(s.body)
+        outs = [self.value(o) for o in s.outs]
+        self.assign(outs, [self.value(v) for v in s.body.results])
 
     @contextmanager
     def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
@@ -438,8 +442,8 @@ class KernelPrinter:
             self.block(s.cond)
             with self.indented(f"if not {self.value(s.cond.results[0])}:"):
                 self.emit("break")
-            self.block(s.body)
-            self.assign(outs, [self.value(v) for v in s.body.results])
+            self.turn(s)
+            self.after_turn(s)
 
     def _if(self, s: If) -> None:
         outs = [self.value(o) for o in s.outs]
@@ -475,6 +479,15 @@ class KernelPrinter:
     def split_loop(self, axis: Axis) -> str:
         """The head of a loop over the first PARALLEL axis, whose range a launch splits."""
         return self.inner_loop(axis)
+
+    def count_loop(self, s: For, counter: str, count: str) -> None:
+        """Print the turns of a loop that runs ``count`` times."""
+        with self.indented(f"for {counter} in range({count}):"):
+            self.turn(s)
+
+    def after_turn(self, s: While) -> None:
+        """Print what stands behind a turn of a loop with a condition."""
+        del s
 
     def inner_loop(self, axis: Axis) -> str:
         """The head of a loop over any other axis."""

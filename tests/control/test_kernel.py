@@ -216,6 +216,7 @@ def test_in_loops_of_steps_and_on_mapped_devices():
         np.testing.assert_allclose(product(x, x), x @ x, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.cuda_toolchain
 def test_on_a_simulated_gpu():
     with gf.default_device(gf.devices("cuda_sim")[0]):
         state, counts = grown(jnp.asarray(START), jnp.asarray(FACTORS))

@@ -438,7 +438,7 @@ class Evaluator:
                     stored.store(k, index, self.values_of(array))
                 return self._flat(results[:count], carry)
 
-            return builder.for_count(turns, self._flat(carry, carry), body)
+            return builder.for_count(turns, self._flat(carry, carry), body, is_long=True)
 
         return self._settled(init, emit)
 

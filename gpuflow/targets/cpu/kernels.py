@@ -37,14 +37,23 @@ from gpuflow.targets.cpu.codegen.build import (
     target_identity,
 )
 from gpuflow.targets.cpu.image import elf, linker, loader
+from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.printing import (
     borders,
     conditions,
     first_places,
+    interrupts,
     loop_printer,
 )
 from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
-from gpuflow.targets.cpu.schedules import interchange, lane_blocks, row_values, short_rows
+from gpuflow.targets.cpu.schedules import (
+    interchange,
+    lane_blocks,
+    lane_code,
+    lane_compaction,
+    row_values,
+    short_rows,
+)
 from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES
 from gpuflow.targets.llvm import lanes, narrow_formats
 from gpuflow.targets.printer import Source
@@ -57,9 +66,12 @@ _EMITTERS = (
     walk,
     printer,
     loop_printer,
+    interrupts,
     row_values,
     interchange,
     lane_blocks,
+    lane_code,
+    lane_compaction,
     short_rows,
     rewrite,
     borders,
@@ -157,7 +169,7 @@ def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
         return Entry(built.code, built.suffix, source.text, built.entry, built.imports)
 
     def load(entry: Entry) -> LoadedKernel:
-        return load_cpu(Object(entry.code, entry.entry, entry.imports))
+        return load_cpu(Object(entry.code, entry.entry, entry.imports), runtime_function)
 
     entry = cache.get(key, build_entry)
     try:
@@ -165,3 +177,8 @@ def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
     except RuntimeError as error:
         # A stored object that does not link here: build it again, once.
         return load(cache.replace(key, build_entry, error))
+
+
+def runtime_function(name: str) -> int | None:
+    """The address of a function of the native runtime that kernels may call; None for others."""
+    return pool().runtime.addresses[name] if name == text_names.INTERRUPTED else None

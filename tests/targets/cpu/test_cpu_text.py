@@ -22,7 +22,7 @@ from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
-from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.kernels import print_cpu, runtime_function
 from gpuflow.targets.printer import Source
 
 
@@ -89,7 +89,7 @@ def test_compiled_text_means_what_the_kernel_means(name):
         for _ in range(2)
     )
     words = argument_words(kernel, compiled, extents, strides or {})
-    load_cpu(build_cpu(print_cpu(kernel))).call(words.ctypes.data, 0, total)
+    load_cpu(build_cpu(print_cpu(kernel)), runtime_function).call(words.ctypes.data, 0, total)
     flat = {k: v.reshape(-1) if isinstance(v, np.ndarray) else v for k, v in meant.items()}
     run(kernel, flat, extents, strides)
     for key in arrays:

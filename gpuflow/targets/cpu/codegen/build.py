@@ -177,11 +177,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_linker.forget_lock)
 
 
-def load_cpu(built: Object) -> LoadedKernel:
+def load_cpu(built: Object, runtime: Callable[[str], int | None] | None = None) -> LoadedKernel:
     """Put a built kernel into this process.
 
     Args:
         built: from ``build_cpu``, in this or another process on an equal processor.
+        runtime: the address of a function of the native runtime, by name; None for other names.
 
     Returns:
         The kernel, ready to be called from any thread. Cost: below 1 ms.
@@ -190,7 +191,8 @@ def load_cpu(built: Object) -> LoadedKernel:
         RuntimeError: a symbol is missing, or the code is damaged.
         OSError: the system gives no memory for code.
     """
-    resolved = {symbol: libm.resolve(symbol) for symbol in built.imports}
+    known = runtime or (lambda name: None)
+    resolved = {symbol: known(symbol) or libm.resolve(symbol) for symbol in built.imports}
     imports = {symbol: address for symbol, address in resolved.items() if address is not None}
     library, addresses = link_symbols(built.code, (built.entry,), imports)
     address = addresses[built.entry]

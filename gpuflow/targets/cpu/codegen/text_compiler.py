@@ -144,6 +144,8 @@ class _Function:
                 self.branch(node)
             case ast.Break():
                 self.builder.branch(self.exits[-1])
+            case ast.Return(value=None):
+                self.builder.ret_void()
             case ast.Pass():
                 pass
             case _:

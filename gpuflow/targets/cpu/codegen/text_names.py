@@ -10,6 +10,7 @@ dtypes, storages are storage dtypes):
     order_<fn>_<dtype>(x)        an integer that orders floats for fn, max or min, and nan last
     unorder_<fn>_<dtype>(k)      the float of such an integer
     use_wide_registers()         a mark for the whole function
+    is_interrupted()             whether the function must return
     word_pointer(words, k)       word k of an argument block, or word_<storage>
     local_<dtype>(n)             n elements on the stack; n is a number
     load_<dtype>(p, i), store_<dtype>(p, i, x)
@@ -49,6 +50,7 @@ else:
     ir = LazyModule("llvmlite.ir")
 
 POINTER = "pointer"
+INTERRUPTED = "gf_interrupted"
 
 Emit = Callable[..., Any]
 
@@ -74,6 +76,8 @@ def named(name: str) -> Named | None:
     start, _, last = name.rpartition("_")
     if name == "use_wide_registers":
         return Named((), (), _emit_wide_registers)
+    if name == "is_interrupted":
+        return Named((), ("bool",), _emit_is_interrupted)
     if name.startswith("word_"):
         return _word(name.removeprefix("word_"))
     if start == "load" and last in COMPUTE_DTYPES:
@@ -235,6 +239,18 @@ def _emit_wide_registers(builder: ir.IRBuilder) -> None:
     """
     # llvmlite refuses attributes that it does not know; a plain set accepts them.
     set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+
+
+def _emit_is_interrupted(builder: ir.IRBuilder) -> Instruction:
+    """Asks the native runtime, which resolves the name when the kernel is loaded."""
+    module = builder.module
+    if INTERRUPTED not in module.globals:
+        function = ir.Function(module, ir.FunctionType(ir.IntType(32), []), INTERRUPTED)
+        function.attributes.update(("nounwind", "cold"))
+        # It touches nothing that kernels see: values in memory need not be read again behind it.
+        set.add(function.attributes, "memory(inaccessiblemem: readwrite)")
+    answer = builder.call(module.globals[INTERRUPTED], [])
+    return builder.icmp_signed("!=", answer, ir.Constant(ir.IntType(32), 0))
 
 
 def _emit_word_pointer(

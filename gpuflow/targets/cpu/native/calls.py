@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.kir.nodes import Kernel, Role, remembered
+from gpuflow.kir.walk import has_long_loops
 from gpuflow.targets.cpu.native.copies import Places
 from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices
@@ -40,9 +41,14 @@ def launch(
         return
     (call,) = calls
     in_order = remembered(kernel, _is_in_order)
-    chunk = max(call.extent, 1) if in_order else services.chunk(call.extent, call.points)
+    turns = _TURNS if remembered(kernel, has_long_loops) else 1
+    chunk = max(call.extent, 1) if in_order else services.chunk(call.extent, call.points, turns)
     block = _argument_block(call, code, places)
-    code.run(loaded.address, block, call.extent, chunk, call.points)
+    code.run(loaded.address, block, call.extent, chunk, call.points, turns > 1)
+
+
+# Of a loop in a kernel, about, for as much as is known: threads are worth it for few lanes.
+_TURNS = 100
 
 
 def _is_in_order(kernel: Kernel) -> bool:
@@ -67,7 +73,8 @@ def _launch_segments(
     for k in range(len(calls)):
         code.refer(first + 4 + 3 * k)
     points = sum(call.points for call in calls)
-    code.run(services.function("gf_segments"), first, start, services.chunk(start, points), points)
+    chunk, is_long = services.chunk(start, points), remembered(kernel, has_long_loops)
+    code.run(services.function("gf_segments"), first, start, chunk, points, is_long)
 
 
 def _argument_block(call: KernelCall, code: Code, places: Places) -> int:

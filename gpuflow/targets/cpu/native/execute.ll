@@ -10,6 +10,12 @@
 ;
 ; A place is two words: a register's number, or -1, and an offset; it stands for their sum.
 ; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
+;
+; %state is what a call knows of itself, in words:
+;    0  the thread's Python state while it does not hold the GIL, else 0
+;    1  the time of the last look at signals
+;    2  whether it was interrupted: kernels return, and the program ends
+;    3  the thread that called
 
 declare i32 @PyErr_CheckSignals()
 declare ptr @PyEval_SaveThread()
@@ -18,12 +24,13 @@ declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare ptr @PyObject_CallNoArgs(ptr)
 declare i64 @time(ptr)
+declare i64 @pthread_self()
 
 define i32 @gf_execute(ptr %code, ptr %registers, ptr %state) {
 entry:
   br label %fetch
 fetch:
-  %at = phi ptr [ %code, %entry ], [ %at.set, %set ], [ %at.run, %alone ], [ %at.run, %pool ], [ %at.nest, %nested ]
+  %at = phi ptr [ %code, %entry ], [ %at.set, %set ], [ %at.run, %ran ], [ %at.nest, %nested ]
   %operation = load i64, ptr %at
   %one.at = getelementptr i64, ptr %at, i64 1
   %one = load ptr, ptr %one.at
@@ -52,10 +59,15 @@ run:
   br i1 %large, label %pool, label %alone
 alone:
   call void %one(ptr %words, i64 0, i64 %extent)
-  br label %fetch
+  br label %ran
 pool:
   call void @gf_dispatch(ptr %one, ptr %words, i64 %extent, i64 %chunk)
-  br label %fetch
+  br label %ran
+ran:
+  %stopped.at = getelementptr i64, ptr %state, i64 2
+  %stopped = load i64, ptr %stopped.at
+  %goes.on = icmp eq i64 %stopped, 0
+  br i1 %goes.on, label %fetch, label %failed
 scan:
   %scanned = call i32 @scan(ptr %one, ptr %registers, ptr %state)
   br label %nested
@@ -145,8 +157,7 @@ end:
 }
 
 ; Let Python handle what interrupts a thread, about once a second: where a loop goes on for long,
-; Ctrl-C ends it, and so does an exception that another thread sets. Words of %state: the thread's Python state while it does not hold the GIL, else 0; the time of
-; the last look.
+; Ctrl-C ends it, and so does an exception that another thread sets.
 define internal i32 @signals(ptr %state) {
 entry:
   %last.at = getelementptr i64, ptr %state, i64 1
@@ -189,6 +200,37 @@ fine:
   ret i32 0
 failed:
   ret i32 -1
+}
+
+; Whether a kernel must return: kernels ask now and then in loops of their own, in any thread. The
+; one that called looks at signals; workers hear of it through the call's state.
+define i32 @gf_interrupted() {
+entry:
+  %state = call ptr @current_call()
+  %none = icmp eq ptr %state, null
+  br i1 %none, label %no, label %ask
+ask:
+  %stopped.at = getelementptr i64, ptr %state, i64 2
+  %stopped = load atomic i64, ptr %stopped.at monotonic, align 8
+  %is.stopped = icmp ne i64 %stopped, 0
+  br i1 %is.stopped, label %yes, label %who
+who:
+  %thread.at = getelementptr i64, ptr %state, i64 3
+  %caller = load i64, ptr %thread.at
+  %self = call i64 @pthread_self()
+  %is.caller = icmp eq i64 %self, %caller
+  br i1 %is.caller, label %look, label %no
+look:
+  %status = call i32 @signals(ptr %state)
+  %quiet = icmp eq i32 %status, 0
+  br i1 %quiet, label %no, label %stop
+stop:
+  store atomic i64 1, ptr %stopped.at monotonic, align 8
+  br label %yes
+yes:
+  ret i32 1
+no:
+  ret i32 0
 }
 
 ; Words: length, reverse, code, its registers, their number, table of @bind_turn, iterations
@@ -354,7 +396,7 @@ define internal i32 @branch(ptr %words, ptr %registers, ptr %state) {
 ; of %self: code, registers, whether to release the GIL.
 define ptr @gf_call(ptr %self, ptr %arguments, i64 %count) {
 entry:
-  %state = alloca [2 x i64], align 16
+  %state = alloca [4 x i64], align 16
   %words.at = getelementptr i8, ptr %self, i64 16
   %words = load ptr, ptr %words.at
   %code = load ptr, ptr %words
@@ -381,6 +423,11 @@ start:
   %now = call i64 @time(ptr null)
   store i64 %now, ptr %time.at
   store ptr null, ptr %state
+  %stopped.at = getelementptr i64, ptr %state, i64 2
+  store i64 0, ptr %stopped.at
+  %thread.at = getelementptr i64, ptr %state, i64 3
+  %self.thread = call i64 @pthread_self()
+  store i64 %self.thread, ptr %thread.at
   %releases = icmp ne i64 %release, 0
   br i1 %releases, label %without, label %with
 with:
@@ -389,7 +436,11 @@ with:
 without:
   %thread = call ptr @PyEval_SaveThread()
   store ptr %thread, ptr %state
+  ; A handler of signals may have called this from within another call.
+  %around = call ptr @current_call()
+  call void @set_current_call(ptr %state)
   %status.without = call i32 @gf_execute(ptr %code, ptr %registers, ptr %state)
+  call void @set_current_call(ptr %around)
   %thread.now = load ptr, ptr %state
   call void @PyEval_RestoreThread(ptr %thread.now)
   br label %finish

@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).parent
 _CORE = ("pool.ll", "execute.ll", "blocks.ll")
 _CORE_SYMBOLS = (
     "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
-    "gf_segments",
+    "gf_segments", "gf_interrupted",
 )  # fmt: skip
 # How BLAS takes alpha and beta for each letter: complex ones by address.
 _PRODUCTS = {

@@ -4,7 +4,7 @@
 ; Words of @pool, each group on cache lines of its own:
 ;    0  ticket: sequence number << 32 | number of chunks << 16 | next chunk to claim
 ;   16  chunks that are done
-;   32  function  33  its argument  34  extent  35  indices per chunk
+;   32  function  33  its argument  34  extent  35  indices per chunk  36  the call's state
 ;   48  workers that sleep, or are about to  49  stop: workers return
 ;   56  busy: a job runs
 ;   64  semaphore on which workers sleep
@@ -15,12 +15,58 @@ declare i32 @sem_init(ptr, i32, i32)
 declare i32 @sem_post(ptr)
 declare i32 @sem_wait(ptr)
 declare i32 @sched_yield()
+declare i32 @pthread_key_create(ptr, ptr)
+declare ptr @pthread_getspecific(i32)
+declare i32 @pthread_setspecific(i32, ptr)
+
+; The state of the call for which a thread works (execute.ll), or null.
+@call.key = internal global i32 0
+@has.key = internal global i32 0
+
+define internal void @make_key() {
+  %has = load i32, ptr @has.key
+  %none = icmp eq i32 %has, 0
+  br i1 %none, label %make, label %end
+make:
+  %status = call i32 @pthread_key_create(ptr @call.key, ptr null)
+  %fine = icmp eq i32 %status, 0
+  %made = zext i1 %fine to i32
+  store i32 %made, ptr @has.key
+  br label %end
+end:
+  ret void
+}
+
+define internal ptr @current_call() {
+  %has = load i32, ptr @has.key
+  %some = icmp ne i32 %has, 0
+  br i1 %some, label %get, label %none
+get:
+  %key = load i32, ptr @call.key
+  %state = call ptr @pthread_getspecific(i32 %key)
+  ret ptr %state
+none:
+  ret ptr null
+}
+
+define internal void @set_current_call(ptr %state) {
+  %has = load i32, ptr @has.key
+  %some = icmp ne i32 %has, 0
+  br i1 %some, label %set, label %end
+set:
+  %key = load i32, ptr @call.key
+  %status = call i32 @pthread_setspecific(i32 %key, ptr %state)
+  br label %end
+end:
+  ret void
+}
 
 ; Start with no job and no worker; also in a forked child, whose workers are gone.
 define void @gf_pool_reset() {
   call void @llvm.memset.p0.i64(ptr align 128 @pool, i8 0, i64 1024, i1 false)
   %semaphore = getelementptr i64, ptr @pool, i64 64
   call i32 @sem_init(ptr %semaphore, i32 0, i32 0)
+  call void @make_key()
   ret void
 }
 
@@ -55,6 +101,9 @@ run:
   %argument = load ptr, ptr %argument.at
   %extent = load i64, ptr %extent.at
   %chunk = load i64, ptr %chunk.at
+  %state.at = getelementptr i64, ptr @pool, i64 36
+  %state = load ptr, ptr %state.at
+  call void @set_current_call(ptr %state)
   %low = mul i64 %next, %chunk
   %full = add i64 %low, %chunk
   %high.end = call i64 @llvm.smin.i64(i64 %full, i64 %extent)
@@ -84,6 +133,9 @@ publish:
   store ptr %argument, ptr %argument.at
   store i64 %extent, ptr %extent.at
   store i64 %chunk, ptr %chunk.at
+  %state.at = getelementptr i64, ptr @pool, i64 36
+  %state = call ptr @current_call()
+  store ptr %state, ptr %state.at
   %done = getelementptr i64, ptr @pool, i64 16
   store atomic i64 0, ptr %done monotonic, align 8
   %less = add i64 %chunk, -1

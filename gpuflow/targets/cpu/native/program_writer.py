@@ -86,11 +86,16 @@ class Code:
         """A word of the data, which holds a place in the data, becomes an address as well."""
         self._tabled.append(k)
 
-    def run(self, function: int, block: int, extent: int, chunk: int, points: int) -> None:
-        """Call ``function(words, lo, hi)`` over ``0..extent``, ``chunk`` at a time."""
+    def run(
+        self, function: int, block: int, extent: int, chunk: int, points: int, is_long: bool = False
+    ) -> None:
+        """Call ``function(words, lo, hi)`` over ``0..extent``, ``chunk`` at a time.
+
+        One that ``is_long`` may take any time, and asks whether it is interrupted.
+        """
         self._named.append(len(self.words) + 2)
         self.words += (_RUN, function, block, extent, chunk)
-        self.points += points
+        self.points += max(points, _HEAVY) if is_long else points
 
     def keep(self, *values: object) -> None:
         """Keep what instructions point to alive as long as the program."""

@@ -58,9 +58,15 @@ class NativeServices:
         """The address of a function of the native runtime."""
         return _native_function(name)
 
-    def chunk(self, extent: int, points: int) -> int:
-        """Indices of the split axis that one thread takes at a time."""
-        if points < SMALLEST_PARALLEL or pool().threads == 1:
+    def chunk(self, extent: int, points: int, turns: int = 1) -> int:
+        """Indices of the split axis that one thread takes at a time.
+
+        Args:
+            extent: of the axis.
+            points: of all axes.
+            turns: of a loop that each point has for itself, about.
+        """
+        if points * turns < SMALLEST_PARALLEL or pool().threads == 1:
             return max(extent, 1)
         parts = pool().threads * CHUNKS_PER_THREAD
         chunk = -(-extent // parts)

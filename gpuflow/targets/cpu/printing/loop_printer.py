@@ -38,7 +38,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import owned_blocks, statements
-from gpuflow.targets.cpu.printing import borders, first_places
+from gpuflow.targets.cpu.printing import borders, first_places, interrupts
 from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
@@ -142,6 +142,7 @@ class CpuPrinter(KernelPrinter):
     def entry(self) -> None:
         self.emit("use_wide_registers()")
         self.unpack()
+        interrupts.begin(self)
         for local in self.kernel.locals:
             size = prod(size for _, size in local.axes)
             self.emit(f"{local.name} = local_{local.dtype}({size})")
@@ -189,6 +190,15 @@ class CpuPrinter(KernelPrinter):
             return
         axis = self.axes[s.axis]
         self._over_pieces(axis, self._points(axis, s.padded), s.body, lambda: None)
+
+    def count_loop(self, s: For, counter: str, count: str) -> None:
+        if s.is_long:
+            interrupts.count_loop(self, s, counter, count)
+        else:
+            super().count_loop(s, counter, count)
+
+    def after_turn(self, s: While) -> None:
+        interrupts.after_turn(self, s)
 
     @property
     def _is_cut(self) -> bool:

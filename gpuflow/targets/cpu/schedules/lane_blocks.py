@@ -367,7 +367,7 @@ class _Blocks:
             part = Code(self)
             self._turn(part, s, arrays, mask, None)
             inner.append(part.loop())
-            out.append(For(None, Block((index,), tuple(inner)), count))
+            out.append(For(None, Block((index,), tuple(inner)), count, is_long=s.is_long))
             return
         turns = self._turns(s.body)
         whole = count
@@ -395,7 +395,7 @@ class _Blocks:
             counters.append(head.apply("add", base, head.number("int64", k)))
         self._turn(part, s, arrays, mask, counters)
         inner.append(part.loop())
-        out.append(For(None, Block((index,), tuple(inner)), count))
+        out.append(For(None, Block((index,), tuple(inner)), count, is_long=s.is_long))
 
     def _turn(
         self, code: Code, s: For, arrays: Sequence[Local], mask: Local | None,

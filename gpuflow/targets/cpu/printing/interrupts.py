@@ -1,0 +1,78 @@
+"""Loops of a program that stand in a kernel ask now and then whether the call was interrupted.
+
+    operations_left = 1048576                   at the beginning
+    for c0_part in range((n + 4095) >> 12):     a loop without loops in it, in parts, so that
+        c0_start = c0_part << 12                it is compiled as if it asked nothing
+        c0_end = min_int64(c0_start + 4096, n)
+        for c0 in range(c0_start, c0_end):
+            ...
+        operations_left = operations_left - (c0_end - c0_start) * 12
+        if operations_left < 0:
+            operations_left = 1048576
+            if is_interrupted():
+                return
+
+A kernel that returns early leaves its results unfinished: the call raises, and nobody sees them.
+"""
+
+from __future__ import annotations
+
+from gpuflow.kir.nodes import Block, For, Reduce, Strip, While
+from gpuflow.kir.walk import has_long_loops, is_long, owned_blocks, statements
+from gpuflow.targets.printer import KernelPrinter
+
+# Between two looks: below a millisecond, and a look at the clock takes some 30 ns.
+_OPERATIONS = 1 << 20
+_PART_BITS = 12
+_POINTS = 64  # of a loop in a body, where nothing tells
+_LEFT = "operations_left"
+
+
+def begin(printer: KernelPrinter) -> None:
+    """What stands at the beginning of such a kernel."""
+    if has_long_loops(printer.kernel):
+        printer.emit(f"{_LEFT} = {_OPERATIONS}")
+
+
+def after_turn(printer: KernelPrinter, s: While | For) -> None:
+    """Print what stands behind each turn of a loop."""
+    _spend(printer, str(sum(map(_work, owned_blocks(s)))))
+
+
+def count_loop(printer: KernelPrinter, s: For, counter: str, count: str) -> None:
+    """Print the turns of a loop that may have any number of them."""
+    if has_loops(s.body):
+        with printer.indented(f"for {counter} in range({count}):"):
+            printer.turn(s)
+            after_turn(printer, s)
+        return
+    start, end = f"{counter}_start", f"{counter}_end"
+    whole = f"({count} + {(1 << _PART_BITS) - 1}) >> {_PART_BITS}"
+    with printer.indented(f"for {counter}_part in range({whole}):"):
+        printer.emit(f"{start} = {counter}_part << {_PART_BITS}")
+        printer.emit(f"{end} = min_int64({start} + {1 << _PART_BITS}, {count})")
+        with printer.indented(f"for {counter} in range({start}, {end}):"):
+            printer.turn(s)
+        _spend(printer, f"({end} - {start}) * {_work(s.body)}")
+
+
+def has_loops(block: Block) -> bool:
+    """Whether a block holds a loop."""
+    return any(isinstance(s, For | While | Reduce | Strip) for s in statements(block))
+
+
+def _spend(printer: KernelPrinter, operations: str) -> None:
+    printer.emit(f"{_LEFT} = {_LEFT} - {operations}")
+    with printer.indented(f"if {_LEFT} < 0:"):
+        printer.emit(f"{_LEFT} = {_OPERATIONS}")
+        with printer.indented("if is_interrupted():"):
+            printer.emit("return")
+
+
+def _work(block: Block) -> int:
+    """Operations of a block, about; long loops in it count for themselves."""
+    total = 1
+    for statement in block.body:
+        inner = 1 if is_long(statement) else sum(map(_work, owned_blocks(statement)))
+        total += inner * (_POINTS if isinstance(statement, For | Reduce) else 1) + 1
+    return total
