@@ -139,7 +139,7 @@ class Environment:
     cuda_graphs: bool = True
     cuda_epilogues: bool = True
     cudnn: bool = True
-    lane_loops: bool = False
+    lane_loops: bool = True
     numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
@@ -162,7 +162,7 @@ def read_environment() -> Environment:
         cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
         cuda_epilogues=_flag("GPUFLOW_CUDA_EPILOGUES", True),
         cudnn=_flag("GPUFLOW_CUDNN", True),
-        lane_loops=_flag("GPUFLOW_LANE_LOOPS", False),
+        lane_loops=_flag("GPUFLOW_LANE_LOOPS", True),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
 
