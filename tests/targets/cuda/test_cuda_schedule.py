@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
         ("column_first", "column", 1),
         ("column_between", "row", 4),
         ("full", "full", 4),
-        ("loop", "point", 2),
+        ("loop", "point", 1),
         ("segments", "point", 1),
         ("full_segments", "full", 1),
         ("no_axes", "point", 1),
@@ -61,6 +61,9 @@ def test_launch_shapes():
     assert shape("map", i0=1024) == (1, (256, 1))
     assert shape("map", i0=1025) == (2, (256, 1))
     assert shape("map", i0=10**9) == (160, (256, 1))  # 16 blocks for each processor
+    # Points with loops of their own: each has a thread, and small blocks use many processors.
+    assert shape("loop", i0=3000) == (47, (64, 1))
+    assert shape("loop", i0=10**9) == (640, (64, 1))
     assert shape("row", i0=100, i1=512) == (13, (32, 8))  # 4 vectors of 4 for each thread
     assert shape("row", i0=100, i1=1024) == (100, (64, 1))
     assert shape("row", i0=10**6, i1=1024) == (640, (64, 1))  # as many threads as of 256

@@ -4,7 +4,7 @@ A *point* is one index of all PARALLEL (and VECTOR) axes; points are independent
 thread of the group that works on a point.
 
     strategy   one point is done by    groups in a block        members combine through
-    point      one thread              256                      nothing
+    point      one thread              256; 64 with loops       nothing
     row        blockDim.x threads      blockDim.y               shuffles, then shared memory
     column     blockDim.y threads      32, or 32 pairs, in x    shared memory
     full       the whole grid          -                        the last block to finish
@@ -27,6 +27,7 @@ from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Axis, Block, Kernel, Role, Stride
 from gpuflow.kir.scalar import storage_bytes
+from gpuflow.kir.walk import has_long_loops
 from gpuflow.targets.cuda.printing.phases import (
     MOST_KEPT_VECTORS,
     VECTOR_BYTES,
@@ -41,6 +42,9 @@ MEMBER_ROLES = (Role.ROW, Role.REDUCE)
 
 WARP = 32
 POINT_THREADS = 256
+# Where points have loops of their own: a few thousand of them fill a device, and a block is done
+# when the longest of its loops is.
+LANE_THREADS = 64
 FULL_THREADS = 256
 LONGEST_WARP_ROW = 1024
 MOST_ROW_THREADS = 512
@@ -74,6 +78,7 @@ class Launch:
         segmented: the only parameter is the device address of a segment table.
         small_tile: a group has at most 256 threads, for kernels that need many registers.
         side: of the tiles of strategy "tile", along the innermost two axes; 0 in others.
+        lanes: points have loops of their own, and each has a thread, in small blocks.
     """
 
     strategy: str
@@ -87,6 +92,12 @@ class Launch:
     segmented: bool = False
     small_tile: bool = False
     side: int = 0
+    lanes: bool = False
+
+    @property
+    def point_threads(self) -> int:
+        """Threads of a block of strategy "point"."""
+        return LANE_THREADS if self.lanes else POINT_THREADS
 
     @property
     def bounds(self) -> int:
@@ -94,7 +105,7 @@ class Launch:
         if self.small_tile:
             return SMALL_TILE_THREADS
         most = {"row": MOST_ROW_THREADS, "column": WARP * WARP, "full": FULL_THREADS}
-        return most.get(self.strategy, POINT_THREADS)
+        return most.get(self.strategy, self.point_threads)
 
 
 def launch_shape(
@@ -132,8 +143,9 @@ def launch_shape(
         return (min(tiles, most), 1), (launch.side, POINT_THREADS // launch.side)
     if not launch.points:
         return (1, 1), (1, 1)
-    blocks = _ceil(_ceil(points, launch.width), POINT_THREADS)
-    return (min(blocks, most), 1), (POINT_THREADS, 1)
+    threads = launch.point_threads
+    blocks = _ceil(_ceil(points, launch.width), threads)
+    return (min(blocks, most * (POINT_THREADS // threads)), 1), (threads, 1)
 
 
 def full_blocks(members: int, processors: int) -> int:
@@ -246,6 +258,8 @@ def schedule_cuda(
         if strategy == "column":
             return _with_pairs(launch, kernel, block) if vectorize and alone else launch
         return _with_vectors(launch, kernel, block, vectorize and alone, most_kept if points else 0)
+    if has_long_loops(kernel):
+        return Launch(strategy, points, segmented=kernel.segmented, lanes=True)
     if vectorize and loop and not kernel.segmented:
         width, operands = _vector_width(kernel, loop, axes)
         return Launch(strategy, points, (), width, operands)
