@@ -136,3 +136,12 @@ def exact_products(request):
     config.update("default_matmul_precision", "highest")
     yield
     config.update("default_matmul_precision", before)
+
+
+@pytest.fixture
+def loops_of_steps(monkeypatch):
+    """Loops stay steps of a program where they could be statements of kernels."""
+    # Not imported before the settings above are made.
+    from gpuflow.compiler.target import PlainTarget
+
+    monkeypatch.setattr(PlainTarget, "lane_loops", False)

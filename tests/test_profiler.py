@@ -18,6 +18,8 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
 from gpuflow.profiler.traces import chrome_trace
 from gpuflow.runtime import program_text
 
+pytestmark = pytest.mark.usefixtures("loops_of_steps")
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():

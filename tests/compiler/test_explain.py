@@ -49,6 +49,7 @@ REASONS = {
 }
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 @pytest.mark.parametrize("reason", [r for r in REASONS if not r.startswith("it would store")])
 def test_boundaries_have_a_reason(reason, capsys):
     text = explained(REASONS[reason], X, capsys=capsys)
@@ -64,6 +65,7 @@ def test_every_stored_buffer_has_a_reason(capsys):
         assert names == stored
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 def test_programs_inside_are_explained(capsys):
     def f(x):
         return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x))
@@ -108,7 +110,7 @@ def test_the_jaxpr_is_what_was_traced(capsys):
 
 def test_passes_say_what_they_changed():
     text = at("passes")
-    assert text.startswith("inline: nothing to do\nsimplify:\n{ lambda ;")
+    assert text.startswith("inline: nothing to do\nlanes: nothing to do\nsimplify:\n{ lambda ;")
     # 1.0 * x is x.
     assert text.count(" mul ") == 0 and " mul " in at("jaxpr")
     assert text.endswith("overlap: nothing to do")
@@ -142,6 +144,7 @@ def test_binding_names_arrays_and_words():
     assert "in the memory of a donated argument" in donated
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 def test_programs_inside_have_stages_too():
     def loop(x):
         return lax.scan(lambda c, r: (jnp.sin(c) * r, c), x[0], x)
@@ -154,6 +157,7 @@ def test_programs_inside_have_stages_too():
     assert "map_sin_mul: 32 points" in inner and "whoever runs the program passes" in inner
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 def test_the_driver_shows_native_programs():
     text = at("driver")
     assert text.startswith("def driver(operands, device=None):\n")

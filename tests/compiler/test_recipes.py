@@ -137,6 +137,7 @@ def test_a_short_innermost_axis_has_kernels_of_its_own(checked):
     assert [len(recipes) for recipes in template.recipes.values()] == [3]
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 def test_programs_with_loops_have_templates(checked):
     """The key of a program forgets the sizes inside its loops, whose programs have their own."""
     jitted = gf.jit(lambda x: looped(x)[0] * 2)

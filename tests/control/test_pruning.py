@@ -1,6 +1,7 @@
 """Results of loops and branches that nobody reads are not computed."""
 
 import numpy as np
+import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -20,6 +21,7 @@ def loop_of(f, *args):
     return step.eqn
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 def test_scan():
     def f(x, w):
         def body(carry, row):
@@ -42,6 +44,7 @@ def test_scan():
     assert len(plan_of(lambda x, w: f(x, w)["doubled"], X, w).steps) >= 1
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 def test_while():
     def f(x, w, n):
         def body(s):

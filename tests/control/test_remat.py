@@ -243,7 +243,10 @@ def test_in_the_body_of_a_scan_only_carries_are_stacked():
         return lambda ws, x: jnp.sum(lax.scan(body, x, ws)[0] ** 2)
 
     plain, saving = gf.grad(loss(lambda f: f)), gf.grad(loss(gf.checkpoint))
-    np.testing.assert_allclose(saving(ws, x), plain(ws, x), rtol=1e-5, atol=1e-6)
+    wanted = plain(ws, x)
+    # Gradients are up to 87, and sums of numbers of that size: small ones are as exact as large.
+    error = 1e-6 * np.abs(wanted).max()
+    np.testing.assert_allclose(saving(ws, x), wanted, rtol=1e-5, atol=error)
     assert temporaries(saving, ws, x) < 0.55 * temporaries(plain, ws, x)
 
 

@@ -16,6 +16,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.compiler.target import PlainTarget
 
 X = np.linspace(1, 2, 10).astype(np.float32)
 BIG = np.ones((256, 512), np.float32)  # kernels that the pool shares
@@ -84,9 +85,12 @@ def check():
     assert gf.jit(lambda x: x + 1)(BIG).sum() == 2 * BIG.size
 
 
+@pytest.mark.parametrize("in_kernels", [True, False], ids=["kernels", "steps"])
 @pytest.mark.parametrize("form", LOOPS)
-def test_another_thread_ends_a_loop(form):
+def test_another_thread_ends_a_loop(form, in_kernels, monkeypatch):
     """Only the main thread looked at signals, and no thread at exceptions that others set."""
+    monkeypatch.setattr(PlainTarget, "lane_loops", in_kernels)
+    gf.clear_caches()
     function, x = LOOPS[form]
     array, ends = jnp.asarray(x), []
 
@@ -175,6 +179,24 @@ def test_interrupts_at_any_moment_leave_nothing_broken():
 def stopped(work, number):
     with suppress(Stop):
         work(number)
+
+
+def test_kernels_that_return_early_leave_the_pool_as_it_was():
+    """Workers hear of it, and the next jobs of the pool run to their end."""
+    lanes = np.linspace(1, 2, 100_000).astype(np.float32)
+    f = gf.jit(gf.vmap(lambda x, n: lax.while_loop(
+        lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.sin(s[1])), (jnp.int32(0), x))[1],
+        (0, None)))  # fmt: skip
+    want = f(lanes, 10)
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: interrupted((lambda x: f(x, 1 << 30), lanes)))
+        thread.start()
+        time.sleep(0.1)
+        raise_in(thread)
+        thread.join(30)
+        assert not thread.is_alive()
+        np.testing.assert_array_equal(f(lanes, 10), want)
+    check()
 
 
 def test_a_daemon_thread_in_a_loop_does_not_keep_the_process():

@@ -21,7 +21,7 @@ from gpuflow.compiler.lanes.arrays import (
     object_array,
 )
 from gpuflow.compiler.lanes.evaluate import Evaluator, Stored, Unrounded
-from gpuflow.compiler.lanes.folding import flattened
+from gpuflow.compiler.lanes.folding import flattened, storage_of
 from gpuflow.compiler.lanes.ops import computed, counted
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
 from gpuflow.compiler.lanes.work import most_work, work
@@ -283,7 +283,7 @@ class _Attempt:
         number_of = {k: number for number, k in enumerate(order)}
         operands: list[Array] = []
         for k, (atom, kinds) in enumerate(zip(eqn.inputs, self.kinds, strict=True)):
-            storage, counter = storage_name(atom.aval.dtype), counters.get(k)
+            storage, counter = storage_of(atom.aval), counters.get(k)
             if counter is not None:
                 operands.append(counter)
             elif not is_element[k]:
