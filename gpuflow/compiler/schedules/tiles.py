@@ -92,7 +92,7 @@ def can_be_tiled(kernel: Kernel) -> bool:
     if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
         return False
     block, depth = kernel.body, 0
-    while block.body and isinstance(block.body[-1], For):
+    while depth < len(kernel.axes) and block.body and isinstance(block.body[-1], For):
         if block.body[-1].axis != kernel.axes[depth].name:
             return False
         block, depth = block.body[-1].body, depth + 1
