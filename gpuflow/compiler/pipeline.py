@@ -25,6 +25,7 @@ from gpuflow.compiler.passes.program import (
     simplify_for_gpu,
     simplify_with_atomics,
 )
+from gpuflow.compiler.passes.reads_first import reads_first
 from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.bind import bind
 from gpuflow.compiler.planning.plan import Inner, Plan
@@ -40,6 +41,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("dce", dce),
     ("clone", clone_cheap),
     ("drop cloned", dce),
+    ("reads first", reads_first),
 )
 
 # The first one with the rules for GPUs.
