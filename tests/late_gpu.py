@@ -125,7 +125,10 @@ class LateApi(SimApi):
         return event.done
 
     def synchronize_event(self, event):
+        """``idle``: the stream has nothing left to do when the host goes on."""
+        self.log["wait"] += 1
         self._run(event.stream, event)
+        self.log["idle"] += not self.queues[event.stream]
 
     def synchronize(self, stream):
         self.log["synchronize"] += 1

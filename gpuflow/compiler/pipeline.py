@@ -11,6 +11,7 @@ from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.lanes.convert import lane_loops
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.lowering.word_sources import Symbols
+from gpuflow.compiler.passes.guarded_updates import guarded_updates
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap
 from gpuflow.compiler.passes.program import (
@@ -25,7 +26,9 @@ from gpuflow.compiler.passes.program import (
     simplify_for_gpu,
     simplify_with_atomics,
 )
+from gpuflow.compiler.passes.reads_first import reads_first
 from gpuflow.compiler.passes.updates_in_place import Donations
+from gpuflow.compiler.planning.ahead import has_no_effect, is_short
 from gpuflow.compiler.planning.bind import bind
 from gpuflow.compiler.planning.plan import Inner, Plan
 from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
@@ -40,6 +43,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("dce", dce),
     ("clone", clone_cheap),
     ("drop cloned", dce),
+    ("reads first", reads_first),
 )
 
 # The first one with the rules for GPUs.
@@ -65,13 +69,19 @@ def compile_plan(
         target: the platform.
     """
     program, values = rewritten(jaxpr, target, _report)
-    programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     donations: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
         donations = _carry_donations(program, *carried)
+    return _bound(program, donations, carried is not None, target), values
+
+
+def _bound(
+    program: Jaxpr, donations: Donations, into_destinations: bool, target: Target
+) -> Plan:
+    """The plan of a program behind all passes."""
+    programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     template, symbols = _template(program, donations, target.excess_precision)
-    plan = bind(template, program, programs, donations, carried is not None, target, symbols)
-    return plan, values
+    return bind(template, program, programs, donations, into_destinations, target, symbols)
 
 
 def rewritten(
@@ -135,16 +145,30 @@ def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
     """The plans of the programs that a loop or branch runs."""
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
-        programs, carries = rule.branches(eqn.params), (0, 0)
-    else:
-        form = rule.form(eqn.params)
-        programs, carries = programs_of(form), _carries(form)
-    compiled = []
-    for program in programs:
-        is_body = program is programs[-1]
-        plan, values = compile_plan(program, (), carries if is_body else (0, 0), target)
-        compiled.append(Inner(plan, tuple(values)))
-    return tuple(compiled)
+        return tuple([_inner(program, (0, 0), target) for program in rule.branches(eqn.params)])
+    form = rule.form(eqn.params)
+    if isinstance(form, ScanForm):
+        return (_inner(form.body, _carries(form), target),)
+    ahead = _body_ahead(form, target) if target.on_gpu else None
+    body = ahead or _inner(_with_condition(form), _carries(form), target)
+    return _inner(form.condition, (0, 0), target), body
+
+
+def _inner(program: ClosedJaxpr, carries: tuple[int, int], target: Target) -> Inner:
+    plan, values = compile_plan(program, (), carries, target)
+    return Inner(plan, tuple(values))
+
+
+def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
+    """The body of a while_loop as one that may run once too often; None where it should not."""
+    program, values = rewritten(_with_condition(form, takes_flag=True), target, _report)
+    if not all(map(has_no_effect, program.eqns)):
+        return None
+    first, count = _carries(form)
+    donations = _carry_donations(program, first, count)
+    program, updated = guarded_updates(program, donations, program.invars[first + count])
+    plan = _bound(program, updated, True, target)
+    return Inner(plan, tuple(values), ahead=True) if is_short(plan) else None
 
 
 def _carries(form: ScanForm | WhileForm) -> tuple[int, int]:
@@ -155,25 +179,27 @@ def _carries(form: ScanForm | WhileForm) -> tuple[int, int]:
     return first, len(form.body.out_avals)
 
 
-def programs_of(form: ScanForm | WhileForm) -> tuple[ClosedJaxpr, ...]:
-    """The programs of a loop. A while_loop tests its condition in the program of its body."""
-    if isinstance(form, ScanForm):
-        return (form.body,)
-    key = ("with condition", form.condition.jaxpr)
-    return form.condition, form.body.jaxpr.memo(key, lambda: _with_condition(form))
+def _with_condition(form: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:
+    """``(*condition consts, *body consts, *carry) -> (*new carry, whether to go on)``.
+
+    So a while_loop tests its condition in the program of its body.
+    ``takes_flag``: there is one more input, whether there is this turn at all.
+    """
+    key = ("with condition", form.condition.jaxpr, takes_flag)
+    return form.body.jaxpr.memo(key, lambda: _joined(form, takes_flag))
 
 
-def _with_condition(form: WhileForm) -> ClosedJaxpr:
-    """``(*condition consts, *body consts, *carry) -> (*new carry, whether to go on)``."""
+def _joined(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
     first, body = form.num_condition_consts, form.body.jaxpr
     test = form.condition.jaxpr
     env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))
     consts = [Var(var.aval) for var in test.invars[:first]]
     env.update(zip(test.invars[:first], consts, strict=True))
+    flags = [Var(var.aval) for var in test.outvars] if takes_flag else []
     eqns, outs = renamed(test, env)
     return ClosedJaxpr(
         body.replace(
-            invars=(*consts, *body.invars), outvars=(*body.outvars, *outs),
+            invars=(*consts, *body.invars, *flags), outvars=(*body.outvars, *outs),
             eqns=(*body.eqns, *eqns), effects=body.effects | test.effects, argument_names=(),
         )
     )  # fmt: skip

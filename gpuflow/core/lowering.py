@@ -153,6 +153,8 @@ class Update:
         combine: ``params -> name``, a function of kir.scalar, or None: elements are replaced.
         window: ``params -> dims``, the array's dimensions along which windows extend.
         repeats: ``params -> bool``: elements may be updated more than once, and are in order.
+        only_if: ``(eqn, flag, build) -> variable``: the same, where a bool scalar holds; where not,
+            the result is the first operand.
         on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
         with_atomics: the same before that, where users allow sums to differ from run to run.
     """
@@ -160,6 +162,7 @@ class Update:
     combine: Callable[[dict[str, Any]], str | None]
     window: Callable[[dict[str, Any]], tuple[int, ...]]
     repeats: Callable[[dict[str, Any]], bool]
+    only_if: Callable[..., Any]
     on_gpu: Callable[..., Any] | None = None
     with_atomics: Callable[..., Any] | None = None
 

@@ -16,6 +16,10 @@ from gpuflow.compiler.planning.plan import KernelStep, Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
 
+# ``(data) -> function``: begins to read a bool, as what the device was given so far leaves it. The
+# function waits for it. The flag before may still be under way, but not the one before that.
+FlagReader = Callable[[Any], Callable[[], bool]]
+
 
 class Program(Protocol):
     """A plan that a device can run."""
@@ -76,6 +80,10 @@ class Driver(Protocol):
 
     def copy(self, data: Any) -> Any:
         """Data of its own with the same values."""
+        ...
+
+    def flag_reader(self) -> FlagReader:
+        """A new function that begins to read a bool scalar."""
         ...
 
     def wait(self, data: Any) -> None:

@@ -22,7 +22,7 @@ Runner = Callable[[Arrays, Arrays], None]
 
 def runner(
     eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool],
-    spare: Arrays, driver: Driver,
+    spare: Arrays, driver: Driver, ahead: bool,
 ) -> Runner:  # fmt: skip
     """A function of output and operand arrays.
 
@@ -33,6 +33,7 @@ def runner(
         kept: for each carry whether iterations work on one array.
         spare: a second array for each carry that alternates.
         driver: the device's.
+        ahead: whether the last program may run once more than the loop goes on, see ``Inner``.
     """
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
@@ -40,7 +41,8 @@ def runner(
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
         return _scan_runner(form, bodies[0], values[0], kept, spare, driver)
-    return _while_runner(form, bodies, values, kept, spare, driver)
+    make = _ahead_runner if ahead else _while_runner
+    return make(form, bodies, values, kept, spare, driver)
 
 
 def _started(carry: Arrays, outs: Arrays, kept: Sequence[bool], driver: Driver) -> Arrays:
@@ -109,16 +111,52 @@ def _while_runner(
     first = form.num_condition_consts
     split = first + form.num_body_consts
     condition, body = bodies
+    read = driver.flag_reader()
 
     def run(outs: Arrays, operands: Arrays) -> None:
         consts, carry = operands[:split], _started(operands[split:], outs, kept, driver)
         going = driver.empty((), np.dtype(np.bool_))
         condition([*operands[:first], *carry, *values[0], going])
         target, other = outs, _seconds(outs, kept, spare)
-        while going.item():
+        while read(going)():
             body([*consts, *carry, *values[1], *_moving(target, kept), going])
             carry = target
             target, other = other, target
+        if carry is not outs:
+            _copy(_moving(carry, kept), _moving(outs, kept), driver)
+
+    return run
+
+
+def _ahead_runner(
+    form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool],
+    spare: Arrays, driver: Driver,
+) -> Runner:  # fmt: skip
+    """A while_loop whose body is called before it is known whether there is such a turn.
+
+    A turn too many writes into the arrays of the turn before the last, which nobody reads any more,
+    and into none that is kept: for those the body asks the flag that it gets.
+    """
+    first = form.num_condition_consts
+    split = first + form.num_body_consts
+    condition, body = bodies
+    read = driver.flag_reader()
+    flags = [driver.empty((), np.dtype(np.bool_)) for _ in range(2)]
+
+    def run(outs: Arrays, operands: Arrays) -> None:
+        consts, carry = operands[:split], _started(operands[split:], outs, kept, driver)
+        going, later = flags
+        condition([*operands[:first], *carry, *values[0], going])
+        goes_on = read(going)
+        target, other = outs, _seconds(outs, kept, spare)
+        while True:
+            body([*consts, *carry, going, *values[1], *_moving(target, kept), later])
+            begun = read(later)
+            if not goes_on():
+                break
+            goes_on = begun
+            carry, target, other = target, other, target
+            going, later = later, going
         if carry is not outs:
             _copy(_moving(carry, kept), _moving(outs, kept), driver)
 

@@ -130,7 +130,8 @@ class NamedArrays:
             [self.driver.from_host(as_numpy(value, aval_of(value))) for value in inner.values]
             for inner in step.programs
         ]
-        program_runner = runner(step.eqn, bodies, values, kept, spare, self.driver)
+        ahead = step.programs[-1].ahead
+        program_runner = runner(step.eqn, bodies, values, kept, spare, self.driver, ahead)
         run = self.text.constant("run", program_runner)
         operands = ", ".join(self.operand(operand) for operand in step.operands)
         outs = ", ".join(self.array(buffer) for buffer in step.outputs)

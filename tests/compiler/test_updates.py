@@ -220,6 +220,136 @@ def test_a_loop_that_calls_python_updates_in_place_as_well():
     np.testing.assert_allclose(gf.jit(function)(ARRAY), wanted, rtol=1e-6)
 
 
+def copies(plan):
+    return [step for step in inner_plan(plan).steps if step.kind == "copy"]
+
+
+# Bodies that read the old array behind the update, in the order of the text.
+READS_BEHIND = {
+    "an element at the index": lambda x, y, i: (x.at[i].set(y[i]), y.at[0].add(x[i])),
+    "a part of it": lambda x, y, i: (x.at[i].set(-1.0), y.at[i].set(x[3] + x[4:9].sum())),
+    "by another update of it": lambda x, y, i: (x.at[i].set(1.0).at[2 * i].add(x[i] + x[3]), y),
+    "between two updates": lambda x, y, i: ((z := x.at[i].set(y[2])).at[i + 1].set(z[2 * i]), y),
+    "what is updated itself": lambda x, y, i: (x.at[i].set(y[i + 1]), y.at[i].set(x[i + 1])),
+    "as a window": lambda x, y, i: (
+        lax.dynamic_update_slice(x, x[:9], (i,)), lax.dynamic_update_slice(y, x[4:9], (i + 1,))
+    ),
+    "all of it": lambda x, y, i: (x.at[i].set(0.5), y.at[i].set(x.sum() / 64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", READS_BEHIND)
+def test_reads_of_the_old_array_come_before_its_update(case):
+    body = READS_BEHIND[case]
+
+    def function(x, y):
+        return lax.fori_loop(0, 8, lambda i, s: body(*s, i), (x, y))
+
+    x, y = jnp.asarray(ARRAY), jnp.asarray(ARRAY[::-1].copy())
+    # A part of an array that is a window is no kernel of its own: that array is copied.
+    assert len(copies(plan_of(function, x, y))) == (case == "as a window")
+    made = gf.jit(function)(x, y)
+    np.testing.assert_array_equal(x, ARRAY)
+    wanted = x, y
+    for i in range(8):  # ops by themselves make new arrays
+        wanted = body(*wanted, i)
+    for one, other in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_elements_that_a_scan_stacks_are_stored_before_the_update():
+    def function(x):
+        return lax.scan(lambda c, i: (c.at[i].set(9.0), (c[0], c[2], c[i])), x, jnp.arange(6))
+
+    assert not copies(plan_of(function, ARRAY))
+    last, (first, third, old) = gf.jit(function)(ARRAY)
+    np.testing.assert_array_equal(last, np.where(np.arange(N) < 6, 9, ARRAY))
+    np.testing.assert_array_equal(first, [0, 9, 9, 9, 9, 9])
+    np.testing.assert_array_equal(old, ARRAY[:6])
+    np.testing.assert_array_equal(third, [2, 2, 2, 9, 9, 9])
+
+
+def test_two_updates_that_need_each_other_first_are_not_both_in_place():
+    """Each reads the old array of the other behind its own update."""
+    def function(x, y):
+        def body(i, s):
+            x, y = s
+            new_x = x.at[i].set(1.5)
+            new_y = y.at[i].set(new_x[i + 1] + new_x[i])
+            return new_x.at[i + 1].set(y[i] + new_y[i]), new_y.at[i + 2].set(x[i])
+
+        return lax.fori_loop(0, 5, body, (x, y))
+
+    made = gf.jit(function)(ARRAY, ARRAY + 1)
+    x, y = ARRAY.copy(), ARRAY + 1
+    for i in range(5):
+        old_x, old_y = x.copy(), y.copy()
+        x[i] = 1.5
+        y[i] = x[i + 1] + x[i]
+        x[i + 1], y[i + 2] = old_y[i] + y[i], old_x[i]
+    np.testing.assert_array_equal(made[0], x)
+    np.testing.assert_array_equal(made[1], y)
+
+
+def test_a_cache_of_keys_and_values_is_updated_in_place():
+    """A step of attention writes a row and reads all of them."""
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((6, 4)).astype(np.float32)
+
+    def function(keys, values, queries):
+        def step(state, q):
+            keys, values, at = state
+            keys = lax.dynamic_update_slice(keys, q[None], (at, 0))
+            values = lax.dynamic_update_slice(values, 2 * q[None], (at, 0))
+            scores = jnp.where(jnp.arange(8) <= at, keys @ q, -jnp.inf)
+            return (keys, values, at + 1), gf.nn.softmax(scores) @ values
+
+        return lax.scan(step, (keys, values, 0), queries)
+
+    empty = jnp.zeros((8, 4), np.float32)
+    assert not copies(plan_of(function, empty, empty, queries))
+    (keys, values, at), outs = gf.jit(function)(empty, empty, queries)
+    assert at == 6 and not np.asarray(empty).any()
+    np.testing.assert_array_equal(keys[:6], queries)
+    np.testing.assert_array_equal(values[:6], 2 * queries)
+    for k in range(6):
+        weights = np.exp(queries[: k + 1] @ queries[k])
+        wanted = weights / weights.sum() @ (2 * queries[: k + 1])
+        np.testing.assert_allclose(outs[k], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_bodies_of_updates_and_reads(seed):
+    """Against the same ops one by one, each of which makes a new array."""
+    rng = np.random.default_rng(seed)
+    script = [rng.integers(0, 9, 5) for _ in range(6)]
+
+    def body(i, arrays):
+        every = list(arrays)  # old and new arrays: any may be read later
+        last = [0, 1]
+        for which, source, kind, one, two in script:
+            array, other = every[last[which % 2]], every[source % len(every)]
+            parts = other[two], other[i + two], other[two : two + 3].sum() / 4
+            value = [*parts, other[two] + other[i]][kind % 4]
+            if kind < 3:
+                new = array.at[i + one].set(value)
+            elif kind < 6:
+                new = array.at[one + 2 * i].add(value * 0.5)
+            else:
+                new = lax.dynamic_update_slice(array, other[two : two + 4], (i + one,))
+            last[which % 2] = len(every)
+            every.append(new)
+        return every[last[0]], every[last[1]]
+
+    arrays = jnp.asarray(ARRAY), jnp.asarray(ARRAY[::-1].copy())
+    made = gf.jit(lambda *a: lax.fori_loop(0, 5, body, a))(*arrays)
+    wanted = arrays
+    for i in range(5):
+        wanted = body(i, wanted)
+    for one, other in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
 def test_loops_in_loops():
     def function(x):
         def outer(i, x):

@@ -26,7 +26,7 @@ from gpuflow.compiler.fusion.space import (
 )
 from gpuflow.compiler.passes.program import uses
 from gpuflow.compiler.passes.updates_in_place import Donations, UpdateRule
-from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Indexed, Layout, Update
 from gpuflow.core.views import View, contiguous
 
@@ -55,6 +55,7 @@ def describe_program(
     fusible_outputs: set[Var] = set()
     readers = uses(jaxpr)
     rule = UpdateRule(jaxpr, readers, donations)
+    stored = _stored_parts(jaxpr, readers)
     before: dict[int, tuple[int, ...]] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         if isinstance(eqn.primitive.lower, Barrier):
@@ -64,7 +65,7 @@ def describe_program(
                 rule.add_alias(var, atom)
             iterations.append(None)
             continue
-        view = _alias(eqn, aliases, fusible_outputs)
+        view = _alias(eqn, aliases, fusible_outputs, stored)
         if view is not None:
             aliases[eqn.outputs[0]] = view
             rule.add_alias(eqn.outputs[0], eqn.inputs[0])
@@ -92,16 +93,44 @@ def _whole(var: Var) -> tuple[Var, View]:
     return var, contiguous(var.aval.shape)
 
 
+def _stored_parts(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
+    """Parts of arrays that are outputs, or are read when these have been updated.
+
+    They are stored before, and the arrays need not be copied.
+    """
+    is_update = [isinstance(eqn.primitive.lower, Update) for eqn in jaxpr.eqns]
+    updates = [k for k, found in enumerate(is_update) if found]
+    # For arrays and their parts the position of the first update.
+    first: dict[Atom, int] = {jaxpr.eqns[k].inputs[0]: k for k in reversed(updates)}
+    parts: set[Var] = set()
+    for eqn in jaxpr.eqns if updates else ():
+        if not isinstance(eqn.primitive.lower, Layout) or eqn.inputs[0] not in first:
+            continue
+        (out,), update = eqn.outputs, first[eqn.inputs[0]]
+        first.setdefault(out, update)
+        behind = [jaxpr.eqns[k] for k in readers.get(out, ()) if k >= update]
+        if out in jaxpr.outvars or any(not _gives_name(reader) for reader in behind):
+            parts.add(out)
+    return parts
+
+
+def _gives_name(eqn: Eqn) -> bool:
+    return isinstance(eqn.primitive.lower, Layout)
+
+
 def _alias(
-    eqn: Eqn, aliases: dict[Var, tuple[Var, View]], fusible_outputs: set[Var]
+    eqn: Eqn, aliases: dict[Var, tuple[Var, View]], fusible_outputs: set[Var], stored: set[Var]
 ) -> tuple[Var, View] | None:
-    """The buffer and view of a layout op, if its operand lies in memory anyway."""
+    """The buffer and view of a layout op, if its operand lies in memory anyway.
+
+    What is in ``stored`` gets a kernel, if one can be made.
+    """
     rule = eqn.primitive.lower
     if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
         return None
     operand = eqn.inputs[0]
     links = rule.links(operand.aval, eqn.outputs[0].aval, **eqn.params)
-    if operand in fusible_outputs and links is not None:
+    if links is not None and (operand in fusible_outputs or eqn.outputs[0] in stored):
         return None
     buffer, view = aliases.get(operand, (operand, contiguous(operand.aval.shape)))
     result = rule.view(view, eqn.outputs[0].aval, **eqn.params)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Update
+from gpuflow.core.lowering import Barrier, Layout, Update
 
 Donations = Mapping[Var, Var | None]
 
@@ -62,16 +62,21 @@ class UpdateRule:
         return end is not None and self.donations[operand] in (None, end)
 
     def _end_of_chain(self, var: Var) -> Var | None:
-        """The output that ``var`` becomes by updates alone, of which each reads the one before."""
+        """The output that ``var`` becomes by updates alone, each of which may be in place."""
         while var not in self.outputs:
             readers = self.readers.get(var, ())
-            if len(readers) != 1:
+            last = max(readers, default=-1)
+            eqn = self.jaxpr.eqns[last]
+            if readers.count(last) != 1 or not isinstance(eqn.primitive.lower, Update):
                 return None
-            eqn = self.jaxpr.eqns[readers[0]]
-            if not isinstance(eqn.primitive.lower, Update) or eqn.inputs[0] is not var:
+            if eqn.inputs[0] is not var or any(self._names(reader) for reader in readers):
                 return None
             var = eqn.outputs[0]
         return var
+
+    def _names(self, position: int) -> bool:
+        """Whether an equation may only give what it reads another name."""
+        return isinstance(self.jaxpr.eqns[position].primitive.lower, (Layout, Barrier))
 
     def _all_names(self, var: Var) -> list[Var]:
         names = [var]

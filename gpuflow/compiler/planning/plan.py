@@ -137,10 +137,18 @@ class CopyStep(NamedTuple):
 
 @record
 class Inner:
-    """A compiled program that a step runs: its plan and the constants that are inputs besides."""
+    """A compiled program that a step runs.
+
+    Attributes:
+        plan: of the program.
+        values: constants that are inputs besides.
+        ahead: it is the body of a while_loop, and may run once more than the loop goes on; it
+            takes, behind the carries, the flag that says whether its results are used.
+    """
 
     plan: Plan
     values: tuple[Any, ...]
+    ahead: bool = False
 
 
 class ProgramStep(NamedTuple):

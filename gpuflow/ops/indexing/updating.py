@@ -19,8 +19,10 @@ from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Update
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 from gpuflow.ops.define import define
+from gpuflow.ops.elementwise.comparison import and_p
 from gpuflow.ops.elementwise.nary import broadcast_shape
 from gpuflow.ops.handwritten.blocks import in_any_order, in_runs
+from gpuflow.ops.layout.axes import broadcast_in_dim_p
 from gpuflow.ops.layout.iota import iota_p
 
 _INDEX = ShapedArray((), np.dtype(np.int64))
@@ -136,11 +138,23 @@ def _window(params: dict[str, Any]) -> tuple[int, ...]:
     return params["window_dims"]
 
 
+def _only_if(eqn: Any, flag: Atom, build: Any) -> Any:
+    x, places, inside, windows = eqn.inputs
+    if type(inside) is Literal and inside.value:
+        inside = flag
+    else:
+        everywhere = build.apply(
+            broadcast_in_dim_p, flag, shape=inside.aval.shape, broadcast_dimensions=()
+        )
+        inside = build.apply(and_p, inside, everywhere)
+    return build.apply(eqn.primitive, x, places, inside, windows, **eqn.params)
+
+
 update_windows_p = define(
     "update_windows",
     shape=_update_shape,
     impl=_update_impl,
-    lower=Update(_function, _window, _repeats, in_runs, in_any_order),
+    lower=Update(_function, _window, _repeats, _only_if, in_runs, in_any_order),
 )
 
 

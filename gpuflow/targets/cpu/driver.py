@@ -13,6 +13,7 @@ import numpy as np
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
 from gpuflow.targets.cpu.program import CpuProgram
@@ -46,6 +47,10 @@ class CpuDriver:
     def copy(self, data: np.ndarray) -> np.ndarray:
         """A copy."""
         return data.copy()
+
+    def flag_reader(self) -> FlagReader:
+        """There is nothing to wait for."""
+        return _read_flag
 
     def wait(self, data: np.ndarray) -> None:
         """Nothing is under way."""
@@ -94,3 +99,8 @@ _holders = Holders(attrgetter("base"), _pooled_byte_array)
 def cpu_driver() -> CpuDriver:
     """The driver of all CPU devices."""
     return CpuDriver()
+
+
+def _read_flag(data: np.ndarray) -> Callable[[], bool]:
+    flag = bool(data)
+    return lambda: flag

@@ -28,12 +28,14 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
+from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import arenas
 from gpuflow.targets.cuda.driver.api import BuiltKernel, DeviceFunction, GpuApi
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.device_memory import Memory, in_units
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault, is_fault
+from gpuflow.targets.cuda.driver.flags import Flags
 from gpuflow.targets.cuda.driver.side_stream import SideWork
 from gpuflow.targets.cuda.driver.transfers import SMALL, Transfers
 from gpuflow.targets.cuda.program.program import GpuProgram
@@ -65,6 +67,7 @@ class GpuDriver:
         # Memory that the compute stream writes first; for programs, on a device that is current.
         self.allocate = self.memory.allocator(self.compute)
         self.transfers = Transfers(api, self.compute)
+        self._flags = Flags(api, self.compute)
         self.host_calls: dict[str, str] = {}
         self.broken: str | None = None
         self.side_work: list[SideWork] = []
@@ -164,6 +167,25 @@ class GpuDriver:
             raise self.fault_of(error) from error
         self._check()
         return result
+
+    def flag_reader(self) -> FlagReader:
+        """Flags come through pinned memory, and later kernels may be launched meanwhile."""
+        begin = self._flags.reader().begin
+
+        def begun(data: DeviceArray) -> Callable[[], bool]:
+            read = begin(data.address)
+
+            def waited() -> bool:
+                try:
+                    flag = read()
+                except RuntimeError as error:
+                    raise self.fault_of(error) from error
+                self._check()
+                return flag
+
+            return waited
+
+        return begun
 
     def copy(self, data: DeviceArray) -> DeviceArray:
         """Row-major data of its own."""

@@ -127,6 +127,22 @@ def test_nodes_get_new_parameters():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_flags_of_loops_come_through_pinned_memory():
+    def function(x, n):
+        def body(s):
+            i, x, y = s
+            return i + 1, x.at[i].set(y), 0.5 * y + x[i + 1]
+
+        return lax.while_loop(lambda s: s[0] < n, body, (0, x, jnp.float32(1)))
+
+    run, x = gf.jit(function), gf.device_put(X[0])
+    for turns in (0, 1, 2, 9, 9, 10):
+        made, wanted = run(x, turns), on_cpu(function, X[0], turns)
+        for one, other in zip(made, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+    np.testing.assert_array_equal(x, X[0])
+
+
 def test_large_copies_go_through_pinned_memory_and_keep_their_order():
     double = gf.jit(lambda v: v[-1000:] * 2)  # of the last piece, which nobody waits for
     results = []

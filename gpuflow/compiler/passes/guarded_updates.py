@@ -1,0 +1,46 @@
+"""Updates in place that a flag turns off: the body of a loop may run once too often.
+
+See docs/design/0031-loops-on-gpus.md. A turn that is begun before it is known that there is one
+must leave the carries as they are. Those that alternate between two arrays it does not touch; what
+it would update in place, it updates only if the flag holds.
+"""
+
+from __future__ import annotations
+
+from gpuflow.compiler.passes.program import Replacement
+from gpuflow.compiler.passes.updates_in_place import Donations
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
+from gpuflow.core.lowering import Update
+
+
+def guarded_updates(
+    jaxpr: Jaxpr, donations: Donations, flag: Var
+) -> tuple[Jaxpr, dict[Var, Var | None]]:
+    """The program with a flag for what may be updated in place, and inputs that may be so.
+
+    Args:
+        jaxpr: the program.
+        donations: inputs whose memory was given away, each with the output that may take it.
+        flag: a bool scalar among the inputs. If it does not hold, outputs mean nothing.
+
+    Returns:
+        The program, and those donations whose output is the input updated, and nothing else.
+    """
+    origin: dict[Var, Var] = {var: var for var in donations}
+    eqns: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        rule = eqn.primitive.lower
+        operand = eqn.inputs[0] if eqn.inputs else None
+        if not isinstance(rule, Update) or type(operand) is not Var or operand not in origin:
+            eqns.append(eqn)
+            continue
+        build = Replacement(eqn.source)
+        rule.only_if(eqn, flag, build)
+        eqns += [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
+        origin[eqn.outputs[0]] = origin[operand]
+    updated: dict[Var, Var | None] = {
+        var: out
+        for var, out in donations.items()
+        if out is not None and out is not var and origin.get(out) is var
+    }
+    return jaxpr.replace(eqns=tuple(eqns)), updated

@@ -1,0 +1,113 @@
+"""Reads before updates: equations in an order in which arrays can be updated where they lie.
+
+What reads the old values of an array may be written behind the update in the user's program. Where
+it does not depend on the update, it can as well run before, and the array need not be copied.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from gpuflow.compiler.passes.program import uses
+from gpuflow.core.jaxpr import Jaxpr, Literal, Var
+from gpuflow.core.lowering import Barrier, Layout, Update
+
+
+def reads_first(jaxpr: Jaxpr) -> Jaxpr:
+    """Move in front of each update all that reads its operand, where no value depends on that."""
+    readers = uses(jaxpr)
+    late = [k for k in _updates(jaxpr) if _has_late_readers(jaxpr, readers, k)]
+    if not late:
+        return jaxpr
+    after = _edges(jaxpr, readers)
+    for update in late:
+        operand = _operand(jaxpr, update)
+        behind = _reachable(after, update)
+        direct = set(readers[operand]) - {update}
+        if direct.isdisjoint(behind):
+            # Parts of the array that are read behind the update are stored before it.
+            parts = _readers_of_parts(jaxpr, readers, operand) - behind
+            for reader in (direct | parts) - {update}:
+                after[reader].add(update)
+    order = _in_order(after)
+    return jaxpr.replace(eqns=tuple([jaxpr.eqns[k] for k in order]))
+
+
+def _updates(jaxpr: Jaxpr) -> list[int]:
+    """The positions of updates of what is no number."""
+    return [
+        k for k, eqn in enumerate(jaxpr.eqns)
+        if isinstance(eqn.primitive.lower, Update) and type(eqn.inputs[0]) is Var
+    ]  # fmt: skip
+
+
+def _operand(jaxpr: Jaxpr, update: int) -> Var:
+    operand = jaxpr.eqns[update].inputs[0]
+    assert type(operand) is not Literal  # see _updates
+    return operand
+
+
+def _has_late_readers(
+    jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], update: int
+) -> bool:
+    operand = _operand(jaxpr, update)
+    late = max(readers[operand])
+    return max(_readers_of_parts(jaxpr, readers, operand), default=late) > update or late > update
+
+
+def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]:
+    """For each equation those that must come later: its readers, and the next with an effect."""
+    after: list[set[int]] = [set() for _ in jaxpr.eqns]
+    last = None
+    for k, eqn in enumerate(jaxpr.eqns):
+        for var in eqn.outputs:
+            after[k].update(readers.get(var, ()))
+        if eqn.effects:
+            if last is not None:
+                after[last].add(k)
+            last = k
+    return after
+
+
+def _readers_of_parts(
+    jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var
+) -> set[int]:
+    """What reads what may be a part of a variable under another name."""
+    found: set[int] = set()
+    names = [var]
+    for name in names:
+        for reader in readers.get(name, ()):
+            if isinstance(jaxpr.eqns[reader].primitive.lower, (Layout, Barrier)):
+                names += jaxpr.eqns[reader].outputs
+        found.update(readers.get(name, ()) if name is not var else ())
+    return found
+
+
+def _reachable(after: Sequence[set[int]], start: int) -> set[int]:
+    """What must come later than an equation."""
+    found, waiting = set(after[start]), list(after[start])
+    while waiting:
+        new = after[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _in_order(after: Sequence[set[int]]) -> list[int]:
+    """Positions so that edges lead forward; of those that may come next, the smallest."""
+    missing = [0] * len(after)
+    for targets in after:
+        for k in targets:
+            missing[k] += 1
+    ready = [k for k, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    while ready:
+        k = heapq.heappop(ready)
+        order.append(k)
+        for target in after[k]:
+            missing[target] -= 1
+            if missing[target] == 0:
+                heapq.heappush(ready, target)
+    assert len(order) == len(after), "[reads first] edges must not lead around"
+    return order

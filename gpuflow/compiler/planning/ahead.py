@@ -1,0 +1,56 @@
+"""Which bodies of a while_loop may run once more than the loop goes on, see 0031-loops-on-gpus.md.
+
+While a device does one turn, the next is given to it, before the host knows whether there is one.
+"""
+
+from __future__ import annotations
+
+from gpuflow.compiler.planning.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Plan,
+    ProgramStep,
+    Step,
+    flops_of,
+)
+from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.lowering import Branch, HostCall, Laned, Loop
+
+# A turn that is too much must not take longer than what waiting for each flag would, which is about
+# 10 us on an H100. That moves 4e11 elements in a second, and does some 1e14 operations of products
+# in that time: so many elements, each as long as so many operations, are about 40 us. Estimates.
+_MOST_ELEMENTS = 1 << 24
+_OPERATIONS = 256
+
+
+def has_no_effect(eqn: Eqn) -> bool:
+    """Whether nobody can tell that an equation was computed, and it surely ends.
+
+    A loop may never end with carries that the user's loop would not have reached; a branch makes
+    the host wait for its index, so that nothing is won.
+    """
+    rule = eqn.primitive.lower
+    return not eqn.effects and not isinstance(rule, (Branch, HostCall, Laned, Loop))
+
+
+def is_short(plan: Plan) -> bool:
+    """Whether all steps are launches, and together take little more than a wait of the host."""
+    work = [_work(plan, step) for step in plan.steps]
+    return sum(work) <= _MOST_ELEMENTS
+
+
+def _work(plan: Plan, step: Step) -> float:
+    """About how many elements a step goes over; infinity for a call that Python makes."""
+    if isinstance(step, KernelStep):
+        return sum(call.points for call in step.calls)
+    if isinstance(step, CopyStep):
+        return step.source.aval.size
+    if isinstance(step, ProgramStep) or step.choice is None:
+        return float("inf")
+    return flops_of(step) / _OPERATIONS + _sizes(plan, step)
+
+
+def _sizes(plan: Plan, step: CallStep) -> int:
+    outputs = sum(plan.aval(buffer).size for buffer in step.outputs)
+    return outputs + sum(operand.aval.size for operand in step.operands)
