@@ -238,6 +238,7 @@ READS_BEHIND = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("loops_of_steps")
 @pytest.mark.parametrize("case", READS_BEHIND)
 def test_reads_of_the_old_array_come_before_its_update(case):
     body = READS_BEHIND[case]
