@@ -212,3 +212,46 @@ def test_tiles_mean_the_same(function, most, shape, monkeypatch):
     for arrays in got:
         for one, other in zip(arrays, want, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+# --- the order of what is stored -----------------------------------------------------------------
+
+
+def test_results_are_stored_as_their_only_reader_wants_them():
+    xs = jnp.ones((40, 50))
+    assert len(kernels_of(gf.vmap(last_two), xs)) == 1
+
+    def with_two_readers(xs):
+        last, (before, _) = gf.vmap(last_two, out_axes=(0, 1))(xs)
+        return last, before, before.T
+
+    x = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
+    last, before, other = gf.jit(with_two_readers)(x)
+    want = np.concatenate([x[:, :1], x[:, :-1]], axis=1)
+    np.testing.assert_array_equal(before, want.T)
+    np.testing.assert_array_equal(other, want)
+    np.testing.assert_array_equal(last, x[:, -1])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("shape", [(20, 7, 3), (20, 1, 3), (16, 16, 1), (1, 5, 2)])
+def test_any_order(order, shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+    def function(x):
+        (_, before) = gf.vmap(lambda xs: lax.scan(lambda v, x: (x, v), jnp.zeros(shape[2]), xs))(x)
+        return before.transpose(order), jnp.abs(before.transpose(order))
+
+    def alone(x):
+        return function(x)[0]
+
+    want = np.concatenate([np.zeros_like(x[:, :1]), x[:, :-1]], axis=1).transpose(order)
+    np.testing.assert_array_equal(gf.jit(alone)(x), want)
+    for got, wanted in zip(gf.jit(function)(x), (want, np.abs(want)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_reversed_results_are_no_permutation():
+    x = np.random.default_rng(0).standard_normal((33, 20)).astype(np.float32)
+    got = gf.jit(lambda x: gf.vmap(last_two)(x)[1][1][:, ::-1])(x)
+    np.testing.assert_array_equal(got, x[:, ::-1])
