@@ -9,6 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.lanes.convert import lane_loops
+from gpuflow.compiler.lanes.stored_order import stored_in_order
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.guarded_updates import guarded_updates
@@ -49,6 +50,8 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 # The first one with the rules for GPUs.
 GPU_PASSES = (("simplify", simplify_for_gpu), *PASSES[1:])
 ATOMIC_PASSES = (("simplify", simplify_with_atomics), *PASSES[1:])
+# A GPU's lanes store together what lies side by side: there a copy puts it in order.
+CPU_PASSES = (*PASSES, ("stored order", stored_in_order))
 
 _templates: dict[Hashable, Template] = {}
 _MOST_TEMPLATES = 1024
@@ -116,7 +119,7 @@ def _is_call(primitive: Primitive) -> bool:
 
 def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
     """The passes of a platform."""
-    passes = PASSES
+    passes = CPU_PASSES
     if target.on_gpu:
         passes = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
     return (*passes, ("join calls", join_calls), ("overlap", overlap))

@@ -32,6 +32,8 @@ class LocalArray:
 
     def __init__(self, local: nodes.Local, kernel: Kernel) -> None:
         shape = tuple([size for _, size in local.axes])
+        if local.rows > 1:
+            shape = (local.rows * shape[0],)
         self.declared, self.cut = local, local.cut_axes(kernel)
         self.elements = np.zeros(shape, local.dtype)
         self.is_stored = np.zeros(shape, bool)
@@ -188,7 +190,11 @@ class Machine:
         lanes = self.lanes(mask)
         live = np.broadcast_to(mask, lanes)
         if offset is not None:
-            places = np.broadcast_to(self.values[offset.number], lanes)
+            places = self.values[offset.number]
+            if local.declared.rows > 1:
+                ((axis, _),) = local.declared.axes
+                places = places + self.points[axis] - self.pieces[axis][0]
+            places = np.broadcast_to(places, lanes)
             size = local.elements.size
             if (live & ((places < 0) | (places >= size))).any():
                 raise KernelError(

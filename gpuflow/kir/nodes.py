@@ -95,12 +95,14 @@ class Local:
     It has an element for each point of the pieces of its axes that ``Strip`` statements cut, or for
     each point of an axis that is exact. ``axes`` are from outermost to innermost, each with the
     number of points that there is room for: a piece's, or exactly all. An element is undefined
-    until it is stored, and in each new piece again.
+    until it is stored, and in each new piece again. With ``rows`` it has that many times as much
+    room, along one axis, and an access says by its offset how far from the first row it is.
     """
 
     name: str
     dtype: str  # a compute dtype
     axes: tuple[tuple[str, int], ...]
+    rows: int = 1
 
     def cut_axes(self, kernel: Kernel) -> tuple[str, ...]:
         """The axes of which it has a piece; of the others it has all points."""
@@ -137,8 +139,9 @@ class Const:
 class Load:
     """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
 
-    ``operand`` may be a Local, without ``where`` and ``part``: at the current point; or, outside of
-    loops over its one axis, ``offset`` elements from the piece's first point.
+    ``operand`` may be a Local, without ``where`` and ``part``: at the current point; of one with
+    rows, ``offset`` elements from there; of one without, outside of loops over its one axis,
+    ``offset`` elements from the piece's first point.
 
     Where ``where`` (bool) is false nothing is read and the result is zero. ``part`` is 0 for the
     real and 1 for the imaginary part of a complex number, and None for all other elements.

@@ -125,7 +125,8 @@ def _check_local(
 ) -> None:
     """An element of a local array is that of the current point, of axes that are cut or exact.
 
-    With an offset it is counted from the first point of the piece.
+    With an offset it is counted from the first point of the piece, or, in one with rows, from the
+    current point.
     """
     kernel, local = state.kernel, state.locals[statement.operand]
     offset = statement.offset
@@ -138,9 +139,13 @@ def _check_local(
         require(offset.dtype == "int64", kernel, statement, "an offset must be int64")
         rule = "an array that is accessed with an offset must have one axis, which is cut"
         require(len(local.axes) == len(cut) == 1, kernel, statement, rule)
+    has_rows = local.rows > 1
+    rule = "an access of an array with rows must have an offset"
+    require(offset is not None or not has_rows, kernel, statement, rule)
     for axis, size in local.axes:
         rule = f"axis {axis} of the array must be open, or there must be an offset, and not both"
-        require((axis in context.axes) == (offset is None), kernel, statement, rule)
+        is_open = offset is None or has_rows
+        require((axis in context.axes) == is_open, kernel, statement, rule)
         fits = axis not in cut or pieces.get(axis, size + 1) <= size
         rule = f"a piece of axis {axis} must have at most the array's {size} points"
         require(fits, kernel, statement, rule)

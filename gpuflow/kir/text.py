@@ -57,7 +57,8 @@ def _kernel_text(kernel: Kernel) -> str:
     writer = _Writer()
     for local in kernel.locals:
         sizes = ", ".join(f"{axis}:{size}" for axis, size in local.axes)
-        lines.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]")
+        rows = f" rows {local.rows}" if local.rows > 1 else ""
+        lines.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]{rows}")
     for statement in kernel.body.body:
         lines += ("  " + line for line in writer.statement(statement))
     return "\n".join(lines) + "\n"

@@ -144,7 +144,7 @@ class CpuPrinter(KernelPrinter):
         self.unpack()
         interrupts.begin(self)
         for local in self.kernel.locals:
-            size = prod(size for _, size in local.axes)
+            size = local.rows * prod(size for _, size in local.axes)
             self.emit(f"{local.name} = local_{local.dtype}({size})")
         counters = borders.short_counters(self.kernel)
         if not counters:
@@ -231,13 +231,15 @@ class CpuPrinter(KernelPrinter):
 
     def _local_index(self, local: Local, offset: Value | None) -> str:
         """The place of the current point or of an offset, in elements."""
-        if offset is not None:
+        if offset is not None and local.rows == 1:
             return self.value(offset)
         terms, pitch, cut = [], 1, local.cut_axes(self.kernel)
         for axis, size in reversed(local.axes):
             index = f"({axis} - {self._pieces[axis][-1][0]})" if axis in cut else axis
             terms.insert(0, index if pitch == 1 else f"{index} * {pitch}")
             pitch *= size
+        if offset is not None:
+            terms.insert(0, self.value(offset))
         return " + ".join(terms)
 
     def _over_pieces(

@@ -18,8 +18,9 @@ registers, and fewer turns ask whether some lane goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
@@ -51,6 +52,7 @@ from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
 from gpuflow.targets.cpu.schedules.lane_code import Code
 from gpuflow.targets.cpu.schedules.lane_compaction import Compaction, lanes_of_a_block, may_move
+from gpuflow.targets.cpu.schedules.lane_tiles import Tiles
 from gpuflow.targets.cpu.schedules.short_rows import with_short_axis
 
 LANES = 64  # in a block
@@ -108,6 +110,24 @@ def _work(*blocks: Block) -> int:
     return sum(_LONG if isinstance(s, Apply) and s.fn in EXPENSIVE else 1 for s in inside)
 
 
+class _Counted(NamedTuple):
+    """A loop of turns whose number all lanes of a block have in common.
+
+    Attributes:
+        body: its params are what all lanes have alike in a turn, and then the carries.
+        arrays: of the carries.
+        mask: the lanes that run it; None: all.
+        arguments: writes what all lanes have alike, from the number of a turn.
+        is_long: as of a For.
+    """
+
+    body: Block
+    arrays: Sequence[Local]
+    mask: Local | None
+    arguments: Callable[[Code, Value], Sequence[Value]]
+    is_long: bool
+
+
 class _Blocks:
     """Rewrites the innermost loop over points of a kernel.
 
@@ -130,7 +150,7 @@ class _Blocks:
         self.cheap: dict[Value, Const | Load] = {}
         self.same: dict[Value, Value] = {}
         self._free = unused_number(kernel.body)
-        self._modes = {o.name: o.mode for o in kernel.operands}
+        self._operands = {o.name: o for o in kernel.operands}
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
         last = len(kernel.axes) - 1
         self.still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
@@ -173,9 +193,9 @@ class _Blocks:
         self._free += 1
         return Value(self._free - 1, dtype)
 
-    def array(self, dtype: str) -> Local:
-        """A new array with an element for each lane of a block."""
-        local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, self.size),))
+    def array(self, dtype: str, rows: int = 1) -> Local:
+        """A new array with an element for each lane of a block, or so many rows of them."""
+        local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, self.size),), rows)
         self.locals.append(local)
         return local
 
@@ -195,7 +215,7 @@ class _Blocks:
         if isinstance(s, Const):
             return True
         plain = isinstance(s, Load) and s.offset is None and s.where is None
-        return plain and self._modes[s.operand] in (Mode.SCALAR, Mode.INDEX)
+        return plain and self._operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
 
     def is_same(self, value: Value) -> bool:
         """Whether all lanes of a block have the same."""
@@ -207,7 +227,7 @@ class _Blocks:
     def _gives_same(self, s: Statement) -> bool:
         """Whether a statement, without memory that is written, gives all lanes the same."""
         if isinstance(s, Load):
-            if s.operand not in self.still or self._modes[s.operand] is not Mode.IN:
+            if s.operand not in self.still or self._operands[s.operand].mode is not Mode.IN:
                 return False
         elif not isinstance(s, Apply | Cast | Select):
             return False
@@ -354,61 +374,94 @@ class _Blocks:
         return While((last, *s.outs), (zero, *s.init), test, body)
 
     def _count(self, s: For, mask: Local | None, out: list[Statement]) -> None:
-        counter, *params = s.body.params
-        arrays = self._begin(s, params, out)
-        code = Code(self, out)
         assert s.count is not None
+        arrays = self._begin(s, s.body.params[1:], out)
+        code = Code(self, out)
         count = code.value(s.count)
-        if _has_loop(s.body.body):
+        tiles = Tiles(self, s, self._operands) if mask is None and self.is_padded else None
+        if tiles is None or not tiles.turns:
+            loop = _Counted(s.body, arrays, mask, lambda code, turn: (turn,), s.is_long)
+            self._turns_of(loop, count, out)
+            return
+        inner: list[Statement] = []
+        index, head = self.fresh("int64"), Code(self, inner)
+        first = head.apply("mul", index, head.number("int64", tiles.turns))
+        left = head.apply("min", head.apply("sub", count, first), head.number("int64", tiles.turns))
+        tiles.fill(first, left, inner)
+        loop = _Counted(
+            tiles.body, arrays, None,
+            lambda code, turn: (code.apply("add", first, turn), tiles.rows(code, turn)), False,
+        )  # fmt: skip
+        self._turns_of(loop, left, inner)
+        tiles.empty(first, left, inner)
+        more = code.apply("add", count, code.number("int64", tiles.turns - 1))
+        bits = code.number("int64", tiles.turns.bit_length() - 1)
+        whole = code.apply("shift_right_arithmetic", more, bits)
+        out.append(For(None, Block((index,), tuple(inner)), whole, is_long=s.is_long))
+
+    def _turns_of(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
+        """So many turns, from the first one on."""
+        if _has_loop(loop.body.body):
             inner: list[Statement] = []
             index = self.fresh("int64")
-            self.same[counter] = index
-            self.sequence(s.body.body, s.body.results, mask, inner)
+            known = loop.arguments(Code(self, inner), index)
+            self.same.update(zip(loop.body.params, known, strict=False))
+            self.sequence(loop.body.body, loop.body.results, loop.mask, inner)
             part = Code(self)
-            self._turn(part, s, arrays, mask, None)
+            self._turn(part, loop, None)
             inner.append(part.loop())
-            out.append(For(None, Block((index,), tuple(inner)), count, is_long=s.is_long))
+            out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
             return
-        turns = self._turns(s.body)
-        whole = count
+        turns, code, whole = self._turns(loop.body), Code(self, out), count
+        if self._stores_both(loop.body):
+            turns = 1
         if turns > 1:
             bits = code.number("int64", turns.bit_length() - 1)
             whole = code.apply("shift_right_arithmetic", count, bits)
             done = code.apply("shift_left", whole, bits)
-        self._turns_of(s, whole, turns, None, arrays, mask, out)
+        self._some_turns(loop, whole, turns, None, out)
         if turns > 1:
             rest = code.apply("sub", count, done)
-            self._turns_of(s, rest, 1, done, arrays, mask, out)
+            self._some_turns(loop, rest, 1, done, out)
 
-    def _turns_of(
-        self, s: For, count: Value, turns: int, first: Value | None, arrays: Sequence[Local],
-        mask: Local | None, out: list[Statement],
-    ) -> None:  # fmt: skip
+    def _stores_both(self, body: Block) -> bool:
+        """Whether a loop stores to tiles and to memory.
+
+        LLVM then asks, before all turns, whether the places of one turn and of the next one are
+        apart over all turns, which they are not, and takes lanes one by one.
+        """
+        stored = {s.operand for s in body.body if isinstance(s, Store)}
+        return bool(stored & self.in_memory) and bool(stored - self.in_memory)
+
+    def _some_turns(
+        self, loop: _Counted, count: Value, turns: int, first: Value | None, out: list[Statement]
+    ) -> None:
         """``count`` times some turns of a loop, from a turn on."""
         inner: list[Statement] = []
         index, head, part = self.fresh("int64"), Code(self, inner), Code(self)
         base = index if turns == 1 else head.apply("mul", index, head.number("int64", turns))
         if first is not None:
             base = head.apply("add", first, base)
-        counters = [base]
+        each = [loop.arguments(head, base)]
         for k in range(1, turns):
-            counters.append(head.apply("add", base, head.number("int64", k)))
-        self._turn(part, s, arrays, mask, counters)
+            turn = head.apply("add", base, head.number("int64", k))
+            each.append(loop.arguments(head, turn))
+        self._turn(part, loop, each)
         inner.append(part.loop())
-        out.append(For(None, Block((index,), tuple(inner)), count, is_long=s.is_long))
+        out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
 
     def _turn(
-        self, code: Code, s: For, arrays: Sequence[Local], mask: Local | None,
-        counters: Sequence[Value] | None,
-    ) -> None:  # fmt: skip
+        self, code: Code, loop: _Counted, turns: Sequence[Sequence[Value]] | None
+    ) -> None:
         """One or more turns of the body, or what becomes of carries when it has been written."""
-        guard = None if mask is None else code.load(mask)
+        arrays, body = loop.arrays, loop.body
+        guard = None if loop.mask is None else code.load(loop.mask)
         carry = [code.load(array) for array in arrays]
-        for counter in counters or (None,):
-            if counter is None:
-                new = [code.value(value) for value in s.body.results]
+        for known in turns or (None,):
+            if known is None:
+                new = [code.value(value) for value in body.results]
             else:
-                new = code.block(s.body, [counter, *carry], guard)
+                new = code.block(body, [*known, *carry], guard)
             if guard is not None:
                 new = [code.select(guard, a, b) for a, b in zip(new, carry, strict=True)]
             carry = new

@@ -34,13 +34,18 @@ class Lanes(Protocol):
     in_memory: set[str]
     still: set[str]
     is_padded: bool
+    size: int
 
     def fresh(self, dtype: str) -> Value:
         """A new value."""
         ...
 
-    def array(self, dtype: str) -> Local:
-        """A new array with an element for each lane of a block."""
+    def array(self, dtype: str, rows: int = 1) -> Local:
+        """A new array with an element for each lane of a block, or so many rows of them."""
+        ...
+
+    def is_same(self, value: Value) -> bool:
+        """Whether all lanes of a block have the same."""
         ...
 
 
@@ -59,9 +64,15 @@ class Code:
 
     def loop(self) -> For:
         """The loop over the lanes of a block."""
-        accessed = {s.operand for s in self._statements if isinstance(s, Load | Store)}
+        body = Block(body=tuple(self._statements))
+        accessed = {s.operand for s in statements(body) if isinstance(s, Load | Store)}
         padded = self._of.is_padded and accessed.isdisjoint(self._of.in_memory)
-        return For(self._of.axis, Block(body=tuple(self._statements)), padded=padded)
+        return For(self._of.axis, body, padded=padded)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written."""
+        return not self._statements
 
     def value(self, value: Value) -> Value:
         """What stands for a value here."""
@@ -91,6 +102,16 @@ class Code:
 
     def store(self, array: Local, value: Value, offset: Value | None = None) -> None:
         self._statements.append(Store(array.name, value, offset))
+
+    def read(self, access: Load) -> Value:
+        """Write a load as it is but for its result."""
+        out = self._of.fresh(access.out.dtype)
+        self._statements.append(replace(access, out=out))
+        return out
+
+    def write(self, access: Store) -> None:
+        """Write a store as it is."""
+        self._statements.append(access)
 
     def number(self, dtype: str, number: float) -> Value:
         out = self._of.fresh(dtype)
@@ -167,7 +188,7 @@ class Code:
             outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
             (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
             moves = isinstance(copy, Store) or (isinstance(copy, Load) and copy.offset is not None)
-            if guard is not None and moves:
+            if guard is not None and moves and copy.operand in self._of.in_memory:
                 where = guard if copy.where is None else self.both(guard, copy.where)
                 copy = replace(copy, where=where)
             self._statements.append(copy)

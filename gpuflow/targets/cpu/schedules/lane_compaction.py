@@ -32,8 +32,10 @@ from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.schedules.lane_code import Code, Lanes
 
 MOST_LANES = 1024  # in a block
-MOST_BYTES = 24 << 10  # of a block's arrays: they should stay in the first cache
-VECTOR_BITS = 6  # lanes that are computed at once: 64, some vectors
+# Of a block's arrays: they should stay in the second cache. The last lanes of a block fill no
+# vectors, and so blocks of few lanes cost more than arrays that leave the first cache.
+MOST_BYTES = 128 << 10
+VECTOR_BITS = 4  # lanes that are computed at once: 16, a vector or two
 # A lane's element is moved alone: it takes as long as so many operations of a lane in a vector.
 WORK_OF_A_MOVE = 32
 

@@ -1,0 +1,96 @@
+"""What a program of lanes stores lies at once as the result that it is a permutation of.
+
+    a = lane_loop(..)           turns x lanes, stored by the block          a' = lane_loop(..)
+    b = transpose(a)            lanes x turns, a result: a copy             a' in the order of b
+
+A program of lanes is told how far apart elements of an output lie, and so can store any order. What
+other kernels read stays as it is: they take any order, and often go back to the one of turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuflow.compiler.lanes.program import LaneProgram, Source
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
+from gpuflow.core.lowering import Laned, Layout
+from gpuflow.core.views import contiguous
+
+
+def stored_in_order(jaxpr: Jaxpr) -> Jaxpr:
+    """The program without permutations, to results, that alone read what lanes store."""
+    if not any(isinstance(eqn.primitive.lower, Laned) for eqn in jaxpr.eqns):
+        return jaxpr
+    readers = Counter(atom for eqn in jaxpr.eqns for atom in eqn.inputs if type(atom) is Var)
+    results = {atom for atom in jaxpr.outvars if type(atom) is Var}
+    readers.update(results)
+    permuting: dict[Var, tuple[Eqn, tuple[int, ...]]] = {}
+    for eqn in jaxpr.eqns:
+        order = _permutation(eqn)
+        if order is not None and readers[eqn.inputs[0]] == 1 and eqn.outputs[0] in results:
+            permuting[eqn.inputs[0]] = eqn, order
+    dropped: set[Eqn] = set()
+    eqns: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        if isinstance(eqn.primitive.lower, Laned):
+            eqn = _stored(eqn, permuting, dropped)
+        if eqn not in dropped:
+            eqns.append(eqn)
+    return jaxpr.replace(eqns=tuple(eqns)) if dropped else jaxpr
+
+
+def _permutation(eqn: Eqn) -> tuple[int, ...] | None:
+    """The operand's dimension that each of the output is, where the output only exchanges them."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is not Var:
+        return None
+    operand, out = eqn.inputs[0].aval, eqn.outputs[0].aval
+    whole = contiguous(operand.shape)
+    view = rule.view(whole, out, **eqn.params)
+    if view is None or view.offset or True in view.broadcast:
+        return None
+    left = list(zip(whole.shape, whole.strides, strict=True))
+    places = list(range(len(left)))
+    order: list[int] = []
+    for dim in zip(view.shape, view.strides, strict=True):
+        if dim not in left:
+            return None
+        place = left.index(dim)
+        del left[place]
+        order.append(places.pop(place))
+    return None if left else tuple(order)
+
+
+def _stored(
+    eqn: Eqn, permuting: dict[Var, tuple[Eqn, tuple[int, ...]]], dropped: set[Eqn]
+) -> Eqn:
+    """A program of lanes that stores its outputs in the order of their readers."""
+    program, outputs = eqn.params["program"], list(eqn.outputs)
+    for k, var in enumerate(eqn.outputs):
+        if program.writes[k] is None or var not in permuting:
+            continue
+        reader, order = permuting[var]
+        program, outputs[k] = _permuted(program, k, order), reader.outputs[0]
+        dropped.add(reader)
+    outs = tuple([var.aval for var in outputs])
+    params = {**eqn.params, "program": program, "outs": outs}
+    return eqn.replace(outputs=tuple(outputs), params=params)
+
+
+def _permuted(program: LaneProgram, output: int, order: Sequence[int]) -> LaneProgram:
+    """The program with other dimensions of an output: each is the one of the old that is given."""
+
+    def source_of(source: Source) -> Source:
+        if source[:2] != ("out stride", output):
+            return source
+        return (*source[:2], order.index(source[2]))
+
+    kinds = program.writes[output]
+    assert kinds is not None
+    writes = list(program.writes)
+    writes[output] = tuple([kinds[d] for d in order])
+    sources = tuple(map(source_of, program.sources))
+    text = repr((program.block, sources, program.reads, tuple(writes)))
+    return replace(program, sources=sources, writes=tuple(writes), text=text)

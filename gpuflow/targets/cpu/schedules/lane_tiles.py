@@ -1,0 +1,170 @@
+"""Slices of a loop of lanes that lie behind each other in memory: some turns at a time, in tiles.
+
+    for k:                                  for each 128 turns from k on:
+        for i:                                  for i: for t < 128: a[t, i] = x[i, k + t]
+            y[i, k] = f(x[i, k])                for t < 128: for i: b[t, i] = f(a[t, i])
+                                                for i: for t < 128: y[i, k + t] = b[t, i]
+
+Lanes whose neighbours are far apart in an operand touch a cache line each in every turn, and are no
+vector. In a tile a line is read or written once for the turns whose slices are in it, and the
+turns have vectors. Where an element lies must follow from the turn alone, whatever the formula.
+Blocks whose lanes move (``lane_compaction``) have none: they have too many lanes. Nor have loops
+that only some lanes of a block run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuflow.kir.nodes import (
+    Apply,
+    Cast,
+    Const,
+    For,
+    Load,
+    Local,
+    Mode,
+    Operand,
+    Select,
+    Statement,
+    Store,
+    Stride,
+    Value,
+)
+from gpuflow.kir.walk import results_of, uses_of
+from gpuflow.targets.cpu.schedules.lane_code import Code, Lanes
+
+# Of a tile; a power of two, like the lanes of a block. Memory likes long runs: with 32 turns of 4
+# bytes such loops took twice as long as with 64, and with 128 0.9 of that.
+MOST_TURNS = 128
+FEWEST_TURNS = 8
+MOST_BYTES = 64 << 10  # of a loop's tiles
+
+
+class Tiles:
+    """The tiles of one loop.
+
+    Args:
+        lanes: of the block.
+        s: the loop; all lanes run it.
+        operands: of the kernel, by their names.
+
+    Attributes:
+        turns: of a tile; 0: the loop has none.
+        body: of the loop with tiles in the place of memory; its params are the counter, where the
+            turn's row begins, and the carries.
+    """
+
+    def __init__(self, lanes: Lanes, s: For, operands: dict[str, Operand]) -> None:
+        self._lanes, self._counter = lanes, s.body.params[0]
+        steps, by_turn = self._by_turn(s.body.body, operands)
+        accesses = [i for i in s.body.body if _lies_across(i, operands) and i.offset in by_turn]
+        self.turns = _turns(lanes.size, [_value(access) for access in accesses])
+        self._tiles: dict[Load | Store, Local] = {}
+        self.body = s.body
+        if not self.turns:
+            return
+        self._tiles = {a: lanes.array(_value(a).dtype, self.turns) for a in accesses}
+        self._steps = _needed(steps, [access.offset for access in accesses])
+        row = lanes.fresh("int64")
+        self.body = replace(
+            s.body,
+            params=(self._counter, row, *s.body.params[1:]),
+            body=tuple([self._in_tile(i, row) for i in s.body.body]),
+        )
+
+    def _by_turn(
+        self, items: Sequence[Statement], operands: dict[str, Operand]
+    ) -> tuple[list[Statement], set[Value]]:
+        """Statements that give all lanes the same, and what of that changes from turn to turn."""
+        steps: list[Statement] = []
+        known: set[Value] = set()
+        changing = {self._counter}
+        for s in items:
+            uses = uses_of(s)
+            is_step = isinstance(s, Const | Apply | Cast | Select) or _is_scalar(s, operands)
+            if is_step and all(v in known or v in changing or self._lanes.is_same(v) for v in uses):
+                steps.append(s)
+                (known if changing.isdisjoint(uses) else changing).update(results_of(s))
+        return steps, changing
+
+    def _in_tile(self, s: Statement, row: Value) -> Statement:
+        if isinstance(s, Load | Store) and s in self._tiles:
+            return replace(s, operand=self._tiles[s].name, offset=row, part=None)
+        return s
+
+    def rows(self, code: Code, turn: Value) -> Value:
+        """Where the row of a turn of the tile begins."""
+        return code.apply("mul", turn, code.number("int64", self._lanes.size))
+
+    def fill(self, first: Value, count: Value, out: list[Statement]) -> None:
+        """Read the slices of ``count`` turns from ``first`` on."""
+        self._move(Load, first, count, out)
+
+    def empty(self, first: Value, count: Value, out: list[Statement]) -> None:
+        """Store the slices of ``count`` turns from ``first`` on."""
+        self._move(Store, first, count, out)
+
+    def _move(
+        self, kind: type[Load] | type[Store], first: Value, count: Value, out: list[Statement]
+    ) -> None:
+        part = Code(self._lanes)
+        for access, tile in self._tiles.items():
+            if not isinstance(access, kind):
+                continue
+
+            def turn(
+                code: Code, k: Value, _: Sequence[Value],
+                access: Load | Store = access, tile: Local = tile,
+            ) -> Sequence[Value]:  # fmt: skip
+                code.call((self._counter,), (code.apply("add", first, k),))
+                code.run(self._steps)
+                assert access.offset is not None
+                row, offset = self.rows(code, k), code.value(access.offset)
+                moved = replace(access, offset=offset)
+                if isinstance(moved, Load):
+                    code.store(tile, code.read(moved), row)
+                else:
+                    code.write(replace(moved, value=code.load(tile, row)))
+                return ()
+
+            part.times(count, (), turn)
+        if not part.is_empty:
+            out.append(part.loop())
+
+
+def _turns(lanes: int, values: Sequence[Value]) -> int:
+    """How many turns' slices fit; 0: too few, or there are none."""
+    turn = lanes * sum(8 if v.dtype in ("int64", "uint64", "float64") else 4 for v in values)
+    turns = MOST_TURNS if turn else 0
+    while turns * turn > MOST_BYTES:
+        turns //= 2
+    return turns if turns >= FEWEST_TURNS else 0
+
+
+def _value(access: Load | Store) -> Value:
+    return access.out if isinstance(access, Load) else access.value
+
+
+def _needed(steps: Sequence[Statement], values: Sequence[Value | None]) -> list[Statement]:
+    """The steps that some values follow from."""
+    wanted, needed = set(values), []
+    for s in reversed(steps):
+        if not wanted.isdisjoint(results_of(s)):
+            needed.append(s)
+            wanted.update(uses_of(s))
+    return needed[::-1]
+
+
+def _is_scalar(s: Statement, operands: dict[str, Operand]) -> bool:
+    return isinstance(s, Load) and operands[s.operand].mode is Mode.SCALAR
+
+
+def _lies_across(s: Statement, operands: dict[str, Operand]) -> bool:
+    """Whether lanes access places that are far from each other, and do so in every turn."""
+    if not isinstance(s, Load | Store) or s.where is not None or s.offset is None:
+        return False
+    operand = operands.get(s.operand)
+    mode = Mode.IN if isinstance(s, Load) else Mode.OUT
+    return operand is not None and operand.mode is mode and operand.strides[-1] is Stride.ANY
