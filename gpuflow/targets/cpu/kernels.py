@@ -51,6 +51,7 @@ from gpuflow.targets.cpu.schedules import (
     lane_blocks,
     lane_code,
     lane_compaction,
+    lane_tiles,
     row_values,
     short_rows,
 )
@@ -72,6 +73,7 @@ _EMITTERS = (
     lane_blocks,
     lane_code,
     lane_compaction,
+    lane_tiles,
     short_rows,
     rewrite,
     borders,
