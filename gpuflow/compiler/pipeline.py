@@ -21,7 +21,7 @@ from gpuflow.compiler.passes.program import (
     dce,
     hoist_array_literals,
     inline,
-    is_inline,
+    is_call,
     renamed,
     simplify,
     simplify_for_gpu,
@@ -36,7 +36,6 @@ from gpuflow.compiler.planning.template import Template, erase_sizes, make_templ
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
-from gpuflow.core.primitive import Primitive
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify),
@@ -100,7 +99,7 @@ def rewritten(
     program = jaxpr.jaxpr
     unrounded = unrounded_within if target.excess_precision else all_rounded
     # Of what keeps programs of one lane, before it is opened.
-    program = lane_loops(inline(program, _is_call), unrounded, target.lane_loops)
+    program = lane_loops(inline(program, is_call), unrounded, target.lane_loops)
     program, values = hoist_array_literals(inline(program))
     report("inline", program)
     if target.lane_loops:
@@ -110,11 +109,6 @@ def rewritten(
         program = rewrite(program)
         report(name, program)
     return program, values
-
-
-def _is_call(primitive: Primitive) -> bool:
-    """Whether an equation is nothing but its inner program."""
-    return is_inline(primitive) and primitive.lower.lanes is None
 
 
 def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:

@@ -16,6 +16,7 @@ from gpuflow.control.keeping import keep_scan
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_scan
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
+from gpuflow.control.scan_shared_sums import shared_sums
 from gpuflow.control.scan_simplify import simplify_scan
 from gpuflow.control.scan_unroll import unroll_scan
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -216,7 +217,7 @@ scan_p = register(
         partial_eval=partial(partial_scan, bind_scan),
         transpose=partial(transpose_scan, bind_scan),
         batch=_batch,
-        lower=Loop(_form),
+        lower=Loop(_form, shared_sums),
         simplify=_simplify,
         prune=prune_scan,
         keep=keep_scan,

@@ -70,11 +70,14 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
         used = [var in live for var in eqn.outputs]
         if any(used) and _kernel_of(eqn) is not None:
             eqn = _kernel_equation(eqn, used, unrounded)
-        elif any(used) and is_wanted(eqn):
-            eqn = lane_equation(eqn, used, unrounded, definition) or eqn
+        made = [eqn]
+        if any(used) and is_wanted(eqn) and _kernel_of(eqn) is None:
+            found = lane_equation(eqn, used, unrounded, definition)
+            made = with_shared_sums(eqn, used, unrounded, definition) if found is None else [found]
         if any(used) or is_observable(eqn.effects):
-            eqns.append(eqn)
-            live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
+            for new in reversed(made):
+                eqns.append(new)
+                live.update(atom for atom in new.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(eqns)))
 
 
@@ -154,6 +157,40 @@ def lane_equation(
         except NotLanesError:
             continue
     return None
+
+
+def with_shared_sums(
+    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
+) -> list[Eqn]:
+    """Equations in place of a loop that adds up over lanes; the loop itself if that is no use.
+
+    Args:
+        eqn, used, unrounded, definition: as of ``lane_equation``.
+    """
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Loop) or rule.shared_sums is None:
+        return [eqn]
+    for lanes in _candidates(rule.form(eqn.params)):
+        build = Replacement(eqn.source)
+        outs = rule.shared_sums(eqn, lanes, definition.get, build) if lanes else None
+        if outs is None:
+            continue
+        kept = {out: var for out, var, is_used in zip(outs, eqn.outputs, used, strict=True) if is_used}
+        made = _renamed(build.eqns, kept)
+        live, new = set(kept.values()), []
+        for inner in reversed(made):
+            flags = [var in live for var in inner.outputs]
+            if not any(flags):
+                continue
+            if isinstance(inner.primitive.lower, Loop):
+                inner = lane_equation(inner, flags, unrounded, definition)
+                if inner is None:
+                    break
+            new.append(inner)
+            live.update(atom for atom in inner.inputs if type(atom) is not Literal)
+        else:
+            return new[::-1]
+    return [eqn]
 
 
 def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:

@@ -26,6 +26,11 @@ def is_inline(primitive: Primitive) -> bool:
     return isinstance(primitive.lower, Inline)
 
 
+def is_call(primitive: Primitive) -> bool:
+    """Whether an equation of ``primitive`` is nothing but its inner program."""
+    return is_inline(primitive) and primitive.lower.lanes is None
+
+
 def inline(jaxpr: Jaxpr, opened: Callable[[Primitive], bool] = is_inline) -> Jaxpr:
     """Replace every equation that is its inner program by that program.
 

@@ -1,0 +1,390 @@
+"""Sums over lanes leave a scan: what all lanes share adds up for each lane, and once behind it.
+
+The cotangent of a parameter that all lanes share is a carry like this one, which a loop of lanes
+cannot hold; each lane has a total of its own then:
+
+    total += f(reduce_sum(x))      becomes     totals[lane] += f(x[lane])
+                                               total + reduce_sum(totals)   behind the loop
+
+``f`` is linear. It may also be a product that contracts lanes. Totals of 16-bit floats are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.passes.program import Replacement, dce, inline, is_call
+from gpuflow.control.scan_fission import copy_program
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.blocks import Product
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Layout, Loop, Reduction, block_of
+from gpuflow.core.rules import AxisData
+from gpuflow.core.staging import trace_closed
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.nary import add_any_p
+from gpuflow.ops.layout.axes import insert_axis, reduce_sum, transpose
+from gpuflow.ops.zeros import zeros_of
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+
+Shape = tuple[int, ...]
+Definition = Callable[[Any], Eqn | None]
+
+
+@record
+class _Sum:
+    """An equation that adds up over lanes.
+
+    Attributes:
+        eqn: the equation.
+        dims: of each operand, which of its dimensions each lane that is summed over is.
+    """
+
+    eqn: Eqn
+    dims: tuple[dict[int, int], ...]
+
+
+@record
+class _Total:
+    """A carry that only adds up sums over lanes.
+
+    Attributes:
+        place: its number among the carries.
+        term: what is added.
+        shape: of the carry of all lanes.
+        axes: where that has the lanes that are summed over.
+    """
+
+    place: int
+    term: Atom
+    shape: Shape
+    axes: tuple[int, ...]
+
+
+@record
+class _Group:
+    """Carries and the sums over the same lanes that they add up."""
+
+    totals: list[_Total]
+    sums: list[_Sum]
+
+
+def shared_sums(
+    eqn: Eqn, lanes: Shape, definition: Definition, build: Any
+) -> list[Atom] | None:
+    """The outputs of a scan in which no sums over lanes are left; None: none can be moved.
+
+    Args:
+        eqn: the scan.
+        lanes: the sizes of the lanes' dimensions; where there are several of such a size, each
+            choice means the same.
+        definition: from an atom to the equation that makes it, or None.
+        build: makes new equations.
+    """
+    params = eqn.params
+    program = inline(params["jaxpr"].jaxpr, is_call)
+    if program.constvars or program.effects:
+        return None
+    body, changed = _inner_moved(program, lanes)
+    body = dce(body)
+    first, count = params["num_consts"], params["num_carry"]
+    operands, moved = list(eqn.inputs), []
+    for group in _groups(body, lanes, first, count):
+        wide = _wide_body(body, lanes, first, group)
+        if wide is None:
+            continue
+        body = wide
+        moved += group.totals
+        for total in group.totals:
+            zeros = trace_closed(partial(_zeros, body.in_avals[first + total.place]), [])
+            (operands[first + total.place],) = copy_program(build, zeros, [])
+    if not moved and not changed:
+        return None
+    changes = {**params, "jaxpr": ClosedJaxpr(body)}
+    outs = list(build.apply(eqn.primitive, *operands, **changes))
+    for total in moved:
+        init = eqn.inputs[first + total.place]
+        outs[total.place] = _summed(build, total, outs[total.place], init, definition)
+    return outs
+
+
+def _zeros(aval: ShapedArray) -> list[Any]:
+    return [zeros_of(aval)]
+
+
+def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
+    """What a carry becomes that each lane has."""
+    is_half = dtypes.is_floating(aval.dtype) and aval.dtype.itemsize < 4
+    return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
+
+
+def _summed(
+    build: Any, total: _Total, out: Atom, init: Atom, definition: Definition
+) -> Atom:
+    """The total of all lanes and what it began with."""
+    is_zero = _is_zero(init, definition)
+
+    def add_up(totals: Any, start: Any) -> list[Any]:
+        whole = reduce_sum(totals, total.axes)
+        if not is_zero:
+            whole = add_any_p.bind(convert_element_type(start, aval_of(whole).dtype), whole)
+        return [convert_element_type(whole, init.aval.dtype, init.aval.weak_type)]
+
+    program = trace_closed(add_up, [out.aval, init.aval])
+    return copy_program(build, program, [out, init])[0]
+
+
+def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
+    """The body, with sums over lanes behind the loops in it."""
+    eqns: list[Eqn] = []
+    env: dict[Var, Atom] = {}
+    around: dict[Var, Eqn] = {}
+    for eqn in body.eqns:
+        inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
+        eqn = eqn.replace(inputs=inputs)
+        rule, outs, build = eqn.primitive.lower, None, Replacement(eqn.source)
+        if isinstance(rule, Loop) and rule.shared_sums is not None:
+            outs = rule.shared_sums(eqn, lanes, around.get, build)
+        made = [eqn] if outs is None else build.eqns
+        if outs is not None:
+            env.update(safe_zip(eqn.outputs, outs))
+        around.update({var: source for source in made for var in source.outputs})
+        eqns += made
+    if not env:
+        return body, False
+    outvars = tuple(env.get(a, a) if type(a) is Var else a for a in body.outvars)
+    return body.replace(eqns=tuple(eqns), outvars=outvars), True
+
+
+# --- which carries ---------------------------------------------------------------------------
+
+
+def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
+    """The carries that only add up sums over lanes, which nothing else reads, by these lanes."""
+    readers: dict[Atom, int] = {}
+    for atom in (*[a for eqn in body.eqns for a in eqn.inputs], *body.outvars):
+        if type(atom) is Var:
+            readers[atom] = readers.get(atom, 0) + 1
+    producers: dict[Atom, Eqn] = {}
+    missing: dict[Atom, frozenset[int]] = {}  # of what depends on sums, the lanes that are gone
+    sums: dict[frozenset[int], list[_Sum]] = {}
+    for eqn in body.eqns:
+        producers.update({var: eqn for var in eqn.outputs})
+        gone = {missing[a] for a in eqn.inputs if a in missing}
+        found = None if gone else _sum_over_lanes(eqn, lanes)
+        if found is not None:
+            gone = {frozenset(found.dims[0])}
+            sums.setdefault(*gone, []).append(found)
+        if len(gone) > 1:
+            return []
+        missing.update({var: lost for var in eqn.outputs for lost in gone})
+    totals: dict[frozenset[int], list[_Total]] = {}
+    for place, out in enumerate(body.outvars):
+        if out not in missing:
+            continue
+        eqn, carry = producers[out], body.invars[first + place]
+        if place >= count or eqn.primitive is not add_any_p or carry not in eqn.inputs:
+            return []
+        term = eqn.inputs[1 - eqn.inputs.index(carry)]
+        if readers[carry] != 1 or readers[out] != 1 or term not in missing:
+            return []
+        shape, axes = _placed(carry.aval.shape, lanes, missing[out])
+        totals.setdefault(missing[out], []).append(_Total(place, term, shape, axes))
+    return [_Group(totals[lost], sums[lost]) for lost in totals]
+
+
+def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
+    """An equation as a sum over lanes, if it is one."""
+    rule, out = eqn.primitive.lower, eqn.outputs[0].aval if len(eqn.outputs) == 1 else None
+    if out is None or not dtypes.is_inexact(out.dtype):
+        return None
+    block = block_of(eqn)
+    if isinstance(rule, Reduction) and rule.combine == "add":
+        summed = [tuple(eqn.params["axes"])]
+    elif isinstance(block, Product):
+        summed = [block.left[2], block.right[1]]
+    else:
+        return None
+    shape, rest = eqn.inputs[0].aval.shape, list(lanes)
+    of_lane: dict[int, int] = {}  # a dimension of the first operand: the lane's number
+    for d, size in enumerate(shape):
+        if size in rest:
+            of_lane[d] = rest.index(size)
+            rest[of_lane[d]] = -1
+    places = [k for k, d in enumerate(summed[0]) if d in of_lane]
+    if not places:
+        return None
+    numbers = [of_lane[summed[0][k]] for k in places]
+    dims = [{n: each[k] for n, k in safe_zip(numbers, places)} for each in summed]
+    return _Sum(eqn, tuple(dims))
+
+
+def _placed(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tuple[Shape, Shape]:
+    """A shape with lanes in front, and where those are that were missing."""
+    sizes: list[int] = []
+    axes: list[int] = []
+    rest = list(shape)
+    for number, size in enumerate(lanes):
+        if number in missing:
+            axes.append(len(sizes))
+            sizes.append(size)
+        elif rest and rest[0] == size:
+            sizes.append(rest.pop(0))
+    return (*sizes, *rest), tuple(axes)
+
+
+# --- the new body ------------------------------------------------------------------------------
+
+
+def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | None:
+    """The body with totals of each lane; None: they are no linear maps of sums over lanes."""
+    totals, sums = group.totals, group.sums
+    points = [total.eqn.outputs[0] for total in sums]
+    late: set[Atom] = set(points)
+    chain: list[Eqn] = []
+    early: list[Eqn] = []
+    for eqn in body.eqns:
+        if not late.isdisjoint(eqn.inputs):
+            late.update(eqn.outputs)
+            chain.append(eqn)
+        elif late.isdisjoint(eqn.outputs):
+            early.append(eqn)
+    program = dce(Jaxpr((), (), tuple(total.term for total in totals), tuple(chain)))
+    others = list(dict.fromkeys(
+        a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in late
+    ))  # fmt: skip
+    program = program.replace(invars=(*others, *points))
+    if not _is_linear(program, len(others)):
+        return None
+    factors = [atom for total in sums for atom in total.eqn.inputs]
+    carries = [body.invars[first + total.place] for total in totals]
+    wide = [Var(_held(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
+    step = _step(ClosedJaxpr(program), lanes, group, len(others))
+    operands = [*others, *factors, *wide]
+    build = Replacement(None)
+    new = copy_program(build, trace_closed(step, [a.aval for a in operands]), operands)
+    outvars, invars = list(body.outvars), list(body.invars)
+    for total, var, out in safe_zip(totals, wide, new):
+        invars[first + total.place], outvars[total.place] = var, out
+    eqns = (*early, *build.eqns)
+    return dce(body.replace(invars=tuple(invars), outvars=tuple(outvars), eqns=eqns))
+
+
+def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) -> Any:
+    """``(*others, *factors, *carries) -> new carries``: for each lane by itself.
+
+    Args:
+        program: ``(*others, *sums) -> terms``.
+        lanes: their sizes.
+        group: the carries and sums.
+        num_others: how many inputs do not depend on lanes that are summed over.
+    """
+    factors = [dims for total in group.sums for dims in total.dims]
+    places = sorted(factors[0])
+
+    def of_one_lane(*values: Any) -> list[Any]:
+        """An equation of a single lane is its part of the sum."""
+        remaining = iter(values[num_others:])
+        points = []
+        for total in group.sums:
+            operands = []
+            for dims in total.dims:
+                operand = next(remaining)
+                for d in sorted(dims.values()):
+                    operand = insert_axis(operand, d)
+                operands.append(operand)
+            points.append(total.eqn.primitive.bind(*operands, **total.eqn.params))
+        return program(*values[:num_others], *points)
+
+    def step(*values: Any) -> list[Any]:
+        end = len(values) - len(group.totals)
+        moved = list(values[:end])
+        for k, dims in enumerate(factors, num_others):
+            front = [dims[number] for number in places]
+            rest = [d for d in range(aval_of(values[k]).ndim) if d not in front]
+            moved[k] = transpose(values[k], (*front, *rest))
+        is_mapped = (*[False] * num_others, *[True] * len(factors))
+        avals = [aval_of(value) for value in moved]
+        batched = trace_closed(
+            of_one_lane,
+            [a.update(shape=a.shape[len(places) * f :]) for a, f in safe_zip(avals, is_mapped)],
+        )
+        for number in reversed(places):
+            axis = AxisData(None, lanes[number])
+            batched, _ = batch_jaxpr(batched, axis, is_mapped, (True,) * len(group.totals))
+        results = []
+        for total, term, carry in safe_zip(group.totals, batched(*moved), values[end:]):
+            rest = [d for d in range(len(total.shape)) if d not in total.axes]
+            order = np.argsort([*total.axes, *rest]).tolist()
+            held = convert_element_type(transpose(term, order), aval_of(carry).dtype)
+            results.append(add_any_p.bind(carry, held))
+        return results
+
+    return step
+
+
+# --- linear programs ---------------------------------------------------------------------------
+
+
+def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
+    """Whether a program is a linear map of its inputs behind the first ones.
+
+    Such a program is its own derivative.
+    """
+    if any(eqn.primitive.jvp is None or eqn.primitive.batch is None for eqn in program.eqns):
+        return False
+    count = len(program.invars)
+    flags = (*[False] * num_fixed, *[True] * (count - num_fixed))
+    outs = (True,) * len(program.outvars)
+    derivative, nonzeros = jvp_jaxpr(ClosedJaxpr(program), flags, outs)
+    if derivative.consts or not all(nonzeros):
+        return False
+    inner = derivative.jaxpr
+    tangents = dce(inner.replace(outvars=inner.outvars[len(outs) :]))
+    inputs = (*inner.invars[:num_fixed], *inner.invars[count:])
+    return _are_same(program, tangents.replace(invars=inputs))
+
+
+def _are_same(one: Jaxpr, other: Jaxpr) -> bool:
+    """Whether two programs do the same with the same inputs, one equation after the other."""
+    same: dict[Atom, Var] = dict(safe_zip(one.invars, other.invars))
+    known, known_of_other = (
+        {var: eqn for eqn in program.eqns for var in eqn.outputs}.get for program in (one, other)
+    )
+
+    def equal(a: Atom, b: Atom) -> bool:
+        if _is_zero(a, known) and _is_zero(b, known_of_other):
+            return True
+        if type(a) is Literal and type(b) is Literal:
+            return np.array_equal(np.asarray(a.value), np.asarray(b.value))
+        return type(a) is Var and same.get(a) is b
+
+    eqns = [eqn for eqn in one.eqns if not _is_zero(eqn.outputs[0], known)]
+    others = [eqn for eqn in other.eqns if not _is_zero(eqn.outputs[0], known_of_other)]
+    if len(eqns) != len(others):
+        return False
+    for first, second in safe_zip(eqns, others):
+        if first.primitive is not second.primitive or first.params != second.params:
+            return False
+        if not all(equal(a, b) for a, b in safe_zip(first.inputs, second.inputs)):
+            return False
+        same.update(safe_zip(first.outputs, second.outputs))
+    return all(equal(a, b) for a, b in safe_zip(one.outvars, other.outvars))
+
+
+def _is_zero(atom: Atom, definition: Definition) -> bool:
+    """Whether an atom is 0 throughout, by what the equations say that make it."""
+    if type(atom) is Literal:
+        return bool(np.all(np.asarray(atom.value) == 0))
+    eqn = definition(atom)
+    if eqn is None or not isinstance(eqn.primitive.lower, Layout):
+        return False
+    return _is_zero(eqn.inputs[0], definition)
