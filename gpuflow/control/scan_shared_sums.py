@@ -6,13 +6,15 @@ cannot hold; each lane has a total of its own then:
     total += f(reduce_sum(x))      becomes     totals[lane] += f(x[lane])
                                                total + reduce_sum(totals)   behind the loop
 
-``f`` is linear. It may also be a product that contracts lanes. Totals of 16-bit floats are float32.
+``f`` is linear. The sum may also be a product that contracts lanes. Totals of 16-bit floats are
+float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 
+# Of each lane, in elements: a product of matrices adds up many more in less time.
+MOST_TOTALS = 16
 Shape = tuple[int, ...]
 Definition = Callable[[Any], Eqn | None]
 
@@ -78,16 +82,15 @@ class _Group:
 
 
 def shared_sums(
-    eqn: Eqn, lanes: Shape, definition: Definition, build: Any
-) -> list[Atom] | None:
-    """The outputs of a scan in which no sums over lanes are left; None: none can be moved.
+    eqn: Eqn, lanes: Shape, definition: Definition
+) -> tuple[list[Eqn], list[Atom]] | None:
+    """A scan in which no sums over lanes are left, and its outputs; None: none can be moved.
 
     Args:
         eqn: the scan.
         lanes: the sizes of the lanes' dimensions; where there are several of such a size, each
             choice means the same.
         definition: from an atom to the equation that makes it, or None.
-        build: makes new equations.
     """
     params = eqn.params
     program = inline(params["jaxpr"].jaxpr, is_call)
@@ -97,23 +100,28 @@ def shared_sums(
     body = dce(body)
     first, count = params["num_consts"], params["num_carry"]
     operands, moved = list(eqn.inputs), []
+    starts: list[tuple[int, ShapedArray]] = []
     for group in _groups(body, lanes, first, count):
-        wide = _wide_body(body, lanes, first, group)
+        held = sum(prod(total.shape) for total in group.totals)
+        few = held <= MOST_TOTALS * prod(lanes)
+        wide = _wide_body(body, lanes, first, group) if few else None
         if wide is None:
             continue
         body = wide
         moved += group.totals
         for total in group.totals:
-            zeros = trace_closed(partial(_zeros, body.in_avals[first + total.place]), [])
-            (operands[first + total.place],) = copy_program(build, zeros, [])
+            starts.append((first + total.place, body.in_avals[first + total.place]))
     if not moved and not changed:
         return None
+    build = Replacement(eqn.source)
+    for k, aval in starts:
+        (operands[k],) = copy_program(build, trace_closed(partial(_zeros, aval), []), [])
     changes = {**params, "jaxpr": ClosedJaxpr(body)}
     outs = list(build.apply(eqn.primitive, *operands, **changes))
     for total in moved:
         init = eqn.inputs[first + total.place]
         outs[total.place] = _summed(build, total, outs[total.place], init, definition)
-    return outs
+    return build.eqns, outs
 
 
 def _zeros(aval: ShapedArray) -> list[Any]:
@@ -150,11 +158,11 @@ def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
     for eqn in body.eqns:
         inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
         eqn = eqn.replace(inputs=inputs)
-        rule, outs, build = eqn.primitive.lower, None, Replacement(eqn.source)
+        rule, moved, made = eqn.primitive.lower, None, [eqn]
         if isinstance(rule, Loop) and rule.shared_sums is not None:
-            outs = rule.shared_sums(eqn, lanes, around.get, build)
-        made = [eqn] if outs is None else build.eqns
-        if outs is not None:
+            moved = rule.shared_sums(eqn, lanes, around.get)
+        if moved is not None:
+            made, outs = moved
             env.update(safe_zip(eqn.outputs, outs))
         around.update({var: source for source in made for var in source.outputs})
         eqns += made

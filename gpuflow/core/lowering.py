@@ -360,9 +360,9 @@ class Loop:
 
     Attributes:
         form: ``params -> ScanForm or WhileForm``.
-        shared_sums: ``(eqn, lanes, definition, build) -> outputs``, of a loop that holds for each
-            lane what it adds up over lanes, and adds that up behind it; None: it adds up nothing
-            like that. ``lanes`` are sizes of dimensions. The field itself is None: never.
+        shared_sums: ``(eqn, lanes, definition) -> (equations, outputs)``, of a loop that holds for
+            each lane what it adds up over lanes, and of what adds that up behind it; None: it adds
+            up nothing like that. ``lanes`` are sizes of dimensions. None as the field: never.
     """
 
     form: Callable[[dict[str, Any]], ScanForm | WhileForm]

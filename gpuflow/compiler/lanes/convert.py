@@ -170,13 +170,14 @@ def with_shared_sums(
     rule = eqn.primitive.lower
     if not isinstance(rule, Loop) or rule.shared_sums is None:
         return [eqn]
-    for lanes in _candidates(rule.form(eqn.params)):
-        build = Replacement(eqn.source)
-        outs = rule.shared_sums(eqn, lanes, definition.get, build) if lanes else None
-        if outs is None:
+    for lanes in _beginnings(rule.form(eqn.params)):
+        moved = rule.shared_sums(eqn, lanes, definition.get)
+        if moved is None:
             continue
-        kept = {out: var for out, var, is_used in zip(outs, eqn.outputs, used, strict=True) if is_used}
-        made = _renamed(build.eqns, kept)
+        eqns, outs = moved
+        pairs = zip(outs, eqn.outputs, used, strict=True)
+        kept = {out: var for out, var, is_used in pairs if is_used}
+        made = _renamed(eqns, kept)
         live, new = set(kept.values()), []
         for inner in reversed(made):
             flags = [var in live for var in inner.outputs]
@@ -191,6 +192,27 @@ def with_shared_sums(
         else:
             return new[::-1]
     return [eqn]
+
+
+def _beginnings(form: ScanForm | WhileForm) -> list[Shape]:
+    """What the dimensions of lanes may be where not all carries have them, the longest first."""
+    shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
+    found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
+    return sorted((shape for shape in found if 1 not in shape), key=len, reverse=True)
+
+
+def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:
+    """Equations in which variables have other names."""
+
+    def name(atom: Any) -> Any:
+        return names.get(atom, atom) if type(atom) is Var else atom
+
+    return [
+        eqn.replace(
+            inputs=tuple(map(name, eqn.inputs)), outputs=tuple(map(name, eqn.outputs))
+        )
+        for eqn in eqns
+    ]  # fmt: skip
 
 
 def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
