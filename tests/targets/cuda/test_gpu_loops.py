@@ -13,7 +13,8 @@ from gpuflow.compiler.planning import ahead
 from gpuflow.targets.cuda.providers.target import gpu_target
 from gpuflow.targets.cuda_sim.driver import SimApi
 
-pytestmark = requires_cuda_tools
+# These loops could all be statements of kernels.
+pytestmark = [requires_cuda_tools, pytest.mark.usefixtures("loops_of_steps")]
 N = 24
 ARRAY = np.linspace(-1, 1, N).astype(np.float32)
 MATRIX = np.random.default_rng(0).normal(size=(N, N)).astype(np.float32) / N
