@@ -198,8 +198,10 @@ def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
     for place, out in enumerate(body.outvars):
         if out not in missing:
             continue
+        if place >= count:
+            return []  # a slice of each turn
         eqn, carry = producers[out], body.invars[first + place]
-        if place >= count or eqn.primitive is not add_any_p or carry not in eqn.inputs:
+        if eqn.primitive is not add_any_p or carry not in eqn.inputs:
             return []
         term = eqn.inputs[1 - eqn.inputs.index(carry)]
         if readers[carry] != 1 or readers[out] != 1 or term not in missing:

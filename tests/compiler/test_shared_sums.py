@@ -203,3 +203,16 @@ def test_sums_that_a_user_writes_keep_their_order():
         return lax.fori_loop(0, 5, step, (x, jnp.float32(2)))
 
     assert kinds(function, RNG.uniform(size=300).astype(np.float32)) == {Loop}
+
+
+def test_sums_that_are_stacked_stay_in_the_loop(x64):
+    """Gradients by what each turn is given are sums over lanes that slices hold."""
+    x, ps = RNG.uniform(0.2, 1, 40), RNG.uniform(0.5, 1, 6)
+
+    def loss(ps, x):
+        one = lambda x: lax.scan(lambda y, p: (y + 0.1 * jnp.sin(p * y), y), x, ps)  # noqa: E731
+        last, rows = gf.vmap(one)(x)
+        return last.sum() + (rows**2).sum()
+
+    got, want = both_ways(gf.grad(loss), ps, x)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
