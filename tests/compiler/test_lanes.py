@@ -319,3 +319,18 @@ def test_why_a_loop_is_outside_of_kernels(body, reason, want, capsys):
     gf.explain(function, x)
     assert f"   apart   no kernel of lanes: {reason}\n" in capsys.readouterr().out
     np.testing.assert_allclose(gf.jit(function)(x), want, atol=1e-3)
+
+
+def test_lanes_that_only_a_dropped_result_has():
+    """Nothing knew their size: binding the program raised a KeyError."""
+
+    def function(n):
+        def step(carry, _):
+            rows = lax.scan(lambda c, _: (c | 1, c), carry, None, length=5)[1]
+            return carry + 1, (carry, rows)
+
+        return lax.scan(step, n, None, length=0)
+
+    (last, (first, rows)) = gf.jit(function)(jnp.int32(3))
+    assert (int(last), first.shape, rows.shape) == (3, (0,), (0, 5))
+    assert int(gf.jit(lambda n: function(n)[0])(jnp.int32(3))) == 3

@@ -364,6 +364,10 @@ class _Attempt:
             if result is not None:
                 results.append((places[k], result))
         results.sort(key=lambda pair: pair[0])
+        if not results:
+            arrays = [*[self.kinds[k] for k in order], *[w for w in self.writes if w is not None]]
+            if not {kind for kinds in arrays for kind in kinds}.issuperset(every):
+                raise NotLanesError("no array has its lanes")
         block = evaluator.builder.finish()
         flat = tuple(v for _, elements in results for v in flattened(elements))
         taken_values = {*taken(block.body), *flat}
