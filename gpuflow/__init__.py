@@ -65,6 +65,7 @@ from gpuflow.api.programs import make_jaxpr as make_jaxpr
 from gpuflow.api.programs import process_count as process_count
 from gpuflow.api.programs import process_index as process_index
 from gpuflow.api.programs import typeof as typeof
+from gpuflow.api.raw_kernel import raw_kernel as raw_kernel
 from gpuflow.api.settings import check_tracer_leaks as check_tracer_leaks
 from gpuflow.api.settings import checking_leaks as checking_leaks
 from gpuflow.api.settings import debug_infs as debug_infs

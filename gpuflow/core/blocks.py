@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base.records import record
 from gpuflow.kir.nodes import Kernel
 
@@ -280,6 +282,37 @@ class Attention:
 
 
 @record
+class CudaText:
+    """A text of CUDA C, and the name of the kernel in it, which has C linkage."""
+
+    text: str
+    name: str
+
+
+@record
+class UserKernel:
+    """A kernel that a user wrote for GPUs, and its launch.
+
+    Attributes:
+        name: of what the user calls.
+        code: a Python function for Numba, or a CudaText.
+        parameters: of the kernel: the number of an array, operands first and then outputs; or a
+            NumPy scalar.
+        begins: for each output the operand whose elements it holds when the kernel begins, or None.
+        grid, block: blocks, and threads of each.
+        shared_bytes: dynamic shared memory of each block.
+    """
+
+    name: str
+    code: Callable[..., None] | CudaText
+    parameters: tuple[int | np.generic, ...]
+    begins: tuple[int | None, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+
+
+@record
 class Decomposition:
     """Matrices, decomposed; each op has a class of its own, with the op's operands and outputs.
 
@@ -332,5 +365,5 @@ class Eig(Decomposition):
 
 Block = (
     Product | Convolution | Triangular | Kernels | Fourier | Scan | Sort | Runs | AtomicSums
-    | Attention | Decomposition
+    | Attention | UserKernel | Decomposition
 )  # fmt: skip

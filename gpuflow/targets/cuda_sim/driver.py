@@ -33,6 +33,7 @@ from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel, PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
 from gpuflow.targets.cuda_sim.ptx.types import F32, U8
+from gpuflow.targets.cuda_sim.watched import WatchedKernel
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
 
 PROCESSORS = 2  # few, so that grids stay small
@@ -144,12 +145,14 @@ class SimApi:
         del stream
         self.memory.view(target, count)[:] = 0
 
-    def load(self, kernel: BuiltKernel) -> PtxKernel:
+    def load(self, kernel: BuiltKernel) -> PtxKernel | WatchedKernel:
         """The kernel's PTX, parsed."""
-        return PtxModule(kernel.built.ptx).entry(kernel.built.entry)
+        built = kernel.built
+        loaded = PtxModule(built.ptx).entry(built.entry)
+        return loaded if built.touches is None else WatchedKernel(loaded, built.touches)
 
     def bind(
-        self, function: PtxKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        self, function: PtxKernel | WatchedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
         shared_bytes: int = 0,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch that runs the whole grid."""

@@ -19,11 +19,35 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, load_linker, load_numba_cuda
+from gpuflow.targets.cuda.codegen.toolchain import (
+    CudaBuildError,
+    NumbaCuda,
+    load_linker,
+    load_numba_cuda,
+)
 from gpuflow.targets.cuda.intrinsics.namespace import source_namespace
 
 # bf16 conversion, max.NaN and ld.global.nc with 128 bits all need Ampere.
 OLDEST_COMPUTE_CAPABILITY = (8, 0)
+
+
+@record
+class Touched:
+    """An array among the parameters of a kernel.
+
+    Attributes:
+        word: the number of the word that is its address.
+        count: bytes of it.
+        what: for messages.
+        is_read: it holds values when the kernel begins.
+        is_written: the kernel writes all of it; else it writes none of it.
+    """
+
+    word: int
+    count: int
+    what: str
+    is_read: bool
+    is_written: bool
 
 
 @record
@@ -38,6 +62,8 @@ class CudaObject:
         registers: registers per thread.
         spill_bytes: bytes stored and loaded by register spills; should be 0.
         shared_bytes: static shared memory per block.
+        touches: of a kernel of a user, what it may touch: the simulator looks; None: who built it
+            knows.
     """
 
     ptx: str
@@ -46,6 +72,7 @@ class CudaObject:
     registers: int
     spill_bytes: int
     shared_bytes: int
+    touches: tuple[Touched, ...] | None = None
 
 
 def build_cuda(
@@ -98,22 +125,44 @@ def compile_ptx(
     """Compile printed source to PTX as numba-cuda emits it. Arguments as for ``build_cuda``."""
     numba_cuda = load_numba_cuda()
     types = tuple(_numba_type(numba_cuda.types, name) for name in signature)
-    with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
+    with _readable_source(f"<gpuflow {entry}>", source) as filename:
         namespace = source_namespace(numba_cuda)
-        with _readable_source(f"<gpuflow {entry}>", source) as filename:
-            exec(compile(source, filename, "exec"), namespace)
-            build = partial(
-                numba_cuda.cuda.compile,
-                namespace[entry],
-                types,
-                device=False,
-                abi="numba",
-                cc=compute_capability,
-                output="ptx",
-                fastmath=False,
-                launch_bounds=launch_bounds,
-            )
-            ptx = _with_lines(build)
+        exec(compile(source, filename, "exec"), namespace)
+        return function_ptx(
+            numba_cuda, namespace[entry], types, compute_capability, launch_bounds
+        )
+
+
+def function_ptx(
+    numba_cuda: NumbaCuda,
+    function: Callable[..., None],
+    types: Sequence[Any],
+    compute_capability: tuple[int, int],
+    launch_bounds: int | tuple[int, int] | None = None,
+    fastmath: bool = False,
+) -> str:
+    """The PTX that numba-cuda makes of a Python function.
+
+    Args:
+        numba_cuda: from ``load_numba_cuda``.
+        function: the kernel.
+        types: Numba's, of its parameters.
+        compute_capability, launch_bounds: as for ``build_cuda``.
+        fastmath: whether it may be compiled for other results.
+    """
+    with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
+        build = partial(
+            numba_cuda.cuda.compile,
+            function,
+            tuple(types),
+            device=False,
+            abi="numba",
+            cc=compute_capability,
+            output="ptx",
+            fastmath=fastmath,
+            launch_bounds=launch_bounds,
+        )
+        ptx = _with_lines(build)
     _check_target(ptx, compute_capability)
     return ptx
 
@@ -206,11 +255,16 @@ def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
         )
 
 
-def normalise_ptx(ptx: str, entry: str) -> str:
+def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     """Make PTX depend on the source alone, so that equal kernels have equal text.
 
     Numba's mangled names count compilations of the process, and it declares an environment pointer
     that no kernel of ours uses.
+
+    Args:
+        ptx: what a compiler wrote.
+        entry: the name that its kernel gets.
+        keep_file: its source is a file that its lines are to name.
 
     Raises:
         CudaBuildError: the kernel calls a function that is defined nowhere in the text.
@@ -229,8 +283,9 @@ def normalise_ptx(ptx: str, entry: str) -> str:
     ptx = re.sub(r"^[ \t]*//[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = ptx.replace(match[1], entry)
-    # The name of a source that is no file stands there behind the working folder.
-    ptx = re.sub(r'(\.file\s+1\s+)"[^"\n]*"\n*\Z', rf'\1"{entry}.py"\n', ptx)
+    if not keep_file:
+        # The name of a source that is no file stands there behind the working folder.
+        ptx = re.sub(r'(\.file\s+1\s+)"[^"\n]*"\n*\Z', rf'\1"{entry}.py"\n', ptx)
     for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):
         ptx = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"shared_memory_{number}", ptx)
     return re.sub(r"\n{3,}", "\n\n", ptx)

@@ -139,6 +139,29 @@ def _names_of_older_numpy() -> Iterator[None]:
         del vars(np)["row_stack"]
 
 
+def load_nvrtc() -> ModuleType:
+    """Import the Python binding of NVRTC, the compiler of CUDA C; only a build calls this.
+
+    Raises:
+        CudaToolchainError: as ``load_numba_cuda``.
+    """
+    require_toolchain()
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise CudaToolchainError(_sentence(str(error))) from error
+    return nvrtc
+
+
+@cache
+def header_folders() -> list[str]:
+    """Where CUDA's headers are, such as cuda_fp16.h, as far as they are installed."""
+    import cuda.pathfinder
+
+    found = [cuda.pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
+    return [folder for folder in found if folder is not None]
+
+
 def load_linker() -> ModuleType:
     """Import cuda.core, the Python binding of nvJitLink; only a build calls this.
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from gpuflow.base.errors import check
 from gpuflow.compiler.planning.plan import CopyStep
 from gpuflow.core.aval import storage_dtype
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
+from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel, with_touched
 from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
@@ -23,11 +26,15 @@ from gpuflow.targets.cuda.providers.launch_sequence import (
     GemmLaunch,
     LibraryLaunch,
     Schedule,
+    UserLaunch,
 )
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
-# Shared memory that a block may have, where it is not the 163 KB of sm_80 or more.
-_SHARED_BYTES = {(8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
+# Shared memory that a block may have, where it is not the 163 KB of sm_80.
+_SHARED_BYTES = {
+    (8, 6): 99 << 10, (8, 9): 99 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10, (10, 3): 227 << 10,
+    (12, 0): 99 << 10, (12, 1): 99 << 10,
+}  # fmt: skip
 _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
@@ -41,9 +48,14 @@ def copy_schedule(step: CopyStep) -> Schedule | None:
     return schedule
 
 
+def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
+    """What a block may have of shared memory."""
+    return _SHARED_BYTES.get(compute_capability, _SHARED_BYTES_AT_LEAST)
+
+
 def that_fits(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
     """The launch, or that with the largest tiles that a device holds; the last one in any case."""
-    most = _SHARED_BYTES.get(device.compute_capability, _SHARED_BYTES_AT_LEAST)
+    most = most_shared_bytes(device.compute_capability)
     while True:
         kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
         shared = kernel.shared_bytes + kernel.built.shared_bytes
@@ -63,17 +75,7 @@ def block_launch(
         device: that it runs on.
     """
     one, kernel = that_fits(one, device)
-    words, registers = array("q"), {}
-    fixups: list[tuple[int, int, int]] = []
-    for number, argument in enumerate(one.arguments):
-        if not isinstance(argument, At):
-            words.append(argument)
-            continue
-        register, start = places[argument.array]
-        words.append(start + argument.offset)
-        if register is not None:
-            launch_register = registers.setdefault(register, len(registers))
-            fixups.append((number, launch_register, start + argument.offset))
+    words, registers, fixups = _words(one.arguments, places)
     run = prepare(kernel, device, one.grid, one.block, words)
     if one.plain is None:
         return Launch(run, lambda: run, words, fixups), list(registers)
@@ -93,6 +95,55 @@ def block_launch(
         run = plain()
     aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
     return Launch(run, plain, words, fixups, aligned), list(registers)
+
+
+def _words(
+    arguments: Sequence[At | int], places: Sequence[Place]
+) -> tuple[array[int], dict[int, int], list[tuple[int, int, int]]]:
+    """The words of a launch, the registers that it is called with, and where these go."""
+    words, registers = array("q"), {}
+    fixups: list[tuple[int, int, int]] = []
+    for number, argument in enumerate(arguments):
+        if not isinstance(argument, At):
+            words.append(argument)
+            continue
+        register, start = places[argument.array]
+        words.append(start + argument.offset)
+        if register is not None:
+            launch_register = registers.setdefault(register, len(registers))
+            fixups.append((number, launch_register, start + argument.offset))
+    return words, registers, fixups
+
+
+def user_launch(
+    one: UserLaunch, places: Sequence[Place], device: GpuDevice
+) -> tuple[Launch, list[int]]:
+    """A launch of a user's kernel, and the registers whose addresses it is called with.
+
+    Raises:
+        ValueError: a block has more shared memory than the device.
+    """
+    kernel = one.kernel
+    x, y, z = kernel.block
+    built = build_user_kernel(
+        kernel.name, kernel.code, one.types, x * y * z, kernel_cache(), device.compute_capability
+    )
+    most = most_shared_bytes(device.compute_capability)
+    check(
+        built.shared_bytes + kernel.shared_bytes <= most,
+        lambda: (
+            f"[raw_kernel] a block of {kernel.name} must have at most {most} bytes of shared "
+            f"memory; got {built.shared_bytes} in the kernel and {kernel.shared_bytes} in grid. "
+            "Fix: smaller tiles."
+        ),
+        ValueError,
+    )
+    words, registers, fixups = _words(one.arguments, places)
+    run: Callable[[], None] = lambda: None  # noqa: E731
+    if 0 not in kernel.grid:
+        with_arrays = with_touched(built, one.touches)
+        run = device.prepare(with_arrays, kernel.grid, kernel.block, words, kernel.shared_bytes)
+    return Launch(run, lambda: run, words, fixups), list(registers)
 
 
 def library_launch(
@@ -180,7 +231,7 @@ class Bound(NamedTuple):
 
 
 def bound(
-    one: BlockLaunch | LibraryLaunch | GemmLaunch, places: Sequence[Place], device: GpuDevice
+    one: BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch, places: Sequence[Place], device: GpuDevice
 ) -> Bound | None:
     """A launch on arrays at these places; None: the device has no library for it."""
     return _BINDINGS[type(one)](one, places, device)
@@ -188,6 +239,11 @@ def bound(
 
 def _bound_block(one: BlockLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
     launch, registers = block_launch(one, places, device)
+    return Bound("launch", launch, [(number, 0) for number in registers], None)
+
+
+def _bound_user(one: UserLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    launch, registers = user_launch(one, places, device)
     return Bound("launch", launch, [(number, 0) for number in registers], None)
 
 
@@ -204,4 +260,5 @@ def _bound_gemm(one: GemmLaunch, places: Sequence[Place], device: GpuDevice) -> 
 
 _BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {
     BlockLaunch: _bound_block, LibraryLaunch: _bound_library, GemmLaunch: _bound_gemm,
+    UserLaunch: _bound_user,
 }  # fmt: skip

@@ -18,9 +18,11 @@ from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.blocks import Block
+from gpuflow.core.blocks import Block, UserKernel
 from gpuflow.core.views import View
+from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
+from gpuflow.targets.cuda.codegen.user_kernels import ParameterType
 from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.api import Gemm
@@ -63,6 +65,23 @@ class BlockLaunch:
     arguments: tuple[At | int, ...]
     plain: tuple[tuple[str, Number], ...] | None = None
     smaller: BlockLaunch | None = None
+
+
+@record
+class UserLaunch:
+    """One launch of a kernel that a user wrote.
+
+    Attributes:
+        kernel: what to launch.
+        types: of its parameters.
+        arguments: its words.
+        touches: the words that are addresses of arrays, and what becomes of these.
+    """
+
+    kernel: UserKernel
+    types: tuple[ParameterType, ...]
+    arguments: tuple[At | int, ...]
+    touches: tuple[Touched, ...]
 
 
 OUT = 2  # the output among the places of a convolution or GEMM
@@ -109,7 +128,7 @@ class Schedule:
     """
 
     def __init__(self, workspace: int, workspace_bytes: int = 0) -> None:
-        self.launches: list[BlockLaunch | LibraryLaunch | GemmLaunch] = []
+        self.launches: list[BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch] = []
         self.gemm: GemmLaunch | None = None
         self.workspace_bytes = workspace_bytes
         self._workspace = workspace

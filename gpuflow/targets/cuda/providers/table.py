@@ -17,6 +17,7 @@ from gpuflow.core.blocks import (
     Scan,
     Sort,
     Triangular,
+    UserKernel,
 )
 from gpuflow.targets.cuda.providers import (
     atomic_sums,
@@ -29,6 +30,7 @@ from gpuflow.targets.cuda.providers import (
     scans,
     small_matrices,
     sorts,
+    user_kernels,
 )
 
 PROVIDERS: Providers = {
@@ -44,5 +46,6 @@ PROVIDERS: Providers = {
     Sort: (sorts.PROVIDER,),
     Runs: (runs.PROVIDER,),
     AtomicSums: (atomic_sums.PROVIDER,),
+    UserKernel: (user_kernels.PROVIDER,),
     Attention: (library_attention.PROVIDER, attention.PROVIDER),
 }

@@ -1,0 +1,493 @@
+"""gf.raw_kernel: a kernel in Numba's words or CUDA C as an operation among others."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuflow.api.derivatives import jvp as jvp_of
+from gpuflow.api.programs import ShapeDtypeStruct, jit
+from gpuflow.api.raw_kernel_check import Report, check_kernel
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.vjp import custom_vjp
+from gpuflow.control.custom.vmap import custom_vmap, sequential_vmap
+from gpuflow.control.jit_options import check_callable, name_of
+from gpuflow.control.linear_call import linear_call
+from gpuflow.control.platform_dependent import platform_dependent
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.blocks import CudaText, UserKernel
+from gpuflow.ops.foreign.raw_kernel import raw_kernel_p
+from gpuflow.ops.zeros import zeros_of
+
+_MOST_THREADS = 1024
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_IN_BLOCK = (1024, 1024, 64)
+_KERNELS = re.compile(r"__global__\s+(?:[\w()]+\s+)*?void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)")
+Function = Callable[..., Any]
+
+
+@record
+class _Number:
+    """A number among the arguments: part of the program. Equal numbers of two types differ."""
+
+    dtype: str
+    value: Any
+
+
+@record
+class _Rules:
+    """What is said of a kernel besides: functions, or None."""
+
+    jvp: Function | None = None
+    forward: Function | None = None
+    backward: Function | None = None
+    batch: Function | None = None
+    reference: Function | None = None
+
+
+class RawKernel:
+    """A kernel that ``gf.raw_kernel`` made an operation of; call it with arrays and numbers.
+
+    It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops. What it has no rule for is
+    refused, or comes from the reference.
+    """
+
+    def __init__(
+        self, code: Function | CudaText, name: str, out: Any, grid: Any, inout: tuple[int, ...],
+        arguments: Function | None, on_cpu: Function | None,
+    ) -> None:  # fmt: skip
+        self.__name__ = name
+        self._code, self._out, self._grid, self._inout = code, out, grid, inout
+        self._arguments, self._on_cpu = arguments, on_cpu
+        self._set(_Rules())
+
+    def __repr__(self) -> str:
+        return f"<raw kernel {self.__name__}>"
+
+    def __call__(self, *args: Any) -> Any:
+        numbers, arrays = [], []
+        for position, arg in enumerate(args):
+            if isinstance(arg, bool | int | float | np.number | np.bool_):
+                numbers.append(_number(arg))
+                continue
+            try:
+                aval_of(arg)
+            except TypeError:
+                raise TypeError(
+                    f"[raw_kernel] arguments of {self.__name__} must be arrays or numbers; got "
+                    f"{type(arg).__name__} for argument {position}. Fix: pass the leaves of trees "
+                    "one by one."
+                ) from None
+            numbers.append(None)
+            arrays.append(arg)
+        return self._jitted(tuple(numbers), *arrays)
+
+    def defjvp(self, jvp: Function) -> Function:
+        """Set the rule ``(primals, tangents) -> (out, tangent of out)``, as of ``custom_jvp``."""
+        self._set(replace(self._rules, jvp=jvp))
+        return jvp
+
+    def defvjp(self, forward: Function, backward: Function) -> None:
+        """Set the rules of reverse mode, as of ``custom_vjp``.
+
+        Args:
+            forward: ``(*arrays) -> (out, residuals)``.
+            backward: ``(residuals, cotangent of out) -> cotangents``, one for each array.
+        """
+        self._set(replace(self._rules, forward=forward, backward=backward))
+
+    def defbatch(self, batch: Function) -> Function:
+        """Set what vmap does: ``(size, in_batched, *arrays) -> (out, out_batched)``.
+
+        As of ``custom_vmap``: mapped arrays have the axis in front. Without it the kernel runs in a
+        loop.
+        """
+        self._set(replace(self._rules, batch=batch))
+        return batch
+
+    def defreference(self, reference: Function) -> Function:
+        """Set what the kernel computes, in gpuflow's words: ``(*args) -> out``.
+
+        It runs on the CPU where there is no ``cpu=``; its derivatives are the kernel's where no
+        rule is set; and ``check`` compares with it.
+        """
+        self._set(replace(self._rules, reference=reference))
+        return reference
+
+    def check(self, *args: Any, sizes: Sequence[int] = (0, 1, 31, 33, 1009)) -> Report:
+        """Compare the kernel and its rules with each other, at several sizes.
+
+        Compared are values with the reference, forward derivatives with differences (of the
+        reference, if there is one), reverse with forward derivatives, and vmap with a loop, as far
+        as there are rules. Dimensions of ``args`` of one size are taken to be one size; each
+        becomes each of ``sizes`` in turn, and arrays have more or less of their own elements.
+
+        Args:
+            args: arguments as of a call, near which derivatives exist.
+            sizes: what to try besides the sizes of ``args``.
+
+        Returns:
+            What was compared, with the largest difference of each; ``print`` shows a table.
+
+        Raises:
+            AssertionError: two of them differ; the message says which, and at which sizes.
+        """
+        rules = self._rules
+        has_derivative = rules.jvp is not None or rules.reference is not None
+        has_gradient = rules.backward is not None or has_derivative
+        return check_kernel(self, rules.reference, has_derivative, has_gradient, args, sizes)
+
+    # --- one call ---
+
+    def _set(self, rules: _Rules) -> None:
+        self._rules = rules
+        self._jitted = jit(self._bind, static_argnums=0)
+        self._jitted.__name__ = self.__name__
+
+    def _bind(self, numbers: tuple[_Number | None, ...], *arrays: Any) -> Any:
+        """The kernel with its rules, on tracers."""
+
+        def whole(values: Sequence[Any]) -> list[Any]:
+            rest = iter(values)
+            return [next(rest) if n is None else _scalar(n) for n in numbers]
+
+        rules = self._rules
+        run: Function = lambda *values: self._launch(whole(values))  # noqa: E731
+        reference = rules.reference
+        if reference is not None:
+            reference = lambda *values: rules.reference(*whole(values))  # noqa: E731
+            if self._on_cpu is None:
+                kernel = run
+                run = lambda *values: platform_dependent(  # noqa: E731
+                    *values, cpu=reference, default=kernel
+                )
+        run.__name__ = self.__name__
+        if not arrays:
+            return run()
+        if rules.batch is None:
+            mapped = sequential_vmap(run)
+        else:
+            mapped = custom_vmap(run)
+            mapped.def_vmap(rules.batch)
+        return self._with_derivatives(mapped, reference)(*arrays)
+
+    def _with_derivatives(self, run: Function, reference: Function | None) -> Function:
+        """A function that has the derivatives that were set."""
+        rules, name = self._rules, self.__name__
+        rule = rules.jvp
+        if rule is None and reference is not None:
+
+            def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
+                return run(*primals), jvp_of(reference, primals, tangents)[1]
+
+        def function(*arrays: Any) -> Any:
+            return run(*arrays)
+
+        function.__name__ = name
+        if rules.backward is not None and rule is not None:
+            both = custom_jvp(function)
+            both.defjvp(_both_rules(rule, rules.forward, rules.backward))
+            return both
+        if rules.backward is not None:
+            reverse = custom_vjp(function)
+            reverse.defvjp(rules.forward, rules.backward)
+            return reverse
+        if rule is not None:
+            forward = custom_jvp(function)
+            forward.defjvp(rule)
+            return forward
+        return function
+
+    def _launch(self, args: list[Any]) -> Any:
+        """Bind the op: what ``out``, ``grid`` and ``arguments`` say of these arguments."""
+        name = self.__name__
+        arrays = [arg for arg in args if not isinstance(arg, np.generic)]
+        handles = [
+            arg if isinstance(arg, np.generic) else _handle(aval_of(arg)) for arg in args
+        ]
+        told = [arg.item() if isinstance(arg, np.generic) else arg for arg in handles]
+        is_told = callable(self._out) and not hasattr(self._out, "shape")
+        specs, out_tree = tree.flatten(self._out(*told) if is_told else self._out)
+        fresh = [self._out_aval(spec) for spec in specs]
+        changed = [self._inout_aval(handles, position) for position in self._inout]
+        new = [_handle(aval) for aval in fresh]
+        numbers: dict[int, int] = {}
+        for handle in handles:
+            if not isinstance(handle, np.generic):
+                numbers[id(handle)] = len(numbers)
+        begins: list[int | None] = [None] * len(fresh)
+        for position, handle in enumerate(new):
+            numbers[id(handle)] = len(arrays) + position
+        for position in self._inout:
+            begins.append(numbers[id(handles[position])])
+            numbers[id(handles[position])] = len(arrays) + len(begins) - 1
+        parameters: Any = (*handles, *new)
+        if self._arguments is not None:
+            given = self._arguments(*told, *new)
+            parameters = given if isinstance(given, tuple | list) else (given,)
+        kernel = UserKernel(
+            name, self._code, tuple(self._parameter(p, numbers) for p in parameters),
+            tuple(begins), *self._launch_shape(told),
+        )  # fmt: skip
+        self._check_count(len(kernel.parameters))
+        results = raw_kernel_p.bind(
+            *arrays, kernel=kernel, on_cpu=self._on_cpu, result_avals=(*fresh, *changed)
+        )
+        out = tree.unflatten(out_tree, results[: len(fresh)])
+        if not self._inout:
+            return out
+        values = [*([] if self._out is None else [out]), *results[len(fresh) :]]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _out_aval(self, spec: Any) -> ShapedArray:
+        check(
+            hasattr(spec, "shape") and hasattr(spec, "dtype"),
+            lambda: (
+                f"[raw_kernel] out of {self.__name__} must be arrays or ShapeDtypeStructs; got "
+                f"{spec!r}. Fix: out=lambda x: gf.ShapeDtypeStruct(x.shape, x.dtype)."
+            ),
+        )
+        return ShapedArray(tuple(spec.shape), dtypes.canonicalize(spec.dtype))
+
+    def _inout_aval(self, handles: Sequence[Any], position: int) -> ShapedArray:
+        is_there = 0 <= position < len(handles)
+        check(
+            is_there and not isinstance(handles[position], np.generic),
+            lambda: (
+                f"[raw_kernel] inout of {self.__name__} must be positions of arrays; got "
+                f"{position} in a call with {len(handles)} arguments"
+                f"{' of which it is a number' if is_there else ''}. Fix: inout=(0,)."
+            ),
+        )
+        return ShapedArray(handles[position].shape, handles[position].dtype)
+
+    def _parameter(self, parameter: Any, numbers: dict[int, int]) -> int | np.generic:
+        if id(parameter) in numbers:
+            return numbers[id(parameter)]
+        check(
+            isinstance(parameter, bool | int | float | np.number | np.bool_),
+            lambda: (
+                f"[raw_kernel] arguments of {self.__name__} must return the arrays that it is "
+                f"given, and numbers; got {parameter!r}. Fix: arguments=lambda x, out: (x, out, "
+                "np.int32(x.size))."
+            ),
+        )
+        return _scalar(_number(parameter))
+
+    def _launch_shape(self, told: Sequence[Any]) -> tuple[Any, Any, int]:
+        """Blocks, threads and bytes of shared memory."""
+        grid = self._grid(*told) if callable(self._grid) else self._grid
+        check(
+            isinstance(grid, tuple | list) and len(grid) in (2, 3),
+            lambda: (
+                f"[raw_kernel] grid of {self.__name__} must be (blocks, threads) or (blocks, "
+                f"threads, bytes of shared memory); got {grid!r}. Fix: "
+                "grid=lambda x: (-(-x.size // 128), 128)."
+            ),
+        )
+        blocks = self._three("blocks", grid[0], _MOST_BLOCKS, 0)
+        threads = self._three("threads of a block", grid[1], _MOST_IN_BLOCK, 1)
+        count = threads[0] * threads[1] * threads[2]
+        check(
+            count <= _MOST_THREADS,
+            lambda: (
+                f"[raw_kernel] a block of {self.__name__} must have at most {_MOST_THREADS} "
+                f"threads; got {count}. Fix: more blocks of fewer threads."
+            ),
+            ValueError,
+        )
+        shared = int(grid[2]) if len(grid) == 3 else 0
+        check(
+            shared >= 0,
+            lambda: (
+                f"[raw_kernel] shared memory of {self.__name__} must not be negative; got {shared} "
+                "bytes. Fix: a number of bytes for each block."
+            ),
+            ValueError,
+        )
+        return blocks, threads, shared
+
+    def _three(
+        self, what: str, sizes: Any, most: Sequence[int], least: int
+    ) -> tuple[int, int, int]:
+        given = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
+        check(
+            0 < len(given) <= 3
+            and all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in given),
+            lambda: (
+                f"[raw_kernel] {what} of {self.__name__} must be one to three ints, which follow "
+                f"from shapes; got {sizes!r}. Fix: -(-x.size // 128), or (4, 8)."
+            ),
+        )
+        x, y, z = (*map(int, given), 1, 1)[:3]
+        check(
+            all(least <= n <= limit for n, limit in zip((x, y, z), most, strict=True)),
+            lambda: (
+                f"[raw_kernel] {what} of {self.__name__} must be {least} or more, and at most "
+                f"{tuple(most)}; got {(x, y, z)}. Fix: a loop in the kernel, or another block."
+            ),
+            ValueError,
+        )
+        return x, y, z
+
+    def _check_count(self, count: int) -> None:
+        """Compare with the parameters of the functions, as far as they are known."""
+        for function in (self._code, self._on_cpu):
+            if function is None or isinstance(function, CudaText):
+                continue
+            kinds = inspect.signature(getattr(function, "py_func", function)).parameters.values()
+            if any(kind.kind == kind.VAR_POSITIONAL for kind in kinds):
+                continue
+            least = sum(kind.default is kind.empty for kind in kinds)
+            check(
+                least <= count <= len(kinds),
+                lambda least=least, function=function: (
+                    f"[raw_kernel] {self.__name__} must get what {name_of(function)} takes, "
+                    f"{least} parameters; got {count}: arguments, then outputs. Fix: out= with "
+                    "one array for each output, or arguments= with what it takes."
+                ),
+            )
+
+
+def raw_kernel(
+    code: Function | str | None = None, *, grid: Any, out: Any = None, inout: Sequence[int] = (),
+    arguments: Function | None = None, cpu: Function | None = None, name: str | None = None,
+) -> Any:  # fmt: skip
+    """Make an operation of a kernel in Numba's words or in CUDA C.
+
+    Example::
+
+        @gf.raw_kernel(out=lambda x, y: x, grid=lambda x, y: (-(-x.size // 128), 128))
+        @cuda.jit
+        def add(x, y, out):
+            i = cuda.grid(1)
+            if i < out.size:
+                out[i] = x[i] + y[i]
+
+    The kernel gets the arguments of the call in their order, then its outputs, whose elements are
+    anything before. Arrays lie row-major. For Numba they are arrays, for CUDA C pointers. Python's
+    and NumPy's numbers are numbers for both, of 64 bits, or of NumPy's type; another number is
+    another program. It runs on the stream of the operations around it, in their order.
+
+    Results are values: an array that ``inout`` names is copied first, unless nobody sees it again,
+    and what the kernel made of it is returned.
+
+    Args:
+        code: a function of ``numba.cuda.jit`` (or a plain one, which is compiled like that), or a
+            text of CUDA C with an ``extern "C" __global__`` function.
+        grid: ``(*args) -> (blocks, threads)``, as between Numba's brackets, each one int or up to
+            three; or ``(blocks, threads, bytes of dynamic shared memory)``. Or such a tuple.
+        out: ``(*args) -> tree of arrays or ShapeDtypeStructs`` of which the outputs have shape and
+            dtype; or such a tree. None: no others than those of ``inout``.
+        inout: positions of arrays that the kernel reads and changes.
+        arguments: ``(*args, *outputs) -> parameters``, where the kernel takes them in another
+            order, or sizes besides: ``lambda x, out: (x, out, np.int32(x.size))``. An array that
+            ``inout`` names stands for both.
+        cpu: the same for NumPy's arrays, such as a ``numba.njit`` function: what runs where there
+            is no GPU. It writes into outputs; other arrays are read-only.
+        name: for messages; of CUDA C also that of the kernel, if the text has several.
+
+    Returns:
+        A function of ``(*args)`` that returns ``out``, and behind it what became of ``inout``.
+        Its ``defjvp``, ``defvjp``, ``defbatch`` and ``defreference`` say more of it, and ``check``
+        compares all of that.
+
+    Raises:
+        TypeError, ValueError: outputs, grid or parameters are not as said above.
+        NotImplementedError: when it is called: there is nothing for the CPU.
+        RuntimeError: when it is called: the code does not compile; the message is the compiler's.
+    """
+    if code is None:
+        return lambda later: raw_kernel(
+            later, grid=grid, out=out, inout=inout, arguments=arguments, cpu=cpu, name=name
+        )
+    if isinstance(code, str):
+        made: Function | CudaText = _cuda_text(code, name)
+        said = name or made.name
+    else:
+        function = getattr(code, "py_func", code)
+        check_callable(function, "raw_kernel")
+        made, said = code, name or name_of(function)
+    if cpu is not None:
+        check_callable(cpu, "raw_kernel")
+    if arguments is not None:
+        check_callable(arguments, "raw_kernel")
+    check(
+        out is not None or bool(inout),
+        lambda: (
+            f"[raw_kernel] {said} must have an output; got neither out nor inout. Fix: "
+            "out=lambda x: x for a result like x."
+        ),
+    )
+    return RawKernel(made, said, out, grid, tuple(inout), arguments, cpu)
+
+
+def _cuda_text(text: str, name: str | None) -> CudaText:
+    """The text, with the name of its kernel."""
+    names = _KERNELS.findall(text)
+    check(
+        name in names if name is not None else len(names) == 1,
+        lambda: (
+            "[raw_kernel] the text must have one __global__ function, or name= one of them; got "
+            f"{', '.join(names) or 'none'} and name={name!r}. Fix: "
+            'extern "C" __global__ void f(...).'
+        ),
+        ValueError,
+    )
+    return CudaText(text, name if name is not None else names[0])
+
+
+def _both_rules(rule: Function, forward: Function | None, backward: Function | None) -> Function:
+    """The rule of custom_jvp whose tangents have ``backward`` as their transpose."""
+    assert forward is not None and backward is not None
+
+    def both(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        out, residuals = forward(*primals)
+        floats = [k for k, x in enumerate(primals) if dtypes.is_inexact(aval_of(x).dtype)]
+
+        def tangent(known: Any, linear: Any) -> Any:
+            whole = list(tangents)
+            for k, value in safe_zip(floats, linear):
+                whole[k] = value
+            return rule(known[0], tuple(whole))[1]
+
+        def cotangents(known: Any, cotangent: Any) -> Any:
+            results = tuple(backward(known[1], cotangent))
+            pairs = [(known[0][k], results[k]) for k in floats]
+            return tuple(
+                zeros_of(aval_of(x).tangent()) if result is None else result for x, result in pairs
+            )
+
+        known = (tuple(primals), residuals)
+        return out, linear_call(tangent, cotangents, known, tuple(tangents[k] for k in floats))
+
+    return both
+
+
+def _number(value: Any) -> _Number:
+    scalar = np.asarray(value)[()]
+    check(
+        not np.iscomplexobj(scalar),
+        lambda: (
+            f"[raw_kernel] numbers must be real; got {value}. Fix: pass its parts, or an array."
+        ),
+    )
+    return _Number(scalar.dtype.name, scalar.item())
+
+
+def _scalar(number: _Number) -> np.generic:
+    return np.dtype(number.dtype).type(number.value)
+
+
+def _handle(aval: ShapedArray) -> ShapeDtypeStruct:
+    """An array as ``out``, ``grid`` and ``arguments`` see it; it is known by its identity."""
+    return ShapeDtypeStruct(aval.shape, aval.dtype)

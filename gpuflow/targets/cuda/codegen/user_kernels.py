@@ -1,0 +1,260 @@
+"""Kernels that users wrote: Numba functions and CUDA C, built by the compilers that they are for.
+
+What is built is kept for the process by code and types, and linked code on disk by its PTX: a
+function may use anything of its module, so that its text says too little.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
+from gpuflow.compiler.debugging import show
+from gpuflow.core.blocks import CudaText
+from gpuflow.targets.cuda.codegen.build import (
+    CudaObject,
+    Touched,
+    function_ptx,
+    link_ptx,
+    normalise_ptx,
+    read_link_report,
+)
+from gpuflow.targets.cuda.codegen.cached import cache_parts
+from gpuflow.targets.cuda.codegen.toolchain import (
+    CudaBuildError,
+    header_folders,
+    load_numba_cuda,
+    load_nvrtc,
+)
+
+# What a user may ask of numba.cuda.jit, and gets; other options must be as they are by default.
+_OPTIONS = ("fastmath", "launch_bounds", "lineinfo", "opt", "device", "lto")
+_NVRTC_OPTIONS = ("--std=c++17", "--generate-line-info")
+_EXTERNAL = re.compile(r"\.extern\s+\.func[^;]*;")
+
+
+class UserKernelError(RuntimeError):
+    """A user's kernel does not compile, or does not fit what it is called with."""
+
+
+@record
+class ArrayType:
+    """An array among the parameters: its dtype's name, and its rank."""
+
+    dtype: str
+    ndim: int
+
+
+@record
+class NumberType:
+    """A number among the parameters: its dtype's name."""
+
+    dtype: str
+
+
+ParameterType = ArrayType | NumberType
+
+
+@record
+class BuiltUserKernel:
+    """A kernel of a user, built for one architecture."""
+
+    built: CudaObject
+
+
+def build_user_kernel(
+    name: str, code: Callable[..., None] | CudaText, types: tuple[ParameterType, ...],
+    threads: int, cache: KernelCache, compute_capability: tuple[int, int],
+) -> CudaObject:  # fmt: skip
+    """The built kernel: from this process, or compiled now.
+
+    Args:
+        name: for messages.
+        code: what to compile.
+        types: of its parameters.
+        threads: of a block.
+        cache, compute_capability: as for ``cached.compile_cuda``.
+
+    Raises:
+        UserKernelError: the compiler refuses it, or its parameters are others.
+        CudaToolchainError: packages are missing.
+    """
+    ptx, entry = _ptx(name, code, types, threads, compute_capability)
+    parts = (*cache_parts(compute_capability), "user kernel", entry)
+
+    def build() -> Entry:
+        show(4, f"PTX {name}", lambda: ptx)
+        try:
+            linked, cubin, log = link_ptx(
+                ptx, f"sm_{compute_capability[0]}{compute_capability[1]}"
+            )
+        except CudaBuildError as error:
+            raise _refused(name, types, str(error)) from error
+        registers, spill_bytes, shared_bytes = read_link_report(log)
+        info = {
+            "ptx": linked, "registers": registers, "spill_bytes": spill_bytes,
+            "shared_bytes": shared_bytes,
+        }  # fmt: skip
+        return Entry(cubin, "cubin", ptx, entry, info=info)
+
+    key = cache_key(ptx, parts)
+
+    def load() -> CudaObject:
+        found = cache.get(key, build)
+        info: dict[str, Any] = found.info
+        usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
+        return CudaObject(info["ptx"], found.code, found.entry, *usage)
+
+    return cache.once(key, load)
+
+
+def with_touched(built: CudaObject, touches: Sequence[Touched]) -> BuiltUserKernel:
+    """The kernel for one launch, of which it is known what it may touch."""
+    return BuiltUserKernel(replace(built, touches=tuple(touches)))
+
+
+@lru_cache(maxsize=512)
+def _ptx(
+    name: str, code: Callable[..., None] | CudaText, types: tuple[ParameterType, ...],
+    threads: int, compute_capability: tuple[int, int],
+) -> tuple[str, str]:  # fmt: skip
+    """The text, and the name of its entry."""
+    if isinstance(code, CudaText):
+        entry, words = code.name, len(types)
+        ptx = _ptx_of_text(name, code, types, compute_capability)
+        external = _EXTERNAL.search(ptx)
+        if external is not None:
+            said = f"it calls {' '.join(external[0].split())}, which is defined nowhere"
+            raise _refused(name, types, said)
+    else:
+        entry = re.sub(r"\W", "_", getattr(code, "__name__", name))
+        ptx = _ptx_of_function(name, code, types, threads, compute_capability)
+        try:
+            ptx = normalise_ptx(ptx, entry, keep_file=True)
+        except CudaBuildError as error:
+            raise _refused(name, types, str(error)) from error
+        words = sum(5 + 2 * t.ndim if isinstance(t, ArrayType) else 1 for t in types)
+    declared = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
+    if declared is None:
+        raise UserKernelError(
+            f'[raw_kernel] the text of {name} must declare extern "C" __global__ void {entry}; '
+            'got no such symbol. Fix: extern "C" in front of it.'
+        )
+    count = declared[1].count(".param")
+    if count != words:
+        raise UserKernelError(
+            f"[raw_kernel] the kernel of {name} must take what it is given; got {count} "
+            f"parameters for {len(types)} arguments and outputs. Fix: "
+            "arguments=lambda x, out: (...), with what it takes in its order."
+        )
+    if isinstance(code, CudaText):
+        _check_types(name, declared[1], types)
+    return ptx, entry
+
+
+def _check_types(name: str, declared: str, types: Sequence[ParameterType]) -> None:
+    """Compare numbers with the parameters that they are given for; C converts nothing here."""
+    kinds = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)", declared)
+    for position, ((letter, bits), given) in enumerate(zip(kinds, types, strict=True)):
+        wanted = ("float" if letter == "f" else "integer", int(bits))
+        dtype = np.dtype(np.uint64) if isinstance(given, ArrayType) else np.dtype(given.dtype)
+        got = ("float" if dtype.kind == "f" else "integer", 8 * dtype.itemsize)
+        if got != wanted:
+            what = "an array" if isinstance(given, ArrayType) else given.dtype
+            raise UserKernelError(
+                f"[raw_kernel] parameter {position} of the kernel of {name} is of {wanted[1]} "
+                f"bits ({wanted[0]}); got {what}. Fix: arguments=lambda x, out: (x, out, "
+                "np.int32(x.size)), with numbers of the kernel's types."
+            )
+
+
+def _ptx_of_function(
+    name: str, code: Any, types: Sequence[ParameterType], threads: int,
+    compute_capability: tuple[int, int],
+) -> str:  # fmt: skip
+    numba_cuda = load_numba_cuda()
+    function = getattr(code, "py_func", code)
+    options = dict(getattr(code, "targetoptions", {}))
+    for option, value in options.items():
+        if option not in _OPTIONS and value not in (None, False, 0, (), [], "never"):
+            raise UserKernelError(
+                f"[raw_kernel] options of cuda.jit for {name} must be among "
+                f"{', '.join(_OPTIONS)}; got {option}={value!r}. Fix: leave it out."
+            )
+    bounds = options.get("launch_bounds") or threads
+    arguments = [_numba_type(numba_cuda.types, name, t) for t in types]
+    try:
+        return function_ptx(
+            numba_cuda, function, arguments, compute_capability, bounds,
+            bool(options.get("fastmath", False)),
+        )  # fmt: skip
+    except CudaBuildError as error:
+        raise _refused(name, types, str(error)) from error
+    except Exception as error:
+        where = inspect.getsourcefile(function) or "?"
+        said = f"{str(error).strip()} ({where})" if "File " not in str(error) else str(error)
+        raise _refused(name, types, said.strip()) from error
+
+
+def _numba_type(types: Any, name: str, parameter: ParameterType) -> Any:
+    kind = {"bool": "boolean"}.get(parameter.dtype, parameter.dtype)
+    known = getattr(types, kind, None)
+    if known is None or not isinstance(known, types.Type) or not _is_numpys(parameter.dtype):
+        raise UserKernelError(
+            f"[raw_kernel] Numba's arrays have NumPy's dtypes; got {parameter.dtype} for {name}. "
+            "Fix: pass x.view(jnp.uint16), or x.astype(jnp.float32)."
+        )
+    return types.Array(known, parameter.ndim, "C") if isinstance(parameter, ArrayType) else known
+
+
+def _is_numpys(name: str) -> bool:
+    try:
+        return np.dtype(name).isbuiltin == 1
+    except TypeError:
+        return False
+
+
+def _ptx_of_text(
+    name: str, code: CudaText, types: Sequence[ParameterType], compute_capability: tuple[int, int]
+) -> str:
+    """What NVRTC makes of a text."""
+    nvrtc = load_nvrtc()
+    file = f"{code.name}.cu"
+    _, program = nvrtc.nvrtcCreateProgram(code.text.encode(), file.encode(), 0, [], [])
+    architecture = f"--gpu-architecture=compute_{compute_capability[0]}{compute_capability[1]}"
+    headers = [f"--include-path={folder}" for folder in header_folders()]
+    options = [option.encode() for option in (architecture, *_NVRTC_OPTIONS, *headers)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    try:
+        if int(status) != 0:
+            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            raise _refused(name, types, log.strip() or str(status))
+        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _text(size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
+    _, count = size(program)
+    data = b" " * count
+    get(program, data)
+    return data.rstrip(b"\0 ").decode()
+
+
+def _refused(name: str, types: Sequence[ParameterType], said: str) -> UserKernelError:
+    taken = ", ".join(
+        f"{t.dtype}[{', '.join([':'] * t.ndim)}]" if isinstance(t, ArrayType) else t.dtype
+        for t in types
+    )
+    return UserKernelError(
+        f"[raw_kernel] the kernel of {name} must compile for ({taken}); got:\n{said}\n"
+        "Fix: the line that it names."
+    )

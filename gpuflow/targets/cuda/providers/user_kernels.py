@@ -1,0 +1,88 @@
+"""Kernels that users wrote, on GPUs: their words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.blocks import CudaText, UserKernel
+from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, NumberType, ParameterType
+from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, UserLaunch
+
+
+def _choose(kernel: UserKernel, step: CallStep, target: Any) -> Schedule | None:
+    del target
+    avals = [operand.aval for operand in step.operands]
+    count = len(avals)
+    schedule = Schedule(count + len(step.outputs))
+    places: list[At] = []
+    for number, operand in enumerate(step.operands):
+        if number in kernel.begins:
+            places.append(At(number))  # it is copied to the output, and not read otherwise
+            continue
+        place = schedule.row_major(At(number), operand.lies, storage_dtype(operand.aval.dtype))
+        if place is None:
+            return None
+        places.append(place)
+    for number, (begin, var) in enumerate(zip(kernel.begins, step.eqn.outputs, strict=True)):
+        places.append(At(count + number))
+        avals.append(var.aval)
+        if begin is not None:
+            view, dtype = step.operands[begin].lies, storage_dtype(var.aval.dtype)
+            if len(collapsed(view)) > MOST_DIMS:
+                return None
+            schedule.copy(At(begin, view.offset * dtype.itemsize), places[-1], view, dtype)
+    schedule.launches.append(_launch(kernel, places, avals, count))
+    return schedule
+
+
+def _launch(
+    kernel: UserKernel, places: Sequence[At], avals: Sequence[ShapedArray], count: int
+) -> UserLaunch:
+    """The words of a launch: Numba's arrays, or pointers, and numbers."""
+    types: list[ParameterType] = []
+    words: list[At | int] = []
+    touches: list[Touched] = []
+    for parameter in kernel.parameters:
+        if isinstance(parameter, np.generic):
+            types.append(NumberType(parameter.dtype.name))
+            words.append(_bits(parameter))
+            continue
+        aval, dtype = avals[parameter], storage_dtype(avals[parameter].dtype)
+        types.append(ArrayType(dtype.name, len(aval.shape)))
+        before, behind = ([], []) if isinstance(kernel.code, CudaText) else _numbas(aval, dtype)
+        words += before
+        is_output = parameter >= count
+        begins = is_output and kernel.begins[parameter - count] is not None
+        what = f"output {parameter - count}" if is_output else f"operand {parameter}"
+        nbytes = prod(aval.shape) * dtype.itemsize
+        touches.append(Touched(len(words), nbytes, what, not is_output or begins, is_output))
+        words.append(places[parameter])
+        words += behind
+    return UserLaunch(kernel, tuple(types), tuple(words), tuple(touches))
+
+
+def _numbas(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
+    """What stands before and behind the address in an array of Numba.
+
+    Its owner and parent, which are none, the number of elements and the bytes of one; then sizes,
+    and bytes from one element to the next.
+    """
+    strides = [prod(aval.shape[k + 1 :]) * dtype.itemsize for k in range(len(aval.shape))]
+    return [0, 0, prod(aval.shape), dtype.itemsize], [*aval.shape, *strides]
+
+
+def _bits(number: np.generic) -> int:
+    """A number as the low bytes of a word."""
+    return int.from_bytes(number.tobytes().ljust(8, b"\0"), "little", signed=True)
+
+
+PROVIDER = Provider("the user's kernel", _choose)

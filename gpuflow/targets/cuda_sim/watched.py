@@ -1,0 +1,80 @@
+"""Kernels of users, which get arrays of their own: what they touch besides is found out.
+
+Arrays of a program lie side by side in one piece of memory, where a kernel that runs over the end
+of one meets the next. Here each is an allocation, in which operands cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda_sim.ptx.checks import Checks, Statistics
+from gpuflow.targets.cuda_sim.ptx.faults import Place, PtxError
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda_sim.ptx.types import Array
+
+
+class WatchedKernel:
+    """A kernel of which it is known what it may touch.
+
+    Args:
+        kernel: what to launch.
+        touches: the arrays among its parameters. An element of an output that no thread has written
+            is an error.
+    """
+
+    def __init__(self, kernel: PtxKernel, touches: Sequence[Touched]) -> None:
+        self._kernel, self._touches = kernel, touches
+
+    def launch(
+        self, grid: Sequence[int], block: Sequence[int], words: Array, memory: DeviceMemory,
+        shared_bytes: int, checks: Checks,
+    ) -> Statistics:  # fmt: skip
+        """Run the whole grid on copies, as ``PtxKernel.launch``, and bring back what it wrote.
+
+        Raises:
+            PtxError: it touched something else, or left elements of an output as they were.
+        """
+        own, copies = words.copy(), []
+        try:
+            for touched in self._touches:
+                copy = memory.allocate(touched.count, counted=False)
+                copies.append(copy)
+                if touched.is_read and touched.count:
+                    source = memory.view(int(words[touched.word]), touched.count, writes=False)
+                    memory.view(copy, touched.count)[:] = source
+                memory.lock(copy, not touched.is_written)
+                own[touched.word] = copy
+            done = self._kernel.launch(grid, block, own, memory, shared_bytes, checks)
+            for touched, copy in zip(self._touches, copies, strict=True):
+                if touched.is_written and touched.count:
+                    self._check_written(memory, touched, copy, grid, block)
+                    target = memory.view(int(words[touched.word]), touched.count)
+                    target[:] = memory.view(copy, touched.count, writes=False)
+        finally:
+            for copy in copies:
+                memory.free(copy)
+        return done
+
+    def _check_written(
+        self, memory: DeviceMemory, touched: Touched, copy: int, grid: Sequence[int],
+        block: Sequence[int],
+    ) -> None:  # fmt: skip
+        allocation = memory.find(copy)
+        written = None if allocation is None else allocation.written
+        if written is None or written.all():
+            return
+        first = int(np.argmin(written))
+        name = self._kernel.program.name
+        raise PtxError(
+            f"[ptx {name}] a kernel must write all of what it returns; got "
+            f"{int((~written).sum())} of {touched.count} bytes of {touched.what} without a value, "
+            f"the first of them byte {first}. The grid was {tuple(grid)}, the block "
+            f"{tuple(block)}. Fix: a grid that covers it, or inout= for an array that is changed "
+            "in places.",
+            Place(name),
+        )
