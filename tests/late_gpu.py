@@ -109,8 +109,13 @@ class LateApi(SimApi):
     def _run(self, stream, event=None):
         """Run a stream, up to an event."""
         queue = self.queues[stream]
-        while queue and not (event and event.done):
-            queue.popleft()()
+        try:
+            while queue and not (event and event.done):
+                queue.popleft()()
+        except RuntimeError:
+            # After a fault CUDA does nothing more; memory that copies were to fill may be gone.
+            self.queues.clear()
+            raise
 
     def event(self, stream):
         assert current.recording is None, "the event would become a part of the graph"

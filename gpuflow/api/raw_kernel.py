@@ -31,7 +31,8 @@ from gpuflow.ops.zeros import zeros_of
 _MOST_THREADS = 1024
 _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 _MOST_IN_BLOCK = (1024, 1024, 64)
-_KERNELS = re.compile(r"__global__\s+(?:[\w()]+\s+)*?void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)")
+_BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
+_KERNELS = re.compile(rf"__global__\s+(?:[\w()]+\s+)*?{_BOUNDS}void\s+{_BOUNDS}(\w+)")
 Function = Callable[..., Any]
 
 
@@ -161,16 +162,17 @@ class RawKernel:
             return [next(rest) if n is None else _scalar(n) for n in numbers]
 
         rules = self._rules
-        run: Function = lambda *values: self._launch(whole(values))  # noqa: E731
-        reference = rules.reference
-        if reference is not None:
-            reference = lambda *values: rules.reference(*whole(values))  # noqa: E731
-            if self._on_cpu is None:
-                kernel = run
-                run = lambda *values: platform_dependent(  # noqa: E731
-                    *values, cpu=reference, default=kernel
-                )
-        run.__name__ = self.__name__
+        given = rules.reference
+        reference = None if given is None else lambda *values: given(*whole(values))
+
+        def run(*values: Any) -> Any:
+            if reference is not None and self._on_cpu is None:
+                return platform_dependent(*values, cpu=reference, default=launch)
+            return launch(*values)
+
+        def launch(*values: Any) -> Any:
+            return self._launch(whole(values))
+
         if not arrays:
             return run()
         if rules.batch is None:
@@ -182,22 +184,20 @@ class RawKernel:
 
     def _with_derivatives(self, run: Function, reference: Function | None) -> Function:
         """A function that has the derivatives that were set."""
-        rules, name = self._rules, self.__name__
+        rules = self._rules
         rule = rules.jvp
         if rule is None and reference is not None:
-
-            def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
-                return run(*primals), jvp_of(reference, primals, tangents)[1]
+            rule = _rule_of(run, reference)
 
         def function(*arrays: Any) -> Any:
             return run(*arrays)
 
-        function.__name__ = name
-        if rules.backward is not None and rule is not None:
-            both = custom_jvp(function)
-            both.defjvp(_both_rules(rule, rules.forward, rules.backward))
-            return both
-        if rules.backward is not None:
+        function.__name__ = self.__name__
+        if rules.forward is not None and rules.backward is not None:
+            if rule is not None:
+                both = custom_jvp(function)
+                both.defjvp(_both_rules(rule, rules.forward, rules.backward))
+                return both
             reverse = custom_vjp(function)
             reverse.defvjp(rules.forward, rules.backward)
             return reverse
@@ -285,7 +285,7 @@ class RawKernel:
 
     def _launch_shape(self, told: Sequence[Any]) -> tuple[Any, Any, int]:
         """Blocks, threads and bytes of shared memory."""
-        grid = self._grid(*told) if callable(self._grid) else self._grid
+        grid: Any = self._grid(*told) if callable(self._grid) else self._grid
         check(
             isinstance(grid, tuple | list) and len(grid) in (2, 3),
             lambda: (
@@ -446,9 +446,17 @@ def _cuda_text(text: str, name: str | None) -> CudaText:
     return CudaText(text, name if name is not None else names[0])
 
 
-def _both_rules(rule: Function, forward: Function | None, backward: Function | None) -> Function:
+def _rule_of(run: Function, reference: Function) -> Function:
+    """The derivative of the reference, with the kernel's values."""
+
+    def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        return run(*primals), jvp_of(reference, primals, tangents)[1]
+
+    return rule
+
+
+def _both_rules(rule: Function, forward: Function, backward: Function) -> Function:
     """The rule of custom_jvp whose tangents have ``backward`` as their transpose."""
-    assert forward is not None and backward is not None
 
     def both(primals: Any, tangents: Any) -> tuple[Any, Any]:
         out, residuals = forward(*primals)

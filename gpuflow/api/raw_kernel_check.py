@@ -211,7 +211,9 @@ def _noise(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     values = rng.standard_normal(x.shape)
     if dtypes.is_complex(x.dtype):
         return (values + 1j * rng.standard_normal(x.shape)).astype(x.dtype)
-    return values.astype(x.dtype) if dtypes.is_inexact(x.dtype) else np.zeros(x.shape, dtypes.float0)
+    if dtypes.is_inexact(x.dtype):
+        return values.astype(x.dtype)
+    return np.zeros(x.shape, dtypes.float0)
 
 
 def _stack(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
@@ -281,7 +283,7 @@ def _resized(x: np.ndarray, old: int, new: int) -> np.ndarray | None:
 
     Integers that could be indices of the dimension stay that.
     """
-    may_be_index = dtypes.is_integer(x.dtype) and x.size and 0 <= x.min() and x.max() < old
+    may_be_index = dtypes.is_integer(x.dtype) and x.size and x.min() >= 0 and x.max() < old
     for axis, size in enumerate(x.shape):
         if size == old:
             places = np.arange(new) % max(old, 1)

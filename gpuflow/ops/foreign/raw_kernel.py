@@ -70,7 +70,9 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, kernel: UserKernel, **params: Any) -> Any:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, kernel: UserKernel, **params: Any
+) -> Any:
     del primals, tangents, params
     raise TypeError(
         f"[raw_kernel] {kernel.name} must have a rule to be differentiated; got none. "

@@ -33,8 +33,8 @@ from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel, PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
 from gpuflow.targets.cuda_sim.ptx.types import F32, U8
-from gpuflow.targets.cuda_sim.watched import WatchedKernel
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
+from gpuflow.targets.cuda_sim.watched import WatchedKernel
 
 PROCESSORS = 2  # few, so that grids stay small
 USUAL_CHECKS = Checks(uninitialized_global=True)
@@ -152,8 +152,8 @@ class SimApi:
         return loaded if built.touches is None else WatchedKernel(loaded, built.touches)
 
     def bind(
-        self, function: PtxKernel | WatchedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
-        shared_bytes: int = 0,
+        self, function: PtxKernel | WatchedKernel, grid: Dim, block: Dim, words: array[int],
+        stream: int, shared_bytes: int = 0,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch that runs the whole grid."""
 

@@ -231,8 +231,9 @@ class Bound(NamedTuple):
 
 
 def bound(
-    one: BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch, places: Sequence[Place], device: GpuDevice
-) -> Bound | None:
+    one: BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch, places: Sequence[Place],
+    device: GpuDevice,
+) -> Bound | None:  # fmt: skip
     """A launch on arrays at these places; None: the device has no library for it."""
     return _BINDINGS[type(one)](one, places, device)
 
