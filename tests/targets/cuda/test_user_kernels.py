@@ -1,6 +1,7 @@
 """gf.raw_kernel on the simulated GPU: kernels as Numba's and CUDA's users write them."""
 
 import linecache
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -11,6 +12,8 @@ from late_gpu import LateApi, gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.config import config
+from gpuflow.runtime.device import devices, local_devices
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 pytestmark = [requires_cuda_tools]
@@ -321,3 +324,22 @@ def test_prints_are_refused():
 def test_other_kernels_go_on_after_a_mistake(device):
     _message(lambda: _of(past_the_end)(VECTOR))
     np.testing.assert_array_equal(STENCIL(FIELD), smoothed(FIELD))
+
+
+@pytest.fixture
+def eight(monkeypatch):
+    monkeypatch.setattr(config, "environment", replace(config.environment, sim_devices=8))
+    devices.cache_clear()
+    local_devices.cache_clear()
+    yield devices("cuda_sim")
+    monkeypatch.undo()
+    devices.cache_clear()
+    local_devices.cache_clear()
+
+
+@on_sim
+def test_on_eight_devices(eight):
+    stack = RNG.standard_normal((8, 5, 6)).astype(np.float32)
+    want = np.stack([2 * smoothed(x) for x in stack])
+    mapped = gf.pmap(lambda x: 2 * STENCIL(x), devices=eight)
+    np.testing.assert_allclose(mapped(stack), want, rtol=1e-6)
