@@ -542,6 +542,33 @@ def test_a_donated_array_is_what_a_loop_or_branch_updates(update):
     np.testing.assert_array_equal(y, ARRAY)
 
 
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_numbers_that_loops_start_from(turns):
+    """A counter that starts as a literal is counted in a copy of it."""
+    def function(x, n):
+        return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, x[s[0]], s[2] + 2.0),
+                              (0, 0.5, 1.0))  # fmt: skip
+
+    for _ in range(2):
+        made = gf.jit(function)(ARRAY, turns)
+        assert [float(one) for one in made] == [turns, turns - 1 if turns else 0.5, 1 + 2 * turns]
+
+
+def test_a_kernel_that_reads_before_a_loop_does_not_join_one_behind_it():
+    """Equal kernels run together where the last of them stands."""
+    def function(x, z):
+        y = jnp.sort(x)
+        before = jnp.tanh(y * 3.0) / 7.0
+        late = lax.fori_loop(0, 4, lambda i, y: y.at[i].set(y[i] + 50.0), y)
+        return jnp.sort(before), late, jnp.sort(jnp.tanh(jnp.sort(z + late[0]) * 3.0) / 7.0)
+
+    before, late, other = gf.jit(function)(ARRAY, ARRAY)
+    np.testing.assert_allclose(before, np.tanh(ARRAY * 3) / 7, rtol=1e-5)
+    np.testing.assert_array_equal(late[:5], [50, 51, 52, 53, 4])
+    np.testing.assert_allclose(other, np.tanh((ARRAY + 50) * 3) / 7, rtol=1e-5)
+
+
 def test_a_donated_array_that_is_returned_too_is_copied():
     def function(x):
         return x, lax.cond(x[3] > 0, set_at(1, 7.0), lambda x: x, x)
