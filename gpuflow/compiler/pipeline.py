@@ -8,6 +8,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.clones import clone_cheap
+from gpuflow.compiler.fusion.shared_memory import shared_memory
 from gpuflow.compiler.lanes.convert import lane_loops
 from gpuflow.compiler.lanes.stored_order import stored_in_order
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
@@ -28,10 +29,10 @@ from gpuflow.compiler.passes.program import (
     simplify_with_atomics,
 )
 from gpuflow.compiler.passes.reads_first import reads_first
-from gpuflow.compiler.passes.updates_in_place import Donations
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept
 from gpuflow.compiler.planning.ahead import has_no_effect, is_short
 from gpuflow.compiler.planning.bind import bind
-from gpuflow.compiler.planning.plan import Inner, Plan
+from gpuflow.compiler.planning.plan import Inner, Plan, Programs, kept_by
 from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
@@ -81,8 +82,20 @@ def _bound(
     program: Jaxpr, donations: Donations, into_destinations: bool, target: Target
 ) -> Plan:
     """The plan of a program behind all passes."""
-    programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
-    template, symbols = _template(program, donations, target.excess_precision)
+    programs = _inner_programs(program, target)
+    return _bound_with(programs, program, donations, into_destinations, target)
+
+
+def _inner_programs(program: Jaxpr, target: Target) -> Programs:
+    """The compiled programs of loops and branches."""
+    return {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
+
+
+def _bound_with(
+    programs: Programs, program: Jaxpr, donations: Donations, into_destinations: bool,
+    target: Target,
+) -> Plan:  # fmt: skip
+    template, symbols = _template(program, donations, kept_by(programs), target.excess_precision)
     return bind(template, program, programs, donations, into_destinations, target, symbols)
 
 
@@ -142,13 +155,27 @@ def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
     """The plans of the programs that a loop or branch runs."""
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
-        return tuple([_inner(program, (0, 0), target) for program in rule.branches(eqn.params)])
+        return _compile_branches(rule.branches(eqn.params), target)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
         return (_inner(form.body, _carries(form), target),)
     ahead = _body_ahead(form, target) if target.on_gpu else None
     body = ahead or _inner(_with_condition(form), _carries(form), target)
     return _inner(form.condition, (0, 0), target), body
+
+
+def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[Inner, ...]:
+    """The plans of branches; an output that is one operand in all of them takes its memory."""
+    programs = [rewritten(branch, target, _report) for branch in branches]
+    inner = [_inner_programs(program, target) for program, _ in programs]
+    donations = shared_memory(
+        [program for program, _ in programs], [kept_by(known) for known in inner],
+        len(branches[0].in_avals),
+    )  # fmt: skip
+    return tuple([
+        Inner(_bound_with(known, program, given, True, target), tuple(values))
+        for (program, values), known, given in zip(programs, inner, donations, strict=True)
+    ])
 
 
 def _inner(program: ClosedJaxpr, carries: tuple[int, int], target: Target) -> Inner:
@@ -208,14 +235,14 @@ def forget_templates() -> None:
 
 
 def _template(
-    program: Jaxpr, donations: Donations, excess_precision: bool
+    program: Jaxpr, donations: Donations, kept: Kept, excess_precision: bool
 ) -> tuple[Template, Symbols]:
-    key, symbols = erase_sizes(program, donations)
+    key, symbols = erase_sizes(program, donations, kept)
     if key is not None:
         key = (excess_precision, key)
     template = _templates.get(key) if key is not None else None
     if template is None:
-        template = make_template(program, donations, excess_precision)
+        template = make_template(program, donations, kept, excess_precision)
         if key is not None:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()

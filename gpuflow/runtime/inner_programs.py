@@ -1,7 +1,8 @@
 """Loops and branches that call Python, driven from Python; others are native programs.
 
 Programs write into arrays that they are given, behind their inputs: elements of stacked results,
-and two sets of carries in turn, of which one is the step's output.
+and two sets of carries in turn, of which one is the step's output. What they change where it lies,
+an operand that is an output too, they are given once.
 """
 
 from __future__ import annotations
@@ -30,29 +31,19 @@ def runner(
         eqn: the loop or branch.
         bodies: drivers of its programs.
         values: arrays that each program takes behind its own inputs.
-        kept: for each carry whether iterations work on one array.
+        kept: for each output whether it is an operand, which the programs change.
         spare: a second array for each carry that alternates.
         driver: the device's.
         ahead: whether the last program may run once more than the loop goes on, see ``Inner``.
     """
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
-        return _branch_runner(bodies, values)
+        return _branch_runner(bodies, values, kept)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return _scan_runner(form, bodies[0], values[0], kept, spare, driver)
+        return _scan_runner(form, bodies[0], values[0], kept[: form.num_carry], spare, driver)
     make = _ahead_runner if ahead else _while_runner
     return make(form, bodies, values, kept, spare, driver)
-
-
-def _started(carry: Arrays, outs: Arrays, kept: Sequence[bool], driver: Driver) -> Arrays:
-    """The carries of the first iteration; those that are kept start in the outputs."""
-    result = []
-    for value, out, keeps in zip(carry, outs, kept, strict=True):
-        if keeps:
-            driver.xp.copyto(out, value)
-        result.append(out if keeps else value)
-    return result
 
 
 def _seconds(outs: Arrays, kept: Sequence[bool], spare: Arrays) -> Arrays:
@@ -65,12 +56,14 @@ def _moving(arrays: Arrays, kept: Sequence[bool]) -> Arrays:
     return [array for array, keeps in zip(arrays, kept, strict=True) if not keeps]
 
 
-def _branch_runner(bodies: Sequence[Body], values: Sequence[Arrays]) -> Runner:
+def _branch_runner(
+    bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool]
+) -> Runner:
     last = len(bodies) - 1
 
     def run(outs: Arrays, operands: Arrays) -> None:
         number = min(max(operands[0].item(), 0), last)
-        bodies[number]([*operands[1:], *values[number], *outs])
+        bodies[number]([*operands[1:], *values[number], *_moving(outs, kept)])
 
     return run
 
@@ -86,9 +79,9 @@ def _scan_runner(
         consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
         final, ys = outs[: form.num_carry], outs[form.num_carry :]
         if length == 0:
-            _copy(carry, final, driver)
+            _copy(_moving(carry, kept), _moving(final, kept), driver)
             return
-        carry, second = _started(carry, final, kept, driver), _seconds(final, kept, spare)
+        second = _seconds(final, kept, spare)
         # The last iteration writes into the outputs.
         target, other = (final, second) if length % 2 else (second, final)
         for k in order:
@@ -114,7 +107,7 @@ def _while_runner(
     read = driver.flag_reader()
 
     def run(outs: Arrays, operands: Arrays) -> None:
-        consts, carry = operands[:split], _started(operands[split:], outs, kept, driver)
+        consts, carry = operands[:split], operands[split:]
         going = driver.empty((), np.dtype(np.bool_))
         condition([*operands[:first], *carry, *values[0], going])
         target, other = outs, _seconds(outs, kept, spare)
@@ -144,7 +137,7 @@ def _ahead_runner(
     flags = [driver.empty((), np.dtype(np.bool_)) for _ in range(2)]
 
     def run(outs: Arrays, operands: Arrays) -> None:
-        consts, carry = operands[:split], _started(operands[split:], outs, kept, driver)
+        consts, carry = operands[:split], operands[split:]
         going, later = flags
         condition([*operands[:first], *carry, *values[0], going])
         goes_on = read(going)

@@ -15,7 +15,8 @@ from gpuflow.compiler.planning.plan import (
     Plan,
     ProgramStep,
     carried_places,
-    kept_carries,
+    carry_count,
+    kept_outputs,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal
@@ -121,8 +122,9 @@ class NamedArrays:
         arena, offsets = carried_places(step, self.plan.offsets[step.workspace])
         memory = self.memory.part(*arena)
         bodies = [self.body(inner.plan, memory) for inner in step.programs]
-        kept = kept_carries(step.eqn, step.programs)
-        moving = [var for var, keeps in zip(step.eqn.outputs, kept, strict=False) if not keeps]
+        kept = kept_outputs(step.eqn, step.programs)
+        carries = range(carry_count(step.eqn))
+        moving = [step.eqn.outputs[k] for k in carries if not kept[k]]
         spare = [
             self._in_arena(offset, var.aval) for offset, var in zip(offsets, moving, strict=True)
         ]

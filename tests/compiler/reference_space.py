@@ -243,7 +243,8 @@ def _classify_update(program: Program, space: Space, position: int) -> None:
     eqn = program.jaxpr.eqns[position]
     if space.escaping != eqn.outputs:
         raise NotOneKernelError("it would update in place and store something else")
-    if set(program.before.get(position, ())) & set(space.members):
+    done = program.updates.get(position)
+    if done is not None and set(done.earlier) & set(space.members):
         raise NotOneKernelError("it would read what it overwrites")
     if eqn.primitive.lower.repeats(eqn.params):
         keys = [space.classes[position, d] for d in range(eqn.inputs[1].aval.ndim)]

@@ -167,7 +167,7 @@ def test_threads_bind_at_once():
 
 def test_a_program_without_a_key_leaves_nothing(monkeypatch):
     params = templates._params
-    monkeypatch.setattr(templates, "_params", lambda eqn: [params(eqn)])  # not hashable
+    monkeypatch.setattr(templates, "_params", lambda eqn, kept: [params(eqn, kept)])  # not hashable
     wanted = meaning(plan_of(norms, (30, 40)))
     assert not pipeline._templates
     monkeypatch.undo()

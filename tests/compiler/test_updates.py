@@ -362,6 +362,278 @@ def test_loops_in_loops():
     np.testing.assert_array_equal(made, np.arange(40).reshape(4, 10))
 
 
+# --- branches and loops inside of loops ------------------------------------------------------
+
+
+def every_copy(plan):
+    """The elements of all copies that a plan makes, with those of programs inside it."""
+    found = [step.source.aval.size for step in plan.steps if step.kind == "copy"]
+    for step in plan.steps:
+        if step.kind == "program":
+            found += [size for inner in step.programs for size in every_copy(inner.plan)]
+    return found
+
+
+def large_copies(function, *args, donated=()):
+    return sum(size >= N for size in every_copy(plan_of(function, *args, donated=donated)))
+
+
+def set_at(i, value=1.0):
+    return lambda x, *rest: x.at[i].set(value)
+
+
+# Bodies ``(i, x, y) -> (x, y)`` and how many arrays are copied; one for each input of the program.
+BRANCHES = {
+    "one branch updates": (
+        lambda i, x, y: (lax.cond(i % 2 == 0, set_at(i), lambda x: x, x), y), 1,
+    ),
+    "over what it closes over": (
+        lambda i, x, y: (lax.cond(i % 2 == 0, lambda: x.at[i].set(2.0), lambda: x), y), 1,
+    ),
+    "both update": (
+        lambda i, x, y: (lax.cond(i % 2 == 0, set_at(i), set_at(i + 1, 2.0), x), y), 1,
+    ),
+    "of several": (
+        lambda i, x, y: (lax.switch(i % 3, [set_at(i), lambda x: x, set_at(2 * i)], x), y), 1,
+    ),
+    "twice": (
+        lambda i, x, y: (lax.cond(i > 2, lambda x: x.at[i].set(1.0).at[i + 1].add(x[0]),
+                                  lambda x: x, x), y), 1,
+    ),
+    "behind an update": (
+        lambda i, x, y: (lax.cond(i > 2, set_at(i), lambda x: x, x.at[2 * i].add(3.0)), y), 1,
+    ),
+    "before an update": (
+        lambda i, x, y: (lax.cond(i > 2, set_at(i), lambda x: x, x).at[2 * i].add(3.0), y), 1,
+    ),
+    "a branch in a branch": (
+        lambda i, x, y: (lax.cond(
+            i > 1, lambda x: lax.cond(i > 3, set_at(i), lambda x: x, x), set_at(i + 2), x), y), 1,
+    ),
+    "a loop in a branch": (
+        lambda i, x, y: (lax.cond(i % 2 == 0, lambda x: lax.fori_loop(
+            0, 3, lambda j, x: x.at[i + j].add(j), x), lambda x: x, x), y), 1,
+    ),
+    "a branch in a loop": (
+        lambda i, x, y: (lax.fori_loop(0, 3, lambda j, x: lax.cond(
+            j == i, set_at(i + j), lambda x: x, x), x), y), 1,
+    ),
+    "a loop": (
+        lambda i, x, y: (lax.fori_loop(0, 4, lambda j, x: x.at[i + j].add(x[j]), x), y), 1,
+    ),
+    "a loop without turns": (
+        lambda i, x, y: (lax.while_loop(lambda s: s[0] < 0, lambda s: (
+            s[0] + 1, s[1].at[0].set(5.0)), (i, x))[1].at[i].set(2.0), y), 1,
+    ),
+    "both arrays": (
+        lambda i, x, y: lax.cond(i % 2 == 0, lambda x, y: (x.at[i].set(y[0]), y),
+                                 lambda x, y: (x, y.at[i].set(x[1])), x, y), 2,
+    ),
+    "read before": (
+        lambda i, x, y: (lax.cond(x.sum() > 3, set_at(i, 0.5), lambda x: x, x), y), 1,
+    ),
+}  # fmt: skip
+
+# Bodies in which an array must stay as it is; ``None``: some are copied in each turn.
+NOT_IN_PLACE = {
+    "read behind": lambda i, x, y: (
+        (z := lax.cond(i % 2 == 0, set_at(i), lambda x: x, x)), y.at[i].set((x - z).sum())
+    ),
+    "stays beside": lambda i, x, y: (x, lax.cond(i % 2 == 0, set_at(i), lambda x: x, x) + y[0]),
+    "swapped by one branch": lambda i, x, y: lax.cond(
+        i % 2 == 0, lambda x, y: (x.at[i].set(1.0), y), lambda x, y: (y, x), x, y
+    ),
+    "swapped by both": lambda i, x, y: lax.cond(
+        i % 2 == 0, lambda x, y: (y.at[i].set(1.0), x), lambda x, y: (y, x.at[i].add(2.0)), x, y
+    ),
+    "swapped behind": lambda i, x, y: (
+        y, lax.cond(i % 2 == 0, set_at(i), lambda x: x, x)
+    ),
+    "twice a result": lambda i, x, y: lax.cond(
+        i % 2 == 0, lambda x: (x.at[i].set(1.0), x), lambda x: (x, x), x
+    ),
+    "of the other": lambda i, x, y: (
+        lax.cond(i % 2 == 0, lambda x, y: x.at[i].set(1.0), lambda x, y: y, x, y), y
+    ),
+    "computed by one": lambda i, x, y: (
+        lax.cond(i % 2 == 0, set_at(i), lambda x: x[::-1] * 0.5, x), y
+    ),
+    "passed twice": lambda i, x, y: (
+        lax.cond(i % 2 == 0, lambda x, z: x.at[i].set(z[::-1].sum() / 64), lambda x, z: x, x, x), y
+    ),
+    "a loop over what is read behind": lambda i, x, y: (
+        lax.fori_loop(0, 3, lambda j, x: x.at[i + j].set(4.0), x), y.at[i].set(x.sum() / 64)
+    ),
+    "a loop over two carries from one": lambda i, x, y: lax.fori_loop(
+        0, 3, lambda j, s: (s[0].at[i + j].set(4.0), s[1].at[j].add(s[0][j])), (x, x)
+    ),
+}  # fmt: skip
+
+
+def run_loop(body, x, y):
+    return lax.fori_loop(0, 6, lambda i, s: tuple(body(i, *s)), (x, y))
+
+
+def check_body(body, jitted=gf.jit):
+    x, y = jnp.asarray(ARRAY / 7), jnp.asarray(ARRAY[::-1] / 5)
+    made = jitted(lambda x, y: run_loop(body, x, y))(x, y)
+    wanted = x, y
+    for i in range(6):  # each op by itself makes a new array
+        wanted = tuple(body(jnp.int32(i), *wanted))
+    for one, other in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_array_equal(x, ARRAY / np.float32(7))
+    np.testing.assert_array_equal(y, ARRAY[::-1] / np.float32(5))
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize("case", BRANCHES)
+def test_branches_and_loops_update_what_they_are_given(case):
+    body, count = BRANCHES[case]
+    assert large_copies(lambda x, y: run_loop(body, x, y), ARRAY, ARRAY) == count
+    check_body(body)
+
+
+@pytest.mark.parametrize("case", NOT_IN_PLACE)
+def test_branches_and_loops_leave_alone_what_somebody_needs(case):
+    check_body(NOT_IN_PLACE[case])
+
+
+def in_python(body):
+    """The same body with a library call beside it: the loop is driven from Python."""
+    def function(i, x, y):
+        x, y = body(i, x, y)
+        return x, y.at[0].add(jnp.sort(y)[3])
+
+    return function
+
+
+@pytest.mark.parametrize("case", [*BRANCHES, *NOT_IN_PLACE])
+def test_the_same_in_loops_that_python_drives(case):
+    check_body(in_python(NOT_IN_PLACE.get(case) or BRANCHES[case][0]))
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+def test_a_computed_array_is_no_loops_to_copy():
+    def function(x):
+        y = jnp.sort(x) * 2
+        return lax.fori_loop(0, 5, lambda i, y: y.at[i].set(-1.0), y)
+
+    assert large_copies(function, ARRAY) == 0
+    np.testing.assert_array_equal(gf.jit(function)(ARRAY)[:7], [-1, -1, -1, -1, -1, 10, 12])
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda x: lax.fori_loop(0, 5, lambda i, x: x.at[i].set(-1.0), x),
+        lambda x: lax.cond(x[7] > 0, lambda x: x.at[jnp.arange(5)].set(-1.0), lambda x: x, x),
+    ],
+)
+def test_a_donated_array_is_what_a_loop_or_branch_updates(update):
+    assert large_copies(update, ARRAY, donated=(0,)) == 0
+    assert large_copies(update, ARRAY) == 1
+    x, wanted = jnp.asarray(ARRAY), np.where(np.arange(N) < 5, -1, ARRAY)
+    np.testing.assert_array_equal(gf.jit(update, donate_argnums=0)(x), wanted)
+    assert x.is_deleted()
+    y = jnp.asarray(ARRAY)
+    np.testing.assert_array_equal(gf.jit(update)(y), wanted)
+    np.testing.assert_array_equal(y, ARRAY)
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_numbers_that_loops_start_from(turns):
+    """A counter that starts as a literal is counted in a copy of it."""
+    def function(x, n):
+        return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, x[s[0]], s[2] + 2.0),
+                              (0, 0.5, 1.0))  # fmt: skip
+
+    for _ in range(2):
+        made = gf.jit(function)(ARRAY, turns)
+        assert [float(one) for one in made] == [turns, turns - 1 if turns else 0.5, 1 + 2 * turns]
+
+
+def test_a_kernel_that_reads_before_a_loop_does_not_join_one_behind_it():
+    """Equal kernels run together where the last of them stands."""
+    def function(x, z):
+        y = jnp.sort(x)
+        before = jnp.tanh(y * 3.0) / 7.0
+        late = lax.fori_loop(0, 4, lambda i, y: y.at[i].set(y[i] + 50.0), y)
+        return jnp.sort(before), late, jnp.sort(jnp.tanh(jnp.sort(z + late[0]) * 3.0) / 7.0)
+
+    before, late, other = gf.jit(function)(ARRAY, ARRAY)
+    np.testing.assert_allclose(before, np.tanh(ARRAY * 3) / 7, rtol=1e-5)
+    np.testing.assert_array_equal(late[:5], [50, 51, 52, 53, 4])
+    np.testing.assert_allclose(other, np.tanh((ARRAY + 50) * 3) / 7, rtol=1e-5)
+
+
+def test_a_donated_array_that_is_returned_too_is_copied():
+    def function(x):
+        return x, lax.cond(x[3] > 0, set_at(1, 7.0), lambda x: x, x)
+
+    old, new = gf.jit(function, donate_argnums=0)(jnp.asarray(ARRAY))
+    np.testing.assert_array_equal(old, ARRAY)
+    assert new[1] == 7 and new[2] == 2
+
+
+def test_a_constant_stays_what_it_is():
+    table = jnp.asarray(ARRAY)
+
+    def function(p):
+        return lax.cond(p, set_at(1, 7.0), lambda x: x, table)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(gf.jit(function)(False), ARRAY)
+        assert gf.jit(function)(True)[1] == 7
+    np.testing.assert_array_equal(table, ARRAY)
+
+
+def test_zeros_that_two_loops_start_from_are_two_arrays():
+    def function(n):
+        zeros = jnp.zeros(N)
+        one = lax.fori_loop(0, n, lambda i, x: x.at[i].set(1.0), zeros)
+        two = lax.fori_loop(0, n, lambda i, x: x.at[2 * i].set(2.0), zeros)
+        return one, two, zeros
+
+    one, two, zeros = gf.jit(function)(3)
+    np.testing.assert_array_equal(one[:6], [1, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(two[:6], [2, 0, 2, 0, 2, 0])
+    assert not np.asarray(zeros).any()
+
+
+@pytest.mark.parametrize("case", [*BRANCHES, *NOT_IN_PLACE])
+def test_mapped_and_differentiated(case):
+    body = NOT_IN_PLACE.get(case) or BRANCHES[case][0]
+    if case == "a loop without turns":
+        pytest.skip("a while_loop has no reverse-mode derivative")
+    xs, ys = jnp.asarray(np.stack([ARRAY / 7, ARRAY / 9])), jnp.asarray(ARRAY[::-1] / 5)
+
+    def function(x, y):
+        return run_loop(body, x, y)
+
+    made = gf.jit(gf.vmap(function, in_axes=(0, None)))(xs, ys)
+    for k in range(2):
+        for one, other in zip(made, gf.jit(function)(xs[k], ys), strict=True):
+            np.testing.assert_allclose(one[k], other, rtol=1e-5)
+
+    def loss(x, y):
+        x, y = function(x * x, y)
+        return (x * jnp.arange(N)).sum() + (y * y).sum()
+
+    def unrolled(x, y):
+        x = x * x
+        for i in range(6):
+            x, y = body(jnp.int32(i), x, y)
+        return (x * jnp.arange(N)).sum() + (y * y).sum()
+
+    with gf.disable_jit():
+        wanted = gf.grad(unrolled, (0, 1))(xs[0], ys)
+    for one, other in zip(gf.jit(gf.grad(loss, (0, 1)))(xs[0], ys), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 # --- values --------------------------------------------------------------------------------
 
 COMBINE = {

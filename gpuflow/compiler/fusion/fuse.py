@@ -25,7 +25,14 @@ from gpuflow.compiler.fusion.space import (
     operands_in_memory,
 )
 from gpuflow.compiler.passes.program import uses
-from gpuflow.compiler.passes.updates_in_place import Donations, UpdateRule
+from gpuflow.compiler.passes.updates_in_place import (
+    NOTHING_KEPT,
+    Donations,
+    InMemory,
+    Kept,
+    UpdateRule,
+    updated_pairs,
+)
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Indexed, Layout, Update
 from gpuflow.core.views import View, contiguous
@@ -40,13 +47,14 @@ class Group:
 
 
 def describe_program(
-    jaxpr: Jaxpr, donations: Donations, unrounded: frozenset[Var] = frozenset()
-) -> Program:
+    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT,
+    unrounded: frozenset[Var] = frozenset(),
+) -> Program:  # fmt: skip
     """Iterations, producers, readers and aliases of a program.
 
     Args:
         jaxpr: the program.
-        donations: inputs whose memory was given away, see ``UpdateRule``.
+        donations, kept: what may be updated in place, see ``UpdateRule``.
         unrounded: see ``Program``.
     """
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
@@ -54,9 +62,9 @@ def describe_program(
     aliases: dict[Var, tuple[Var, View]] = {}
     fusible_outputs: set[Var] = set()
     readers = uses(jaxpr)
-    rule = UpdateRule(jaxpr, readers, donations)
-    stored = _stored_parts(jaxpr, readers)
-    before: dict[int, tuple[int, ...]] = {}
+    rule = UpdateRule(jaxpr, readers, donations, kept)
+    stored = _stored_parts(jaxpr, readers, kept)
+    updates: dict[int, InMemory] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         if isinstance(eqn.primitive.lower, Barrier):
             for atom, var in safe_zip(eqn.inputs, eqn.outputs):
@@ -73,19 +81,18 @@ def describe_program(
             continue
         iteration = iteration_of(eqn)
         iterations.append(iteration)
-        if iteration is None:
-            continue
-        if not isinstance(eqn.primitive.lower, Update):
+        if iteration is not None and not isinstance(eqn.primitive.lower, Update):
             fusible_outputs.update(eqn.outputs)
             continue
-        earlier = rule.earlier_readers(position)
-        if earlier is not None:
-            before[position] = earlier
-            operand = eqn.inputs[0]
-            assert type(operand) is Var  # earlier_readers says so
-            aliases[eqn.outputs[0]] = aliases.get(operand, _whole(operand))
+        done = rule.in_memory(position)
+        if done is not None:
+            updates[position] = done
+            for number, out in done.pairs:
+                operand = eqn.inputs[number]
+                assert type(operand) is Var  # in_memory says so
+                aliases[eqn.outputs[out]] = aliases.get(operand, _whole(operand))
     outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
-    described = tuple(iterations), producer, readers, outputs, aliases, before
+    described = tuple(iterations), producer, readers, outputs, aliases, updates
     return Program(jaxpr, *described, unrounded)
 
 
@@ -93,17 +100,18 @@ def _whole(var: Var) -> tuple[Var, View]:
     return var, contiguous(var.aval.shape)
 
 
-def _stored_parts(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
+def _stored_parts(jaxpr: Jaxpr, readers: dict[Var, list[int]], kept: Kept) -> set[Var]:
     """Parts of arrays that are outputs, or are read when these have been updated.
 
     They are stored before, and the arrays need not be copied.
     """
-    is_update = [isinstance(eqn.primitive.lower, Update) for eqn in jaxpr.eqns]
-    updates = [k for k, found in enumerate(is_update) if found]
     # For arrays and their parts the position of the first update.
-    first: dict[Atom, int] = {jaxpr.eqns[k].inputs[0]: k for k in reversed(updates)}
+    first: dict[Atom, int] = {}
+    for k, eqn in enumerate(jaxpr.eqns):
+        for operand, _ in updated_pairs(eqn, kept):
+            first.setdefault(eqn.inputs[operand], k)
     parts: set[Var] = set()
-    for eqn in jaxpr.eqns if updates else ():
+    for eqn in jaxpr.eqns if first else ():
         if not isinstance(eqn.primitive.lower, Layout) or eqn.inputs[0] not in first:
             continue
         (out,), update = eqn.outputs, first[eqn.inputs[0]]
@@ -154,8 +162,8 @@ class _Grouping:
                 if source is not None:
                     self.graph.add_edge(source, reader)
         self._keep_effects_in_order()
-        for update, earlier in program.before.items():
-            for reader in earlier:
+        for update, done in program.updates.items():
+            for reader in done.earlier:
                 self.graph.add_edge(reader, update)
         self.regions: dict[int, Region] = {}  # of groups that a kernel can compute
         self.forms: dict[int, Form] = {}
@@ -280,8 +288,8 @@ def _without(grouping: _Grouping, apart: frozenset[int]) -> _Grouping:
 
 
 def _is_alias(program: Program, position: int) -> bool:
-    if program.iterations[position] is not None:
-        return False  # an update is another name of its operand, and has work to do
+    if position in program.updates:
+        return False  # it is another name of its operand, and has work to do
     outputs = program.jaxpr.eqns[position].outputs
     return bool(outputs) and all(var in program.views for var in outputs)
 

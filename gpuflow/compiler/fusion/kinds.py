@@ -117,7 +117,8 @@ class _Judge:
             # An update stands alone: nothing else is stored, and nothing reads what it overwrites.
             if self.group.stored() != {e} or sum(self.outline.stored.values()) != 1:
                 raise NotOneKernelError("it would update in place and store something else")
-            if any(map(self.group.holds, self.program.before.get(e, ()))):
+            done = self.program.updates.get(e)
+            if done is not None and any(map(self.group.holds, done.earlier)):
                 raise NotOneKernelError("it would read what it overwrites")
 
     def _kind_of_reduction(self, domain: Axes, red: Axes, lead: int) -> Kind:

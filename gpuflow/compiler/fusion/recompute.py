@@ -59,8 +59,7 @@ class _Work:
             for e in (kernel[0].members if kernel is not None else ())
         }
         # What is updated in place is another array later on.
-        eqns, place = self.program.jaxpr.eqns, self.program.place
-        self.changing = {place(eqns[e].outputs[0])[0] for e in self.program.before}
+        self.changing = {self.program.place(var)[0] for var in self.program.updated()}
 
     def look_at(self, number: int) -> None:
         """Let the readers of one group's values compute them, where that is cheap."""

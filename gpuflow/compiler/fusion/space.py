@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.records import record
+from gpuflow.compiler.passes.updates_in_place import InMemory
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.lowering import (
@@ -170,7 +171,7 @@ class Program:
     readers: dict[Var, list[int]]
     outputs: frozenset[Var]
     views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
-    before: Mapping[int, tuple[int, ...]]  # updates in place: what reads the operand before
+    updates: Mapping[int, InMemory]  # in place
     unrounded: frozenset[Var] = frozenset()  # what kernels may hold with excess precision
 
     def escaping(
@@ -190,6 +191,11 @@ class Program:
             for var in self.jaxpr.eqns[e].outputs
             if var in self.outputs or any(r not in members for r in self.readers.get(var, ()))
         )
+
+    def updated(self) -> list[Var]:
+        """What lies in the memory of the operand that it was updated from."""
+        eqns = self.jaxpr.eqns
+        return [eqns[e].outputs[out] for e, done in self.updates.items() for _, out in done.pairs]
 
     def place(self, var: Var) -> tuple[Var, View]:
         """The buffer in which ``var`` lies, and how."""

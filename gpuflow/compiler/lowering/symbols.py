@@ -208,7 +208,10 @@ class Numbers:
     def _alias(self, var: Var) -> Place:
         position = self.program.producer[var]
         eqn = self.program.jaxpr.eqns[position]
-        operand = eqn.inputs[eqn.outputs.index(var)]
+        number, done = eqn.outputs.index(var), self.program.updates.get(position)
+        if done is not None:
+            (number,) = [operand for operand, out in done.pairs if out == number]
+        operand = eqn.inputs[number]
         assert type(operand) is Var  # or it would be no alias
         lies, rule = self.place(operand), eqn.primitive.lower
         if not isinstance(rule, Layout):

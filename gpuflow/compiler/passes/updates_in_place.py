@@ -3,16 +3,40 @@
 An update may overwrite its operand if nobody needs the old values afterwards: the operand was
 computed by this program, or its memory was given away; it is no output; and whatever else reads it
 comes before. Otherwise the update gets a buffer of its own, into which the operand is copied.
+
+A loop or branch whose programs change an operand where it lies is an update of that operand too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
-from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Layout, Update
 
 Donations = Mapping[Var, Var | None]
+Pairs = tuple[tuple[int, int], ...]  # numbers of an operand and of the output that has its memory
+Kept = Mapping[Eqn, Pairs]  # of loops and branches: what their programs change where it lies
+NOTHING_KEPT: Kept = MappingProxyType({})
+
+
+def updated_pairs(eqn: Eqn, kept: Kept) -> Pairs:
+    """The operands that live on in outputs of an equation, if nobody else needs them."""
+    return ((0, 0),) if isinstance(eqn.primitive.lower, Update) else kept.get(eqn, ())
+
+
+class InMemory(NamedTuple):
+    """What an equation updates in place.
+
+    Attributes:
+        pairs: of operands and outputs.
+        earlier: equations that read these operands besides, all of them before.
+    """
+
+    pairs: Pairs
+    earlier: tuple[int, ...]
 
 
 class UpdateRule:
@@ -23,12 +47,13 @@ class UpdateRule:
         readers: for each variable the positions of equations that read it.
         donations: inputs whose memory was given away; each with the one output that may take it, or
             None for any output.
+        kept: what programs of loops and branches change where it lies.
     """
 
     def __init__(
-        self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], donations: Donations
+        self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], donations: Donations, kept: Kept
     ) -> None:
-        self.jaxpr, self.readers, self.donations = jaxpr, readers, donations
+        self.jaxpr, self.readers, self.donations, self.kept = jaxpr, readers, donations, kept
         self.outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         self.inputs = frozenset(jaxpr.invars)
         self.names: dict[Var, list[Var]] = {}
@@ -37,11 +62,21 @@ class UpdateRule:
         """Note that ``alias`` is ``var`` or a part of it under another name."""
         self.names.setdefault(var, []).append(alias)
 
-    def earlier_readers(self, position: int) -> tuple[int, ...] | None:
-        """What reads the operand besides, all before the update; None if it must be copied."""
+    def in_memory(self, position: int) -> InMemory | None:
+        """What an equation updates in place; None: all operands that it updates are copied."""
         eqn = self.jaxpr.eqns[position]
-        operand = eqn.inputs[0]
-        if type(operand) is Literal or not self._is_free(operand, eqn):
+        pairs: list[tuple[int, int]] = []
+        earlier: dict[int, None] = {}
+        for operand, out in updated_pairs(eqn, self.kept):
+            readers = self._earlier_readers(position, eqn.inputs[operand], eqn.outputs[out])
+            if readers is not None:
+                pairs.append((operand, out))
+                earlier.update(dict.fromkeys(readers))
+        return InMemory(tuple(pairs), tuple(earlier)) if pairs else None
+
+    def _earlier_readers(self, position: int, operand: Atom, out: Var) -> list[int] | None:
+        """What reads an operand besides, all before the update; None if it must be copied."""
+        if type(operand) is Literal or not self._is_free(operand, out):
             return None
         every = self._all_names(operand)
         if any(var in self.outputs for var in every):
@@ -49,16 +84,16 @@ class UpdateRule:
         readers = [reader for var in every for reader in self.readers.get(var, ())]
         if readers.count(position) != 1 or any(reader > position for reader in readers):
             return None
-        return tuple(dict.fromkeys(reader for reader in readers if reader != position))
+        return [reader for reader in readers if reader != position]
 
-    def _is_free(self, operand: Var, eqn: Eqn) -> bool:
+    def _is_free(self, operand: Var, out: Var) -> bool:
         if any(operand in aliases for aliases in self.names.values()):
             return False
         if operand not in self.inputs:
             return True
         if operand not in self.donations:
             return False
-        end = self._end_of_chain(eqn.outputs[0])
+        end = self._end_of_chain(out)
         return end is not None and self.donations[operand] in (None, end)
 
     def _end_of_chain(self, var: Var) -> Var | None:
@@ -66,13 +101,21 @@ class UpdateRule:
         while var not in self.outputs:
             readers = self.readers.get(var, ())
             last = max(readers, default=-1)
-            eqn = self.jaxpr.eqns[last]
-            if readers.count(last) != 1 or not isinstance(eqn.primitive.lower, Update):
+            if readers.count(last) != 1 or any(self._names(reader) for reader in readers):
                 return None
-            if eqn.inputs[0] is not var or any(self._names(reader) for reader in readers):
+            after = self._updated(last, var)
+            if after is None:
                 return None
-            var = eqn.outputs[0]
+            var = after
         return var
+
+    def _updated(self, position: int, var: Var) -> Var | None:
+        """What an equation makes of a variable that it updates."""
+        eqn = self.jaxpr.eqns[position]
+        for operand, out in updated_pairs(eqn, self.kept):
+            if eqn.inputs[operand] is var:
+                return eqn.outputs[out]
+        return None
 
     def _names(self, position: int) -> bool:
         """Whether an equation may only give what it reads another name."""

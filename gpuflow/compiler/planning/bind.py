@@ -19,9 +19,9 @@ from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_grou
 from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen, make_recipe
 from gpuflow.compiler.lowering.symbols import Facts, Numbers
 from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
-from gpuflow.compiler.passes.updates_in_place import Donations
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept
 from gpuflow.compiler.planning.fill import filled
-from gpuflow.compiler.planning.plan import CallStep, Plan, Programs
+from gpuflow.compiler.planning.plan import CallStep, Plan, Programs, kept_by
 from gpuflow.compiler.planning.structure import Kind, Structure, decisions, make_structure
 from gpuflow.compiler.planning.template import Template, alias_positions
 from gpuflow.compiler.target import Target
@@ -45,7 +45,7 @@ def bind(
         target: the platform.
         symbols: what the key leaves out.
     """
-    binder = _Binder(template, jaxpr, donations, symbols)
+    binder = _Binder(template, jaxpr, donations, kept_by(programs), symbols)
     program = binder.program
     decided = decisions(template.undecided, jaxpr, program.views)
     kind = Kind(target, into_destinations, decided)
@@ -74,9 +74,9 @@ class _Binder:
     """Kernels of a program's groups: by their recipes, or lowered."""
 
     def __init__(
-        self, template: Template, jaxpr: Jaxpr, donations: Donations, symbols: Symbols
+        self, template: Template, jaxpr: Jaxpr, donations: Donations, kept: Kept, symbols: Symbols
     ) -> None:
-        self.template, self.jaxpr, self.donations = template, jaxpr, donations
+        self.template, self.jaxpr, self.donations, self.kept = template, jaxpr, donations, kept
         self.symbols, self.check = symbols, config.environment.check
         self.program = template.describe(jaxpr)
         self.taken: dict[int, int] = {}
@@ -89,7 +89,9 @@ class _Binder:
         """All that lowering has to know."""
         excess = self.template.excess_precision
         unrounded = unrounded_values(self.jaxpr) if excess else frozenset()
-        whole = describe_program(self.jaxpr, self.donations, unrounded)
+        whole = describe_program(
+            self.jaxpr, self.donations, self.kept, unrounded
+        )
         aliases = self.template.aliases
         assert alias_positions(whole) == aliases, "[bind] the key does not tell what is a view"
         return whole
@@ -127,7 +129,9 @@ class _Binder:
             if group.space is not None:
                 recipes[number], uses[number], calls[number] = self._kernel(number, group)
         choice = chosen(recipes)
-        structure = make_structure(self.program, groups, uses, self.number_of, kind, choice)
+        structure = make_structure(
+            self.program, self.donations, self.kept, groups, uses, self.number_of, kind, choice
+        )
         return structure, calls
 
     def _kernel(self, number: int, group: Group) -> tuple[Recipe, Use, KernelCall]:
@@ -162,8 +166,7 @@ class _Binder:
 
     def _free(self) -> dict[Var, Var | None]:
         """The donated inputs that nothing has taken so far, and is not updated."""
-        before = [self.jaxpr.eqns[e].outputs[0] for e in self.template.before]
-        taken = {self.program.place(var)[0] for var in before}
+        taken = {self.program.place(var)[0] for var in self.program.updated()}
         taken.update(self.symbols.variables[buffer] for buffer in self.taken.values())
         return {var: out for var, out in self.donations.items() if var not in taken}
 

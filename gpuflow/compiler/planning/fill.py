@@ -140,10 +140,11 @@ class _Filler:
         position, number, buffer, is_view = slot
         atoms = self.program.jaxpr.outvars if position is None else self.eqns[position].inputs
         atom = atoms[number]
-        if type(atom) is Literal:
-            return Operand(NO_BUFFER, atom.aval, None, atom.value)
-        view = self.program.views[atom][1] if is_view else None
-        return Operand(buffer, atom.aval, view)
+        if type(atom) is not Literal:
+            return Operand(buffer, atom.aval, self.program.views[atom][1] if is_view else None)
+        # What updates a literal has got a copy of it.
+        value = atom.value if buffer == NO_BUFFER else None
+        return Operand(buffer, atom.aval, None, value)
 
     def offsets(self, steps: Sequence[Step]) -> tuple[Mapping[int, int], int]:
         """Where the temporaries lie, and the size of the arena."""

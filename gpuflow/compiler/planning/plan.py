@@ -19,11 +19,11 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.passes.updates_in_place import Donations
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept, Pairs
 from gpuflow.compiler.planning.step_shapes import KernelShape
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Library, Loop, ScanForm
+from gpuflow.core.lowering import Branch, Library, Loop, ScanForm
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 
@@ -156,7 +156,8 @@ class ProgramStep(NamedTuple):
 
     Attributes:
         eqn: the equation; its ``lower`` says how the programs are run.
-        operands: as for a library call; row-major.
+        operands: as for a library call; row-major. One that the programs change where it lies is in
+            the buffer of its output, see ``kept_pairs``.
         outputs: buffers of the results.
         programs: the compiled programs.
         workspace: a buffer for what the programs need while they run.
@@ -215,7 +216,8 @@ class Plan:
     @cached_property
     def program(self) -> Program:
         """What fusion knew of the program."""
-        return describe_program(self.jaxpr, self.donated)
+        programs = {s.eqn: s.programs for s in self.steps if isinstance(s, ProgramStep)}
+        return describe_program(self.jaxpr, self.donated, kept_by(programs))
 
     def aval(self, buffer: int) -> ShapedArray:
         """The type of what is in a buffer."""
@@ -252,15 +254,36 @@ def carry_count(eqn: Eqn) -> int:
     return form.num_carry if isinstance(form, ScanForm) else len(eqn.outputs)
 
 
-def kept_carries(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
-    """For each carry of a loop whether iterations work on one array; others need two, in turn."""
+def kept_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
+    """The operands that the programs of a loop or branch change where they lie.
+
+    Each with the output that then has its memory: of a branch all programs do that, of a loop all
+    iterations.
+    """
     plan = programs[-1].plan
-    return [out in plan.in_place for out in plan.outputs[: carry_count(eqn)]]
+    first = 1 if isinstance(eqn.primitive.lower, Branch) else 0
+    return tuple(
+        (first + plan.in_place[out], k)
+        for k, out in enumerate(plan.outputs)
+        if isinstance(out, int) and out in plan.in_place
+    )
+
+
+def kept_by(programs: Programs) -> Kept:
+    """The same for all loops and branches of a program."""
+    return {eqn: kept_pairs(eqn, inner) for eqn, inner in programs.items()}
+
+
+def kept_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
+    """For each output whether it has the memory of an operand; other carries need two arrays."""
+    kept = {out for _, out in kept_pairs(eqn, programs)}
+    return [k in kept for k in range(len(eqn.outputs))]
 
 
 def _alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[ShapedArray]:
-    kept = kept_carries(eqn, programs)
-    return [var.aval for var, keeps in zip(eqn.outputs, kept, strict=False) if not keeps]
+    carries = range(carry_count(eqn))
+    kept = kept_outputs(eqn, programs)
+    return [eqn.outputs[k].aval for k in carries if not kept[k]]
 
 
 def rounded_bytes(aval: ShapedArray) -> int:

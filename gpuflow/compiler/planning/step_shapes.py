@@ -54,12 +54,15 @@ class CallShape(NamedTuple):
     writes: tuple[int, ...]
     kind: str
 
-    overwrites = ()
-
     @property
     def reads(self) -> tuple[int, ...]:
         """The buffers of its operands."""
         return tuple([slot.buffer for slot in self.operands if slot.buffer != NO_BUFFER])
+
+    @property
+    def overwrites(self) -> tuple[int, ...]:
+        """Buffers with older values: operands that its programs change where they lie."""
+        return tuple([buffer for buffer in self.reads if buffer in self.writes])
 
 
 class CopyShape(NamedTuple):

@@ -16,13 +16,14 @@ from gpuflow.compiler.fusion.fuse import Group
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, Use
 from gpuflow.compiler.lowering.recipes import Choice
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept, updated_pairs
 from gpuflow.compiler.planning.buffers import Arrangement
 from gpuflow.compiler.planning.segments import join_equal
 from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelShape, Shape, Slot
 from gpuflow.compiler.schedules.schedule import is_plain
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, HostCall, Layout, Loop, Update
+from gpuflow.core.lowering import Branch, HostCall, Layout, Loop
 from gpuflow.core.views import View, contiguous
 
 Views = Mapping[Var, tuple[Var, View]]
@@ -117,27 +118,31 @@ def _is_row_major_copy(eqn: Eqn) -> bool:
 
 
 def make_structure(
-    program: Program, groups: Sequence[Group], uses: Sequence[Use | None],
-    number_of: Mapping[Var, int], kind: Kind, choice: Choice,
+    program: Program, donations: Donations, kept: Kept, groups: Sequence[Group],
+    uses: Sequence[Use | None], number_of: Mapping[Var, int], kind: Kind, choice: Choice,
 ) -> Structure:  # fmt: skip
     """The structure of a program.
 
     Args:
         program: its places of variables are needed, and its updates.
+        donations, kept: of the program.
         groups: of the template.
         uses: for each group its kernel, if it has one.
         number_of: the buffers.
         kind: see there.
         choice: the recipes of the kernels.
     """
-    return _Maker(program, groups, number_of).structure(uses, kind, choice)
+    maker = _Maker(program, donations, kept, groups, number_of)
+    return maker.structure(uses, kind, choice)
 
 
 class _Maker:
     def __init__(
-        self, program: Program, groups: Sequence[Group], number_of: Mapping[Var, int]
-    ) -> None:
+        self, program: Program, donations: Donations, kept: Kept, groups: Sequence[Group],
+        number_of: Mapping[Var, int],
+    ) -> None:  # fmt: skip
         self.program, self.groups, self.number_of = program, groups, number_of
+        self.donations, self.kept = donations, kept
         self.jaxpr = program.jaxpr
         self.owners = len(groups) + len(self.jaxpr.outvars)
 
@@ -185,18 +190,22 @@ class _Maker:
     def _call(self, group: int, position: int) -> Iterator[Shape]:
         eqn = self.jaxpr.eqns[position]
         slots = [self._slot(position, k) for k in range(len(eqn.inputs))]
-        outputs = tuple([self.number_of[var] for var in eqn.outputs])
+        outputs = [self.number_of[var] for var in eqn.outputs]
         rule = eqn.primitive.lower
         if _is_row_major_copy(eqn):
             yield CopyShape(slots[0], outputs[0])
             return
         if not isinstance(rule, (Loop, Branch)):
             kind = "host" if isinstance(rule, HostCall) else "library"
-            yield CallShape(group, position, tuple(slots), outputs, kind)
+            yield CallShape(group, position, tuple(slots), tuple(outputs), kind)
             return
         workspace = self._added(group, 0)
+        yield from self._copied_operands([position])
+        for k, out in updated_pairs(eqn, self.kept):
+            outputs[out] = self._updated_buffer(eqn.outputs[out])
+            slots[k] = Slot(position, k, outputs[out], False)
         for k, slot in enumerate(slots):
-            if not _is_row_major(eqn.inputs[k], self.program.views):
+            if slot.is_view and not _is_row_major(eqn.inputs[k], self.program.views):
                 row_major = self._added(group, 1 + k)
                 yield CopyShape(slot, row_major)
                 slots[k] = Slot(position, k, row_major, False)
@@ -205,16 +214,21 @@ class _Maker:
     def _copied_operands(self, members: Sequence[int]) -> Iterator[CopyShape]:
         """Copies of what updates of a group may not overwrite, in buffers of their own."""
         for e in members:
-            eqn = self.jaxpr.eqns[e]
-            if isinstance(eqn.primitive.lower, Update) and e not in self.program.before:
-                yield CopyShape(self._slot(e, 0), self.number_of[eqn.outputs[0]])
+            eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
+            for operand, out in updated_pairs(eqn, self.kept):
+                if done is None or (operand, out) not in done.pairs:
+                    yield CopyShape(self._slot(e, operand), self.number_of[eqn.outputs[out]])
+
+    def _updated_buffer(self, var: Var) -> int:
+        """Where an updated array is: in its operand's memory, or in that of a copy."""
+        return self.number_of[self.program.place(var)[0]]
 
     def _updated_inputs(self) -> dict[int, int]:
-        """Outputs that are donated inputs, updated."""
-        taken: dict[int, int] = {}
-        for position in self.program.before:
-            var = self.jaxpr.eqns[position].outputs[0]
-            buffer = self.number_of[self.program.place(var)[0]]
+        """Outputs that are donated inputs: updated, or as they are where that is what is wanted."""
+        same = [self.number_of[var] for var, out in self.donations.items() if out is var]
+        taken = dict(zip(same, same, strict=True))
+        for var in self.program.updated():
+            buffer = self._updated_buffer(var)
             if var in self.program.outputs and buffer < len(self.jaxpr.invars):
                 taken[self.number_of[var]] = buffer
         return taken
@@ -223,17 +237,18 @@ class _Maker:
         """Where each output comes from; aliases and repeated outputs are copied."""
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
-        updated = {jaxpr.eqns[e].outputs[0] for e in program.before}
+        updated = set(program.updated())
         outputs: list[int | None] = []
         copies: list[CopyShape] = []
         taken: set[int] = set()
         for k, atom in enumerate(jaxpr.outvars):
             number = None if type(atom) is Literal else number_of[atom]
             fixed = number is None or number < inputs
-            if fixed and not into_destinations:
+            stays = type(atom) is Var and self.donations.get(atom) is atom
+            if fixed and (stays or not into_destinations):
                 outputs.append(number)
                 continue
-            buffer = None if atom not in updated else number_of[program.place(atom)[0]]
+            buffer = self._updated_buffer(atom) if atom in updated else None
             if buffer is not None and buffer not in taken:
                 # The array that was updated is the output, under its own or the input's name.
                 taken.add(buffer)

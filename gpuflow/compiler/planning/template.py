@@ -13,7 +13,7 @@ from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.emit import is_written_in
 from gpuflow.compiler.lowering.recipes import Recipe
 from gpuflow.compiler.lowering.word_sources import Sources, Symbols
-from gpuflow.compiler.passes.updates_in_place import Donations
+from gpuflow.compiler.passes.updates_in_place import NOTHING_KEPT, Donations, InMemory, Kept
 from gpuflow.compiler.planning.structure import Structure, depends_on_sizes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
@@ -31,7 +31,7 @@ class Template:
     Attributes:
         groups: of equation positions, in order.
         aliases: positions of equations whose outputs are other names of what lies in memory.
-        before: see ``Program``.
+        updates: see ``Program``.
         undecided: groups that ``structures.decisions`` looks at.
         excess_precision: whether kernels may leave out roundings, see ``excess_precision.py``.
         sources: of the recipes' words.
@@ -43,7 +43,7 @@ class Template:
 
     groups: tuple[Group, ...]
     aliases: tuple[int, ...]
-    before: dict[int, tuple[int, ...]]
+    updates: dict[int, InMemory]
     undecided: tuple[Group, ...]
     excess_precision: bool = False
     sources: Sources = field(default_factory=Sources)
@@ -60,8 +60,11 @@ class Template:
         for position in self.aliases:
             eqn = jaxpr.eqns[position]
             rule = eqn.primitive.lower
-            pairs = zip(eqn.inputs, eqn.outputs, strict=isinstance(rule, Barrier))
-            for atom, var in pairs:
+            done = self.updates.get(position)
+            count = len(eqn.outputs) if isinstance(rule, Barrier) else 1
+            pairs = [(k, k) for k in range(count)] if done is None else done.pairs
+            for operand, out in pairs:
+                atom, var = eqn.inputs[operand], eqn.outputs[out]
                 assert type(atom) is Var  # or it would be no alias
                 buffer, view = views.get(atom) or (atom, contiguous(atom.aval.shape))
                 if isinstance(rule, Layout):
@@ -69,7 +72,7 @@ class Template:
                     assert view is not None, f"[bind] the key does not tell that {eqn} is a view"
                 views[var] = buffer, view
         outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
-        return Program(jaxpr, (), {}, {}, outputs, views, self.before)
+        return Program(jaxpr, (), {}, {}, outputs, views, self.updates)
 
     def _view(
         self, position: int, rule: Layout, operand: View, out: ShapedArray, params: dict[str, Any]
@@ -95,12 +98,14 @@ class Template:
             self.structures[:] = (structure, *self.structures[: MOST_STRUCTURES - 1])
 
 
-def make_template(jaxpr: Jaxpr, donations: Donations, excess_precision: bool = False) -> Template:
+def make_template(
+    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT, excess_precision: bool = False
+) -> Template:
     """Group the equations of a program."""
-    program = describe_program(jaxpr, donations)
+    program = describe_program(jaxpr, donations, kept)
     groups = tuple(fuse(program))
     undecided = tuple([group for group in groups if depends_on_sizes(group, jaxpr)])
-    known = alias_positions(program), dict(program.before), undecided
+    known = alias_positions(program), dict(program.updates), undecided
     return Template(groups, *known, excess_precision)
 
 
@@ -110,16 +115,20 @@ def alias_positions(program: Program) -> tuple[int, ...]:
     return tuple(sorted(positions))
 
 
-def template_key(jaxpr: Jaxpr, donations: Donations) -> Hashable | None:
+def template_key(
+    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT
+) -> Hashable | None:
     """The program with its sizes erased: equal keys have equal templates.
 
     Sizes become numbers of first appearance (0 and 1 stay), literals keep only what kernels write
     in their text. None where a parameter is not hashable.
     """
-    return erase_sizes(jaxpr, donations)[0]
+    return erase_sizes(jaxpr, donations, kept)[0]
 
 
-def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Hashable | None, Symbols]:
+def erase_sizes(
+    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT
+) -> tuple[Hashable | None, Symbols]:
     """The key of a program, see ``template_key``, and what it leaves out."""
     symbols: dict[int, int] = {}
     numbers: dict[Var, int] = {}
@@ -146,7 +155,7 @@ def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Hashable | None, Sy
     for eqn in jaxpr.eqns:
         outs = tuple([(code(v), typed(v)) for v in eqn.outputs])
         ins = tuple([code(a) for a in eqn.inputs])
-        parts.append((eqn.primitive, ins, outs, _params(eqn), _links(eqn)))
+        parts.append((eqn.primitive, ins, outs, _params(eqn, kept), _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
     parts.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
     key: Hashable | None = tuple(parts)
@@ -157,13 +166,13 @@ def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Hashable | None, Sy
     return key, Symbols(tuple(symbols), tuple(numbers), tuple(literals))
 
 
-def _params(eqn: Eqn) -> Hashable:
+def _params(eqn: Eqn, kept: Kept) -> Hashable:
     """What fusion may know of an equation besides: params that are no sizes.
 
     The programs of loops and branches have templates of their own.
     """
     if isinstance(eqn.primitive.lower, (Loop, Branch)):
-        return eqn.effects
+        return eqn.effects, kept.get(eqn, ())
     if not eqn.params:
         return ()
     sizes = eqn.primitive.size_params

@@ -20,7 +20,8 @@ from gpuflow.compiler.planning.plan import (
     ProgramStep,
     Step,
     carried_places,
-    kept_carries,
+    carry_count,
+    kept_outputs,
     nbytes,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
@@ -121,8 +122,10 @@ def _program(
     operands = [operand_place(operand, code, places) for operand in step.operands]
     outs = [places.place(buffer) for buffer in step.outputs]
     rule = step.eqn.primitive.lower
+    kept = kept_outputs(step.eqn, step.programs)
     if isinstance(rule, Branch):
-        registers = [(*operands[1:], *inner_values, *outs) for inner_values in values]
+        moving = [out for out, keeps in zip(outs, kept, strict=True) if not keeps]
+        registers = [(*operands[1:], *inner_values, *moving) for inner_values in values]
         code.branch(
             operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)]
         )
@@ -132,13 +135,10 @@ def _program(
     form = rule.form(step.eqn.params)
     first = _first_carry(form)
     carries = []
-    kept = kept_carries(step.eqn, step.programs)
-    for k, (keeps, out, var) in enumerate(zip(kept, outs, step.eqn.outputs, strict=False), first):
-        if keeps:
-            copy_bytes(operands[k], out, nbytes(var.aval), services, code)
-            operands[k] = out
-        spare_place = out if keeps else next(free)
-        carries.append(_Carry(operands[k], out, spare_place, nbytes(var.aval), keeps))
+    for k in range(carry_count(step.eqn)):
+        out, count = outs[k], nbytes(step.eqn.outputs[k].aval)
+        spare_place = out if kept[k] else next(free)
+        carries.append(_Carry(operands[first + k], out, spare_place, count, kept[k]))
     if isinstance(form, ScanForm):
         _scan(form, step, services, programs[0], operands, values[0], outs, carries, code)
     else:

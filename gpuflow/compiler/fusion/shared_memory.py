@@ -1,0 +1,67 @@
+"""Outputs of branches that lie in the memory of one operand, whichever of them runs.
+
+    lax.cond(p, lambda x: x.at[i].set(v), lambda x: x, x)
+
+Here one program updates its input, and the other returns it as it is. Both are told that the output
+takes the input's memory, so that one changes an element and the other does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuflow.compiler.fusion.fuse import describe_program
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept, updated_pairs
+from gpuflow.core.jaxpr import Jaxpr, Var
+
+
+def shared_memory(
+    programs: Sequence[Jaxpr], kept: Sequence[Kept], inputs: int
+) -> list[Donations]:
+    """The donations of each branch: inputs that in all of them become the same output.
+
+    Args:
+        programs: of the branches.
+        kept: for each, what programs inside it change where it lies.
+        inputs: how many inputs they have in common.
+    """
+    parts = list(zip(programs, kept, strict=True))
+    pairs = set.intersection(*[_candidates(*part, inputs) for part in parts])
+    for program, inside in parts:
+        pairs = _in_memory(program, inside, pairs) if pairs else pairs
+    return [_donations(program, pairs) for program in programs]
+
+
+def _candidates(program: Jaxpr, kept: Kept, inputs: int) -> set[tuple[int, int]]:
+    """(input, output) for outputs that are inputs, as they are or after updates alone."""
+    before = {
+        eqn.outputs[out]: eqn.inputs[operand]
+        for eqn in program.eqns
+        for operand, out in updated_pairs(eqn, kept)
+    }
+    number_of = {var: k for k, var in enumerate(program.invars[:inputs])}
+    found: dict[int, int] = {}
+    for k, atom in enumerate(program.outvars):
+        if program.outvars.count(atom) > 1:
+            continue
+        while type(atom) is Var and atom in before:
+            atom = before[atom]
+        if type(atom) is Var and atom in number_of:
+            found.setdefault(number_of[atom], k)
+    return set(found.items())
+
+
+def _in_memory(
+    program: Jaxpr, kept: Kept, pairs: set[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Those that really stay in the memory of the input."""
+    described = describe_program(program, _donations(program, pairs), kept)
+    outs = program.outvars
+    return {
+        (k, out) for k, out in pairs if described.place(outs[out])[0] is program.invars[k]
+    }
+
+
+def _donations(program: Jaxpr, pairs: set[tuple[int, int]]) -> Donations:
+    ordered = sorted(pairs)
+    return {program.invars[k]: program.outvars[out] for k, out in ordered}
