@@ -132,7 +132,7 @@ def _check_local(
     offset = statement.offset
     rule = "an access of a local array must have no where and part"
     require(is_whole(replace(statement, offset=None)), kernel, statement, rule)
-    rule = f"an access of a local array must have its compute dtype ({local.dtype})"
+    rule = f"an access of a local array must have its dtype ({local.dtype})"
     require(value.dtype == compute_dtype(local.dtype), kernel, statement, rule)
     pieces, cut = context.pieces, local.cut_axes(kernel)
     if offset is not None:
