@@ -107,9 +107,14 @@ def constant(value: bool | int | float, dtype: str) -> str:
 
 
 def operands_in(block: Block) -> tuple[str, ...]:
-    """Names of what a block and its nested blocks load or store, local arrays too, in order."""
-    accesses = (s for s in statements(block) if isinstance(s, Load | Store))
-    return tuple(dict.fromkeys(access.operand for access in accesses))
+    """Names of what a block and its nested blocks access, local arrays too, in order."""
+    names: dict[str, None] = {}
+    for s in statements(block):
+        if isinstance(s, Load | Store):
+            names[s.operand] = None
+        elif isinstance(s, Copy):
+            names.update(dict.fromkeys((s.source, s.target)))
+    return tuple(names)
 
 
 def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
@@ -413,6 +418,12 @@ class KernelPrinter:
         self.emit(f"{offset} = {step if base == '0' else self.index_sum(base, step)}")
         self.offsets[operand.name] = offset
 
+    def loops_of(self, s: Copy) -> For:
+        """What a Copy stands for."""
+        local = self.locals[s.source if s.source in self.locals else s.target]
+        self._free += LOOP_VALUES
+        return as_loops(s, local, self._free - LOOP_VALUES)
+
     def combine(self, s: Reduce, running: Sequence[str], new: Sequence[str]) -> None:
         """Print ``running = combine(running, new)`` of a Reduce; both are variables."""
         self.bind(s.combine.params, [*running, *new])
@@ -516,9 +527,7 @@ class KernelPrinter:
 
     def copy(self, s: Copy) -> None:
         """Print a Copy: the loops that it stands for."""
-        local = self.locals[s.source if s.source in self.locals else s.target]
-        self.statement(as_loops(s, local, self._free))
-        self._free += LOOP_VALUES
+        self.statement(self.loops_of(s))
 
     def load_local(self, local: Local, offset: Value | None) -> str:
         """The expression of an element of a local array, at the current point or an offset."""
