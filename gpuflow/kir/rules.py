@@ -182,10 +182,11 @@ def _check_copy(statement: nodes.Copy, state: State, context: Context) -> None:
     is_allowed = operand is not None and operand.mode is mode
     require(is_allowed, kernel, statement, rule)
     assert operand is not None
-    rule = "both sides of a Copy must have one dtype"
-    dtype = operand.dtype if statement.part is None else PARTS.get(operand.dtype)
-    require(dtype == array.dtype, kernel, statement, rule)
-    require(statement.part in (None, 0, 1), kernel, statement, "part must be 0, 1 or None")
+    rule = "both sides of a Copy must have one dtype, of a complex number's part where it has one"
+    dtype = PARTS.get(operand.dtype, operand.dtype)
+    parts = (0, 1) if operand.dtype in PARTS else (None,)
+    same = dtype == array.dtype and statement.part in parts
+    require(same, kernel, statement, rule)
     pieces = context.pieces
     for axis, size in array.axes:
         rule = f"axis {axis} of the array must be cut, into pieces that fit, and not be open"
