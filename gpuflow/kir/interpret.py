@@ -10,11 +10,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gpuflow.kir import nodes
-from gpuflow.kir.machine import Machine, Place
+from gpuflow.kir.machine import Machine, Place, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Stride
 from gpuflow.kir.rules import KernelError
 from gpuflow.kir.scalar import compute_dtype, storage_bytes
@@ -140,11 +139,6 @@ def scalar_to_word(dtype: str, value: Any) -> int:
     """The argument word that holds ``value`` of a storage dtype in its low bytes."""
     raw = np.asarray(value).astype(storage_dtype(dtype)).tobytes()
     return struct.unpack("<q", raw.ljust(8, b"\0"))[0]
-
-
-def storage_dtype(dtype: str) -> np.dtype:
-    """The NumPy dtype in which an operand's elements are stored."""
-    return np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
 
 
 def _placed(kernel: Kernel, operand: Operand, argument: Array | tuple[Array, int]) -> Place:

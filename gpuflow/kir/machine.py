@@ -12,19 +12,26 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Role, Value
 from gpuflow.kir.reference import cast
+from gpuflow.kir.rewrite import as_loops
 from gpuflow.kir.rules import KernelError
-from gpuflow.kir.scalar import FUNCTIONS
-from gpuflow.kir.walk import statements
+from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
+from gpuflow.kir.walk import statements, unused_number
 
 Array = np.ndarray
 # A flat array of an operand's storage, and the position of the operand's first element in it.
 Place = tuple[Array, int]
+
+
+def storage_dtype(dtype: str) -> np.dtype:
+    """The NumPy dtype in which an array's elements are stored."""
+    return np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
 
 
 class LocalArray:
@@ -35,7 +42,7 @@ class LocalArray:
         if local.rows > 1:
             shape = (local.rows * shape[0],)
         self.declared, self.cut = local, local.cut_axes(kernel)
-        self.elements = np.zeros(shape, local.dtype)
+        self.elements = np.zeros(shape, storage_dtype(local.dtype))
         self.is_stored = np.zeros(shape, bool)
 
 
@@ -101,6 +108,9 @@ class Machine:
                 self.for_count(statement, mask)
             case nodes.Strip():
                 self.strip(statement, mask)
+            case nodes.Copy(target, source):
+                local = self.locals[source if source in self.locals else target].declared
+                self.statement(as_loops(statement, local, unused_number(self.kernel.body)), mask)
             case nodes.While():
                 self.while_loop(statement, mask)
             case nodes.If():
@@ -215,7 +225,8 @@ class Machine:
                 f"[{self.kernel.name}] an element of {local.declared.name} must be stored before "
                 "it is loaded, in the same piece."
             )
-        return np.where(live, local.elements[index], local.elements.dtype.type(0))
+        loaded = np.where(live, local.elements[index], local.elements.dtype.type(0))
+        return loaded.astype(compute_dtype(local.declared.dtype))
 
     def store_local(
         self, local: LocalArray, offset: Value | None, value: Array, mask: Array

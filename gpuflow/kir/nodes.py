@@ -100,7 +100,7 @@ class Local:
     """
 
     name: str
-    dtype: str  # a compute dtype
+    dtype: str  # a storage dtype, of no complex numbers
     axes: tuple[tuple[str, int], ...]
     rows: int = 1
 
@@ -247,6 +247,23 @@ class Strip:
 
 
 @record
+class Copy:
+    """Copy elements between an operand and a local array, for all points of the array's axes.
+
+    One of ``source`` and ``target`` is the array, of which all axes are cut and none is open. The
+    other one is in memory: IN as a source, OUT as a target, of the array's dtype or with such a
+    ``part``. Of an array with rows the first ``count`` are copied. ``places`` then has a row's
+    number as its param, and as its result what Load calls an offset: of the operand, for this row.
+    """
+
+    target: str
+    source: str
+    count: Value | None = None
+    places: Block = Block()
+    part: int | None = None
+
+
+@record
 class While:
     """Carries ``init``; while ``cond`` (one bool result) holds, they become ``body.results``."""
 
@@ -266,7 +283,7 @@ class If:
     orelse: Block
 
 
-Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | Strip | While | If
+Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | Strip | Copy | While | If
 
 
 @record

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Statement, Value
+from gpuflow.kir.scalar import compute_dtype
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 
 
@@ -80,5 +81,49 @@ def _changed(
         parts = {f.name: changed(getattr(statement, f.name)) for f in fields(statement)}
         if isinstance(statement, nodes.Load | nodes.Store):
             parts["operand"] = accessed(statement.operand)
+        if isinstance(statement, nodes.Copy):
+            parts["source"] = accessed(statement.source)
+            parts["target"] = accessed(statement.target)
         body.append(type(statement)(**parts))
     return Block(tuple(map(value, block.params)), tuple(body), tuple(map(value, block.results)))
+
+
+def as_loops(copy: nodes.Copy, local: nodes.Local, first_free: int) -> nodes.For:
+    """What a Copy means, in loops in the operand's order.
+
+    Args:
+        copy: between an operand and ``local``.
+        local: the array.
+        first_free: new values have numbers from here on, ``LOOP_VALUES`` of them.
+    """
+    value = Value(first_free, compute_dtype(local.dtype))
+    pitch, row = Value(first_free + 1, "int64"), Value(first_free + 2, "int64")
+    steps: list[Statement] = []
+    places: dict[str, Value] = {}
+    if copy.count is not None:
+        (number,), (places[_other(copy, local)],) = copy.places.params, copy.places.results
+        start = nodes.Apply((row,), "mul", (number, pitch))
+        steps = [*copy.places.body, nodes.Const(pitch, local.axes[0][1]), start]
+        places[local.name] = row
+    part = {_other(copy, local): copy.part}
+    source, target = copy.source, copy.target
+    steps += [
+        nodes.Load(value, source, places.get(source), part=part.get(source)),
+        nodes.Store(target, value, places.get(target), part=part.get(target)),
+    ]
+    body = Block(body=tuple(steps))
+    if copy.count is not None:
+        turns = nodes.For(None, replace(body, params=copy.places.params), copy.count)
+        return nodes.For(local.axes[0][0], Block(body=(turns,)))
+    for axis, _ in local.axes:
+        body = Block(body=(nodes.For(axis, body),))
+    (loop,) = body.body
+    assert isinstance(loop, nodes.For)
+    return loop
+
+
+LOOP_VALUES = 3
+
+
+def _other(copy: nodes.Copy, local: nodes.Local) -> str:
+    return copy.target if copy.source == local.name else copy.source

@@ -133,7 +133,7 @@ def _check_local(
     rule = "an access of a local array must have no where and part"
     require(is_whole(replace(statement, offset=None)), kernel, statement, rule)
     rule = f"an access of a local array must have its dtype ({local.dtype})"
-    require(value.dtype == local.dtype, kernel, statement, rule)
+    require(value.dtype == compute_dtype(local.dtype), kernel, statement, rule)
     pieces, cut = context.pieces, local.cut_axes(kernel)
     if offset is not None:
         require(offset.dtype == "int64", kernel, statement, "an offset must be int64")
@@ -167,6 +167,47 @@ def _check_strip(statement: nodes.Strip, state: State, context: Context) -> None
     rule = "a PARALLEL axis must be cut in the body or in PARALLEL loops"
     inside = context.parallel_only or not parallel or axis in context.pieces
     require(inside, kernel, statement, rule)
+
+
+def _check_copy(statement: nodes.Copy, state: State, context: Context) -> None:
+    kernel, names = state.kernel, (statement.source, statement.target)
+    require(not context.pure, kernel, statement, "a condition must not store")
+    rule = "a Copy must be between a local array and an operand"
+    is_local = [name in state.locals for name in names]
+    require(sorted(is_local) == [False, True], kernel, statement, rule)
+    local, other = names if is_local[0] else names[::-1]
+    array, operand = state.locals[local], state.operands.get(other)
+    mode = Mode.OUT if is_local[0] else Mode.IN
+    rule = "the operand of a Copy must be IN as its source, or OUT as its target"
+    is_allowed = operand is not None and operand.mode is mode
+    require(is_allowed, kernel, statement, rule)
+    assert operand is not None
+    rule = "both sides of a Copy must have one dtype, of a complex number's part where it has one"
+    dtype = PARTS.get(operand.dtype, operand.dtype)
+    parts = (0, 1) if operand.dtype in PARTS else (None,)
+    same = dtype == array.dtype and statement.part in parts
+    require(same, kernel, statement, rule)
+    pieces = context.pieces
+    for axis, size in array.axes:
+        rule = f"axis {axis} of the array must be cut, into pieces that fit, and not be open"
+        fits = axis not in context.axes and pieces.get(axis, size + 1) <= size
+        require(fits, kernel, statement, rule)
+    has_rows = statement.count is not None
+    rule = "a Copy must have a count and places if the array has rows, and else two axes"
+    fits = len(array.axes) == (1 if has_rows else 2) and (array.rows > 1) == has_rows
+    require(fits, kernel, statement, rule)
+    wanted = ("int64",) * has_rows
+    places = statement.places
+    same = dtypes_of(places.params) == dtypes_of(places.results) == wanted
+    is_pure = all(_is_of_numbers(s, state) for s in places.body)
+    rule = "places must compute an int64 from an int64, without memory"
+    require(same and is_pure, kernel, statement, rule)
+
+
+def _is_of_numbers(statement: nodes.Statement, state: State) -> bool:
+    if isinstance(statement, nodes.Load) and statement.operand in state.operands:
+        return state.operands[statement.operand].mode is Mode.SCALAR
+    return isinstance(statement, nodes.Const | nodes.Apply | nodes.Cast | nodes.Select)
 
 
 def _check_access(statement: nodes.Load | nodes.Store, state: State) -> Operand:
@@ -338,6 +379,7 @@ CHECKS = {
     nodes.Reduce: _check_reduce,
     nodes.For: _check_for,
     nodes.Strip: _check_strip,
+    nodes.Copy: _check_copy,
     nodes.While: _check_while,
     nodes.If: _check_if,
 }

@@ -176,7 +176,7 @@ _ARITHMETIC = {
     **_family(_same, FLOAT, 3, fma=reference.fma),
 }
 
-_TRANSCENDENTAL = {
+TRANSCENDENTAL = {
     **_family(_same, FLOAT, 1, sqrt=np.sqrt, rsqrt=reference.rsqrt, cbrt=np.cbrt),
     **_family(_same, FLOAT, 1, exp=np.exp, exp2=np.exp2, expm1=np.expm1),
     **_family(_same, FLOAT, 1, log=np.log, log1p=np.log1p, log2=np.log2),
@@ -192,11 +192,11 @@ _TRANSCENDENTAL = {
 }
 
 # What takes a series of instructions to compute, and those that divide.
-EXPENSIVE = frozenset({*_TRANSCENDENTAL, "div", "rem"})
+EXPENSIVE = frozenset({*TRANSCENDENTAL, "div", "rem"})
 
 # Whose result differs little where the arguments do.
 CONTINUOUS = frozenset(
-    {*_TRANSCENDENTAL, "neg", "abs", "add", "sub", "mul", "div", "max", "min", "fma"}
+    {*TRANSCENDENTAL, "neg", "abs", "add", "sub", "mul", "div", "max", "min", "fma"}
 )
 
 _LOGICAL = {
@@ -239,7 +239,7 @@ _RANDOM = _family(
 
 FUNCTIONS: dict[str, ScalarFunction] = {
     **_ARITHMETIC,
-    **_TRANSCENDENTAL,
+    **TRANSCENDENTAL,
     **_LOGICAL,
     **_CONVERSIONS,
     **_RANDOM,

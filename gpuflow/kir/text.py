@@ -100,6 +100,8 @@ class _Writer:
         if isinstance(statement, nodes.Strip):
             head = f"strip {statement.axis} by {statement.size}:"
             return [head, *self._indented(statement.body)]
+        if isinstance(statement, nodes.Copy):
+            return self._copy(statement)
         writers = {
             nodes.Reduce: self._reduce,
             nodes.For: self._for_count,
@@ -147,6 +149,14 @@ class _Writer:
         count += " long" if statement.is_long else ""
         head = f"{self._define(statement.outs)}for {count} ({init})"
         return self._owned(f"{head} do ({self._params(statement.body)})", statement.body)
+
+    def _copy(self, statement: nodes.Copy) -> list[str]:
+        part = "" if statement.part is None else (" real", " imaginary")[statement.part]
+        head = f"copy {statement.target} {statement.source}{part}"
+        if statement.count is None:
+            return [head]
+        head = f"{head} rows {self._use(statement.count)} at ({self._params(statement.places)})"
+        return self._owned(head, statement.places)
 
     def _while(self, statement: nodes.While) -> list[str]:
         init = self._uses(statement.init)

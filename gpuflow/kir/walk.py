@@ -28,6 +28,8 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
             return (statement.body, statement.combine)
         case nodes.For() | nodes.Strip():
             return (statement.body,)
+        case nodes.Copy():
+            return (statement.places,)
         case nodes.While():
             return (statement.cond, statement.body)
         case nodes.If():
@@ -49,7 +51,7 @@ def has_long_loops(kernel: nodes.Kernel) -> bool:
 
 def results_of(statement: nodes.Statement) -> tuple[Value, ...]:
     """The values that a statement defines."""
-    if isinstance(statement, nodes.Store | nodes.Strip):
+    if isinstance(statement, nodes.Store | nodes.Strip | nodes.Copy):
         return ()
     if isinstance(statement, nodes.Const | nodes.Load | nodes.Select | nodes.Cast):
         return (statement.out,)
@@ -73,6 +75,8 @@ def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
             return (arg,)
         case nodes.For(count=count):
             return (*statement.init, count) if count is not None else statement.init
+        case nodes.Copy(count=count):
+            return () if count is None else (count,)
         case nodes.If():
             return (statement.predicate,)
     return statement.init
@@ -106,7 +110,7 @@ def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
     kept = []
     for statement in reversed(items):
         is_read = any(value.number in used for value in results_of(statement))
-        if is_read or isinstance(statement, nodes.Store | nodes.For | nodes.Strip):
+        if is_read or isinstance(statement, nodes.Store | nodes.For | nodes.Strip | nodes.Copy):
             kept.append(statement)
             used |= all_uses(statement)
     return tuple(reversed(kept))

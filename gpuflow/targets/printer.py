@@ -15,6 +15,7 @@ subclass that overrides hooks; they stand together at the end of ``KernelPrinter
     reduce          a Reduce statement
     load, store     one element, at an offset in elements; those of complex numbers are their parts
     strip           a Strip statement
+    copy            a Copy statement
     load_local, store_local     one element of a local array
     load_where      a load under a condition, where a target has one that needs no branch
     function        a scalar function without an operator; its expression has the exact dtype
@@ -39,6 +40,7 @@ from gpuflow.kir.nodes import (
     Block,
     Cast,
     Const,
+    Copy,
     For,
     If,
     Kernel,
@@ -56,8 +58,9 @@ from gpuflow.kir.nodes import (
     Value,
     While,
 )
+from gpuflow.kir.rewrite import LOOP_VALUES, as_loops
 from gpuflow.kir.text import kernel_text
-from gpuflow.kir.walk import statements
+from gpuflow.kir.walk import statements, unused_number
 
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -104,9 +107,14 @@ def constant(value: bool | int | float, dtype: str) -> str:
 
 
 def operands_in(block: Block) -> tuple[str, ...]:
-    """Names of what a block and its nested blocks load or store, local arrays too, in order."""
-    accesses = (s for s in statements(block) if isinstance(s, Load | Store))
-    return tuple(dict.fromkeys(access.operand for access in accesses))
+    """Names of what a block and its nested blocks access, local arrays too, in order."""
+    names: dict[str, None] = {}
+    for s in statements(block):
+        if isinstance(s, Load | Store):
+            names[s.operand] = None
+        elif isinstance(s, Copy):
+            names.update(dict.fromkeys((s.source, s.target)))
+    return tuple(names)
 
 
 def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
@@ -164,6 +172,7 @@ class KernelPrinter:
         self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
         self.locals: dict[str, Local] = {local.name: local for local in kernel.locals}
         self.values: dict[int, str] = {}
+        self._free = unused_number(kernel.body)  # of values that a printer makes
         self.lines: list[str] = []
         self.depth = 0
         # Per operand, the expression of its address sum over the loops that are open now.
@@ -243,6 +252,7 @@ class KernelPrinter:
             Reduce: self.reduce,
             For: self.loop,
             Strip: self.strip,
+            Copy: self.copy,
             While: self._while,
             If: self._if,
         }
@@ -408,6 +418,12 @@ class KernelPrinter:
         self.emit(f"{offset} = {step if base == '0' else self.index_sum(base, step)}")
         self.offsets[operand.name] = offset
 
+    def loops_of(self, s: Copy) -> For:
+        """What a Copy stands for."""
+        local = self.locals[s.source if s.source in self.locals else s.target]
+        self._free += LOOP_VALUES
+        return as_loops(s, local, self._free - LOOP_VALUES)
+
     def combine(self, s: Reduce, running: Sequence[str], new: Sequence[str]) -> None:
         """Print ``running = combine(running, new)`` of a Reduce; both are variables."""
         self.bind(s.combine.params, [*running, *new])
@@ -508,6 +524,10 @@ class KernelPrinter:
     def strip(self, s: Strip) -> None:
         """Print the loop over the pieces of an axis; inside, ``span`` is that of the piece."""
         raise NotImplementedError(f"[printer] {type(self).__name__} must override strip")
+
+    def copy(self, s: Copy) -> None:
+        """Print a Copy: the loops that it stands for."""
+        self.statement(self.loops_of(s))
 
     def load_local(self, local: Local, offset: Value | None) -> str:
         """The expression of an element of a local array, at the current point or an offset."""

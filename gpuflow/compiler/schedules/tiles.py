@@ -1,11 +1,11 @@
 """Maps that read an operand across its rows, in tiles, through a local array.
 
     for i:                          strips of i and j:
-        for j:                          for j: for i: tile[j, i] = x[j, i]
-            y[i, j] = f(x[j, i])        for i: for j: y[i, j] = f(tile[j, i])
+        for j:                          copy tile x: tile[i, j] = x[j, i] for all i and j
+            y[i, j] = f(x[j, i])        for i: for j: y[i, j] = f(tile[i, j])
 
 Where the output goes along a row, a transposed operand goes down a column. The tile of such an
-operand is copied in its own order, and read in the output's.
+operand is in the output's order; a target copies it as it can.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import replace
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
 from gpuflow.kir.nodes import (
     Block,
+    Copy,
     For,
     Kernel,
     Load,
@@ -22,14 +23,13 @@ from gpuflow.kir.nodes import (
     Mode,
     Operand,
     Role,
+    Statement,
     Store,
     Stride,
     Strip,
-    Value,
 )
 from gpuflow.kir.rewrite import renamed
-from gpuflow.kir.scalar import compute_dtype
-from gpuflow.kir.walk import is_whole, statements, unused_number
+from gpuflow.kir.walk import is_whole, statements
 
 
 def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
@@ -42,17 +42,10 @@ def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
     """
     down, along = (axis.name for axis in kernel.axes[-2:])
     operands = across_operands(kernel)
-    tiles = tuple([
-        Local(f"{o.name}_tile", compute_dtype(o.dtype), ((along, side), (down, side)))
-        for o in operands
-    ])  # fmt: skip
+    shape = ((down, side), (along, side))
+    tiles = tuple([Local(f"{o.name}_tile", o.dtype, shape) for o in operands])
     names = {o.name: tile.name for o, tile in zip(operands, tiles, strict=True)}
-    first = unused_number(kernel.body)
-    copies = []
-    for number, (operand, tile) in enumerate(names.items(), first):
-        value = Value(number, compute_dtype(operands[number - first].dtype))
-        copy = Block(body=(Load(value, operand), Store(tile, value)))
-        copies.append(For(along, Block(body=(For(down, copy),))))
+    copies = [Copy(tile, operand) for operand, tile in names.items()]
 
     def in_nest(block: Block) -> Block:
         *before, loop = block.body
@@ -65,7 +58,7 @@ def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
     return replace(kernel, body=in_nest(kernel.body), locals=tiles)
 
 
-def _strips(down: str, along: str, body: tuple[For, ...], side: int, band: int) -> Strip:
+def _strips(down: str, along: str, body: tuple[Statement, ...], side: int, band: int) -> Strip:
     if band:
         tile = Strip(down, side, Block(body=body))
         return Strip(down, band, Block(body=(Strip(along, side, Block(body=(tile,))),)))

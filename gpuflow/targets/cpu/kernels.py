@@ -28,6 +28,7 @@ from gpuflow.targets.cpu.codegen import (
     text_compiler,
     text_names,
     text_variables,
+    transposes,
 )
 from gpuflow.targets.cpu.codegen.build import (
     LoadedKernel,
@@ -41,6 +42,7 @@ from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.printing import (
     borders,
     conditions,
+    copies,
     first_places,
     interrupts,
     loop_printer,
@@ -78,6 +80,7 @@ _EMITTERS = (
     rewrite,
     borders,
     conditions,
+    copies,
     scalar_functions,
     gamma,
     elf,
@@ -96,6 +99,7 @@ _EMITTERS = (
     processor,
     text_compiler,
     text_variables,
+    transposes,
     build,
 )
 

@@ -159,7 +159,7 @@ def test_lanes_are_neighbors_in_memory_and_in_different_banks():
     # The copy goes along the operand's own neighbors; the work, behind a barrier, along the rows.
     assert before.count("cuda.threadIdx.x") == 1
     assert "i0 = i0_start + np.int64(cuda.threadIdx.x)" in before
-    assert "x_tile[(i1 - i1_start) * 33 + i0 - i0_start]" in text
+    assert "x_tile[(i0 - i0_start) * 33 + i1 - i1_start]" in text
     assert "i1 = i1_start + np.int64(cuda.threadIdx.x)" in text[text.index("barrier()") :]
 
 

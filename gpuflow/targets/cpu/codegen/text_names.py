@@ -12,8 +12,9 @@ dtypes, storages are storage dtypes):
     use_wide_registers()         a mark for the whole function
     is_interrupted()             whether the function must return
     word_pointer(words, k)       word k of an argument block, or word_<storage>
-    local_<dtype>(n)             n elements on the stack; n is a number
-    load_<dtype>(p, i), store_<dtype>(p, i, x)
+    local_<storage>(n)           n elements on the stack; n is a number
+    load_<storage>(p, i), store_<storage>(p, i, x)
+    transpose_<storage>(..)      a block of elements with rows and columns exchanged, see transposes
     reader(storage, scope, scopes), writer(storage, scope, scopes)
     guarded_reader(storage, scope, scopes)
 
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
+from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, NARROW_DTYPES, compute_dtype
 from gpuflow.targets.cpu.codegen.elements import (
     Scopes,
     element,
@@ -42,6 +43,7 @@ from gpuflow.targets.cpu.codegen.elements import (
     widened,
 )
 from gpuflow.targets.cpu.codegen.scalar_functions import emit_function
+from gpuflow.targets.cpu.codegen.transposes import emit_transpose
 from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
 
 if TYPE_CHECKING:
@@ -74,18 +76,17 @@ class Named:
 def named(name: str) -> Named | None:
     """What a name of the list above means; None for others."""
     start, _, last = name.rpartition("_")
+    verb, _, storage = name.partition("_")
     if name == "use_wide_registers":
         return Named((), (), _emit_wide_registers)
     if name == "is_interrupted":
         return Named((), ("bool",), _emit_is_interrupted)
     if name.startswith("word_"):
         return _word(name.removeprefix("word_"))
-    if start == "load" and last in COMPUTE_DTYPES:
-        return _reader(last, None)
-    if start == "store" and last in COMPUTE_DTYPES:
-        return _writer(last, None)
-    if start == "local" and last in COMPUTE_DTYPES:
-        return _on_stack(last)
+    if verb in _OF_LOCALS and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
+        return _OF_LOCALS[verb](storage)
+    if verb == "transpose" and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
+        return Named((POINTER, "int64", "int64") * 2, (), partial(emit_transpose, storage))
     if start == "select" and last in COMPUTE_DTYPES:
         return _select(last)
     if start.startswith("cast_"):
@@ -231,6 +232,13 @@ def _writer(storage: str, scopes: Scopes) -> Named:
         store(builder, place, value, storage, scopes)
 
     return Named((POINTER, "int64", compute_dtype(storage)), (), emit)
+
+
+_OF_LOCALS: dict[str, Callable[[str], Named]] = {
+    "load": lambda storage: _reader(storage, None),
+    "store": lambda storage: _writer(storage, None),
+    "local": _on_stack,
+}
 
 
 def _emit_wide_registers(builder: ir.IRBuilder) -> None:

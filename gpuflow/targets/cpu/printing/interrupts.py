@@ -17,7 +17,7 @@ A kernel that returns early leaves its results unfinished: the call raises, and 
 
 from __future__ import annotations
 
-from gpuflow.kir.nodes import Block, For, Reduce, Strip, While
+from gpuflow.kir.nodes import Block, Copy, For, Reduce, Strip, While
 from gpuflow.kir.walk import has_long_loops, is_long, owned_blocks, statements
 from gpuflow.targets.printer import KernelPrinter
 
@@ -58,7 +58,7 @@ def count_loop(printer: KernelPrinter, s: For, counter: str, count: str) -> None
 
 def has_loops(block: Block) -> bool:
     """Whether a block holds a loop."""
-    return any(isinstance(s, For | While | Reduce | Strip) for s in statements(block))
+    return any(isinstance(s, For | While | Reduce | Strip | Copy) for s in statements(block))
 
 
 def _spend(printer: KernelPrinter, operations: str) -> None:

@@ -21,6 +21,7 @@ from gpuflow.kir.nodes import (
     Argument,
     Axis,
     Block,
+    Copy,
     For,
     If,
     Kernel,
@@ -38,7 +39,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import owned_blocks, statements
-from gpuflow.targets.cpu.printing import borders, first_places, interrupts
+from gpuflow.targets.cpu.printing import borders, copies, first_places, interrupts
 from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
@@ -222,6 +223,13 @@ class CpuPrinter(KernelPrinter):
             self.block(s.body)
             sizes.pop()
             outer.pop()
+
+    def copy(self, s: Copy) -> None:
+        copies.copy(self, s, lambda: super(CpuPrinter, self).copy(s))
+
+    def piece(self, axis: str) -> tuple[str, str]:
+        """Where the innermost piece of an axis begins and ends."""
+        return self._pieces[axis][-1]
 
     def load_local(self, local: Local, offset: Value | None) -> str:
         return f"load_{local.dtype}({local.name}, {self._local_index(local, offset)})"

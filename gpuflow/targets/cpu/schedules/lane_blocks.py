@@ -48,7 +48,7 @@ from gpuflow.kir.nodes import (
     remembered,
 )
 from gpuflow.kir.rewrite import taken
-from gpuflow.kir.scalar import EXPENSIVE
+from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
 from gpuflow.targets.cpu.schedules.lane_code import Code
 from gpuflow.targets.cpu.schedules.lane_compaction import Compaction, lanes_of_a_block, may_move
@@ -58,7 +58,8 @@ from gpuflow.targets.cpu.schedules.short_rows import with_short_axis
 LANES = 64  # in a block
 FEWEST_LANES = 16  # fewer are done one by one: a block takes as long as if it were full
 _FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and how many turns are done at once
-_LONG = 12  # what a statement counts that takes a series of instructions, each waiting for another
+# What statements count whose instructions wait for each other: divisions, and series.
+_DIVISION, _SERIES = 12, 48
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
@@ -107,7 +108,13 @@ def _has_loop(items: Iterable[Statement]) -> bool:
 def _work(*blocks: Block) -> int:
     """Operations of one lane, about."""
     inside = [statement for block in blocks for statement in statements(block)]
-    return sum(_LONG if isinstance(s, Apply) and s.fn in EXPENSIVE else 1 for s in inside)
+    return sum(map(_count, inside))
+
+
+def _count(s: Statement) -> int:
+    if not isinstance(s, Apply) or s.fn not in EXPENSIVE:
+        return 1
+    return _SERIES if s.fn in TRANSCENDENTAL else _DIVISION
 
 
 class _Counted(NamedTuple):

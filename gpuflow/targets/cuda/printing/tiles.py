@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.kir.nodes import Axis, Block, For, Load, Local, Statement, Store, Strip, Value
+from gpuflow.kir.nodes import Axis, Block, Copy, For, Load, Local, Statement, Store, Strip, Value
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.printing.point_printer import CudaPrinter
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
@@ -71,6 +71,8 @@ class TilePrinter(CudaPrinter):
         """The piece is the block's; nests of loops in the inner Strip follow each other."""
         waiting: set[str] = set()  # local arrays that were written and not waited for
         for statement in s.body.body:
+            if isinstance(statement, Copy):
+                statement = self.loops_of(statement)
             if waiting & _accessed(statement, Load):
                 self.emit("barrier()")
                 waiting.clear()

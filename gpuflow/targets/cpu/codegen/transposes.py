@@ -1,0 +1,100 @@
+"""Transposes a square block of elements in registers.
+
+Rows are loaded as vectors, and stage by stage each exchanges half of its elements with another, at
+a distance of 1, 2, 4 and 8 (J. O. Eklundh, "A fast computer method for matrix transposing", 1972):
+
+    a0 a1 a2 a3        a0 b0 a2 b2        a0 b0 c0 d0
+    b0 b1 b2 b3   ->   a1 b1 a3 b3   ->   a1 b1 c1 d1
+    c0 c1 c2 c3        c0 d0 c2 d2        a2 b2 c2 d2
+    d0 d1 d2 d3        c1 d1 c3 d3        a3 b3 c3 d3
+
+A kernel has one such function for each width of elements, which its copies call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.kir.scalar import storage_bytes
+from gpuflow.targets.llvm.lanes import Instruction
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+
+def block_side(storage: str) -> int:
+    """Elements of a row and of a column of a block: up to 512 bits."""
+    return 8 if storage_bytes(storage) == 8 else 16
+
+
+def emit_transpose(
+    storage: str, builder: ir.IRBuilder,
+    source: Instruction, source_first: Instruction, source_pitch: Instruction,
+    target: Instruction, target_first: Instruction, target_pitch: Instruction,
+) -> None:  # fmt: skip
+    """Copy a block; of both sides: the array, where its first row begins, and how far rows are
+    apart, in elements. The elements of a row are neighbours.
+    """
+    kind = ir.IntType(8 * storage_bytes(storage)).as_pointer()
+    first = [
+        builder.gep(builder.bitcast(array, kind), [place])
+        for array, place in ((source, source_first), (target, target_first))
+    ]
+    function = _function(builder.module, storage)
+    builder.call(function, [first[0], source_pitch, first[1], target_pitch])
+
+
+def _function(module: ir.Module, storage: str) -> Instruction:
+    side, element = block_side(storage), ir.IntType(8 * storage_bytes(storage))
+    name = f"transpose_{element.width}"
+    if name in module.globals:
+        return module.globals[name]
+    word = ir.IntType(64)
+    pointers = [element.as_pointer(), word] * 2
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), pointers), name)
+    function.linkage = "internal"
+    function.attributes.update(("nounwind", "noinline"))
+    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    set.update(function.attributes, ("memory(argmem: readwrite)", '"prefer-vector-width"="512"'))
+    source, source_pitch, target, target_pitch = function.args
+    for array in (source, target):
+        array.add_attribute("noalias")
+    builder = ir.IRBuilder(function.append_basic_block())
+    vector = ir.VectorType(element, side)
+
+    def row(array: Instruction, pitch: Instruction, k: int) -> Instruction:
+        place = builder.gep(array, [builder.mul(pitch, ir.Constant(word, k))])
+        return builder.bitcast(place, vector.as_pointer())
+
+    alignment = storage_bytes(storage)
+    rows = [builder.load(row(source, source_pitch, k), align=alignment) for k in range(side)]
+    for k, value in enumerate(_transposed(builder, rows)):
+        builder.store(value, row(target, target_pitch, k), align=alignment)
+    builder.ret_void()
+    return function
+
+
+def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruction]:
+    side, distance = len(rows), 1
+    while distance < side:
+        halves = [
+            _mask([k if not k & distance else k - distance + side for k in range(side)]),
+            _mask([k + distance if not k & distance else k + side for k in range(side)]),
+        ]
+        exchanged = list(rows)
+        for k in range(side):
+            if not k & distance:
+                pair = rows[k], rows[k + distance]
+                exchanged[k], exchanged[k + distance] = (
+                    builder.shuffle_vector(*pair, mask) for mask in halves
+                )
+        rows, distance = exchanged, 2 * distance
+    return rows
+
+
+def _mask(places: list[int]) -> ir.Constant:
+    index = ir.IntType(32)
+    return ir.Constant(ir.VectorType(index, len(places)), [ir.Constant(index, p) for p in places])
