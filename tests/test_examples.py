@@ -65,6 +65,7 @@ PRINTED = {
     "epidemic": [(0.5, 0.035), (0.5, 0), (0.797, 0.01), (0.797, 0), (25, 12)],
     "particle_filter": [(-164.54, 0.4), (0.25, 0.15), (-164.54, 0.01), (32, 0), (0, 0.03)],
     "hmc": [(0.95, 0.03), (0, 0.03), (1, 0.03), (1, 0.03), (0.8, 0.02), (0.8, 0)],
+    "nuts": [(25, 3), (0, 0.03), (1, 0.03), (1, 0.03), (0.8, 0.02), (0.8, 0)],
 }  # fmt: skip
 PICTURES = {"mandelbrot": (480, 480), "lorenz_ensemble": (400, 400)}
 
@@ -83,6 +84,45 @@ def test_what_lanes_compute_is_known(name, monkeypatch, capsys, tmp_path):
         width, height = np.frombuffer(picture.read_bytes()[16:24], ">u4")
         assert (width, height) == PICTURES[name]
     assert len(list(tmp_path.iterdir())) == (name in PICTURES)
+
+
+def turned_at(momenta, first, last, turns):
+    """The leaf at which a tree of leaves first..last - 1 has turned; None: it has not."""
+    if last - first == 1:
+        return None
+    middle = (first + last) // 2
+    found = turned_at(momenta, first, middle, turns)
+    found = turned_at(momenta, middle, last, turns) if found is None else found
+    whole = momenta[first], momenta[last - 1], momenta[first:last].sum(0)
+    return last - 1 if found is None and turns(*whole) else found
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_trees_that_turn_are_those_of_the_recursion(sign):
+    """By the momenta that stand around an ellipse, each tree of leaves is asked, from the left."""
+    nuts = load("nuts")
+    key, leaves, stops = gf.random.key(1), 32, []
+
+    def turns(first, last, total):
+        middle = total - (first + last) / 2
+        return first @ middle <= 0 or last @ middle <= 0
+
+    for k in range(20):
+        rng = np.random.default_rng(k)
+        place = (rng.standard_normal(10) * nuts.DEVIATIONS).astype(np.float32)
+        momentum = (rng.standard_normal(10) ** 3).astype(np.float32)
+        length = np.float32(sign * rng.choice([0.004, 0.05, 0.1, 0.18]))
+        start = nuts.Point(place, momentum, nuts.force_at(place))
+        point, momenta = start, []
+        for _ in range(leaves):
+            point = nuts.leapfrog(point, length)
+            momenta.append(np.asarray(point.momentum, np.float64))
+        want = turned_at(np.array(momenta), 0, leaves, turns)
+        tree = gf.jit(nuts.subtree)(start, leaves, length, nuts.log_weight(start), key)
+        assert bool(tree.goes_on) == (want is None)
+        assert int(tree.leaves) == (leaves if want is None else want + 1)
+        stops.append(int(tree.leaves))
+    assert len(set(stops)) > 2  # some late, some early, some never
 
 
 def test_pictures_are_read_back(tmp_path):

@@ -15,6 +15,7 @@ from gpuflow.control.jit_options import check_callable, name_of
 from gpuflow.control.lane_kernel import INDEX, bind_kernel
 from gpuflow.control.programs import trace_program
 from gpuflow.core.aval import aval_of
+from gpuflow.core.refs import Ref
 
 
 class Kernel:
@@ -45,6 +46,15 @@ class Kernel:
         name = name_of(self._function)
         sizes = _sizes(self._grid(*args, **kwargs), name)
         leaves, in_tree = tree.flatten((args, kwargs))
+        for leaf in leaves:
+            check(
+                type(leaf) is not Ref,
+                lambda leaf=leaf: (
+                    f"[kernel] arguments of {name} must be arrays, which it reads alone; got "
+                    f"{leaf.aval}. Fix: return what is to be written at each index, and write "
+                    "ref[...] = kernel(ref[...])."
+                ),
+            )
 
         def one(index: Any, operands: Any) -> Any:
             call_args, call_kwargs = operands

@@ -11,8 +11,9 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
-from gpuflow.control.carries import check_varying, same_type, tree_difference
+from gpuflow.control.carries import check_varying
 from gpuflow.control.cond import bind_cond
+from gpuflow.control.mismatch import Typed, describe_structures, describe_types, how_to_match
 from gpuflow.control.programs import Program, as_arrays, join_consts, trace_program
 from gpuflow.control.ref_carries import with_ref_outputs
 from gpuflow.core.aval import aval_of, is_value
@@ -182,23 +183,18 @@ def _choose(
 
 
 def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -> None:
-    first = programs[0]
+    first = Typed(f"from {names[0]}", programs[0].out_tree, programs[0].result_avals)
     for program, name in safe_zip(programs[1:], names[1:]):
-        if program.out_tree != first.out_tree:
+        other = Typed(f"from {name}", program.out_tree, program.result_avals)
+        if other.structure != first.structure:
             raise TypeError(
-                f"[{op}] branches must return one structure; got {first.out_tree} from {names[0]} "
-                f"and {program.out_tree} from {name}: they differ "
-                f"{tree_difference(first.out_tree, program.out_tree)}. "
-                "Fix: return the same containers and keys."
+                f"[{op}] branches must return one structure; got "
+                f"{describe_structures('result', first, other)} Fix: return the same containers "
+                "and keys."
             )
-        paths = tree.paths(tree.unflatten(first.out_tree, range(len(first.result_avals))))
-        differing = [
-            f"result{path} is {a} from {names[0]} and {b} from {name}"
-            for path, a, b in safe_zip(paths, first.result_avals, program.result_avals)
-            if not same_type(a, b)
-        ]
-        if differing:
+        differing = describe_types("result", first, other)
+        if differing is not None:
             raise TypeError(
-                f"[{op}] branches must return one type for each result; got "
-                f"{'; '.join(differing)}. Fix: x.astype(...) or jnp.broadcast_to in one branch."
+                f"[{op}] branches must return one type for each result; got {differing} "
+                f"Fix: {how_to_match('result', first, other)}."
             )

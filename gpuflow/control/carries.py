@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.base import dtypes, tree, tree_keys
+from gpuflow.base import dtypes, tree
 from gpuflow.base.util import is_users, safe_zip
+from gpuflow.control.mismatch import (
+    Typed,
+    describe_structures,
+    describe_types,
+    how_to_match,
+    same_type,
+)
 from gpuflow.control.programs import Program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.elementwise.convert import convert_element_type
-
-
-def same_type(a: ShapedArray, b: ShapedArray) -> bool:
-    """Whether two avals agree in shape and dtype."""
-    return (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
 def carry_types(
@@ -82,23 +84,19 @@ def check_carry(
         TypeError: another structure, shape or dtype, or a user's body whose carries vary along
             other axes of shard_map behind it; the message names the leaves that differ.
     """
+    before = Typed("at first", in_tree, in_avals)
+    after = Typed("after the body", out_tree, out_avals)
     if in_tree != out_tree:
         raise TypeError(
-            f"[{op}] the body must return a carry of the structure that it gets; got {out_tree} "
-            f"for {in_tree}: they differ {tree_difference(in_tree, out_tree)}. Fix: return a tree "
-            "with the same containers and keys as the initial carry."
+            f"[{op}] the body must return a carry of the structure that it gets; got "
+            f"{describe_structures('carry', before, after)} Fix: return a tree with the same "
+            "containers and keys as the initial carry."
         )
-    paths = tree.paths(tree.unflatten(in_tree, range(len(in_avals))))
-    differing = [
-        f"carry{path} is {before} at first and {after} after the body"
-        for path, before, after in safe_zip(paths, in_avals, out_avals)
-        if not same_type(before, after)
-    ]
-    if differing:
+    differing = describe_types("carry", before, after)
+    if differing is not None:
         raise TypeError(
-            f"[{op}] the body must return a carry of the types that it gets; got "
-            f"{'; '.join(differing)}. Fix: convert the initial carry or the result, for example "
-            "with x.astype(...) or jnp.broadcast_to."
+            f"[{op}] the body must return a carry of the types that it gets; got {differing} "
+            f"Fix: {how_to_match('carry', before, after)}."
         )
     check_varying(op, "a carry", ("at first", "after the body"), function, in_avals, out_avals)
 
@@ -126,8 +124,3 @@ def check_varying(
         f"[{op}] {what} must vary along the same mesh axes; got {'; '.join(differing)}. "
         "Fix: lax.pcast(x, axes, to='varying') where it does not vary yet."
     )
-
-
-def tree_difference(first: tree.TreeDef, second: tree.TreeDef) -> str:
-    """Where two structures first differ, in words."""
-    return tree_keys.difference(tree_keys.skeleton(first), tree_keys.skeleton(second))

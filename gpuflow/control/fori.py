@@ -45,9 +45,17 @@ def while_loop(
     Raises:
         TypeError: the condition is not a bool scalar, or the value changes its type.
     """
+    return _while_as("while_loop", cond_fun, body_fun, init_val, max_steps)
+
+
+def _while_as(
+    op: str, cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any,
+    max_steps: int | None, counters: int = 0,
+) -> Any:  # fmt: skip
+    """``while_loop`` for ``op``; the first ``counters`` items of the value are its own scalars."""
     leaves, in_tree = tree.flatten(init_val)
-    refuse_refs("while_loop", leaves, "carries")
-    check_arrays("while_loop", leaves, "init_val")
+    refuse_refs(op, leaves, "carries")
+    check_arrays(op, leaves, "init_val")
     check(
         max_steps is None or (isinstance(max_steps, int) and max_steps >= 0),
         lambda: f"[while_loop] max_steps must be an int >= 0; got {max_steps!r}. Fix: None.",
@@ -65,17 +73,22 @@ def while_loop(
 
     def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
         program = trace_program(
-            "while_loop", body_fun, args_tree, avals, "body_fun", takes_refs=True
+            op, body_fun, args_tree, avals, "body_fun", takes_refs=True
         )
         return program, program.result_avals
 
     body, values = carry_types(leaves, trace, body_fun)
     avals = [aval_of(value) for value in values]
-    check_carry("while_loop", body_fun, in_tree, avals, body.out_tree, body.result_avals)
-    condition = trace_program(
-        "while_loop", cond_fun, args_tree, avals, "cond_fun", takes_refs=True
+    trees = in_tree, body.out_tree
+    if counters:
+        trees = tree.children(in_tree)[counters], tree.children(body.out_tree)[counters]
+    check_carry(
+        op, body_fun, trees[0], avals[counters:], trees[1], body.result_avals[counters:]
     )
-    body, carried = with_ref_carries("while_loop", body, values)
+    condition = trace_program(
+        op, cond_fun, args_tree, avals, "cond_fun", takes_refs=True
+    )
+    body, carried = with_ref_carries(op, body, values)
     condition = condition_of_carries(condition, carried)
     _check_condition(condition)
     values = [*values_of(carried), *values]
@@ -242,4 +255,4 @@ def _dynamic_fori(lower: Any, upper: Any, body_fun: Any, init_val: Any) -> Any:
         k, last, value = state
         return k + 1, last, body_fun(k, value)
 
-    return while_loop(goes_on, step, (lower, upper, init_val))[2]
+    return _while_as("fori_loop", goes_on, step, (lower, upper, init_val), None, 2)[2]

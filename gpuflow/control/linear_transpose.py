@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
-from gpuflow.control.carries import same_type
+from gpuflow.control.mismatch import same_type
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import evaluate

@@ -28,7 +28,7 @@ CARRIES = {
         lambda c, x: ({"a": c["a"], "b": c["b"] > 0}, None), {"a": X, "b": X},
         r"carry\['b'\] is f32\[3\] at first and bool\[3\] after the body",
     ),
-    "structure": (lambda c, x: ((c, c), None), 0.0, r"structure that it gets; got .*\(\*, \*\)"),
+    "structure": (lambda c, x: ((c, c), None), 0.0, r"structure that it gets; got .* and a tuple"),
 }  # fmt: skip
 
 
@@ -40,6 +40,81 @@ def test_carries_that_change(name):
     _refuses(
         TypeError, pattern, lax.while_loop, lambda v: True, lambda v: step(v, None)[0], init
     )
+
+
+BESIDE = {
+    "shape": (
+        lambda c: {**c, "b": [c["b"][0], jnp.stack([c["b"][1]] * 2)]},
+        [r"carry\['b'\]\[1\] is f32\[\] at first and f32\[2\] after the body",
+         r"\n +at first +{'a': i32\[\], 'b': \[f32\[\], f32\[\]\]}",
+         r"\n +after the body +{'a': i32\[\], 'b': \[f32\[\], f32\[2\]\]}",
+         r"Fix: jnp.broadcast_to\(carry\['b'\]\[1\], \(2,\)\) at first"],
+    ),
+    "dtype": (
+        lambda c: {**c, "a": c["a"] + 0.5},
+        [r"carry\['a'\] is i32\[\] at first and f32\[\] after the body",
+         r"at first +{'a': i32", r"after the body +{'a': f32",
+         r"Fix: carry\['a'\].astype\('int32'\) after the body, or .astype\('float32'\) at first"],
+    ),
+    "tree": (
+        lambda c: {**c, "b": tuple(c["b"])},
+        [r"differ at \['b'\] a list and a tuple", r"at first +{'a': i32\[\], 'b': \[f32",
+         r"after the body +{'a': i32\[\], 'b': \(f32", "Fix: return a tree with the same"],
+    ),
+    "leaf": (
+        lambda c: {"a": c["a"]},
+        ["keys a, b and with keys a", r"at first +{'a': i32\[\], 'b'",
+         r"after the body +{'a': i32\[\]}"],
+    ),
+}  # fmt: skip
+LOOPS = {
+    "while_loop": lambda body, init: lax.while_loop(lambda c: c["a"] < 3, body, init),
+    "fori_loop": lambda body, init: lax.fori_loop(0, 3, lambda _, c: body(c), init),
+    "bounded": lambda body, init: lax.while_loop(lambda c: c["a"] < 3, body, init, max_steps=3),
+    "scan": lambda body, init: lax.scan(lambda c, _: (body(c), None), init, None, length=3),
+    "traced bounds": lambda body, init: lax.fori_loop(0, init["a"], lambda _, c: body(c), init),
+}
+INSIDE = {
+    "alone": lambda f: f(0),
+    "jit": lambda f: gf.jit(f)(0),
+    "vmap": lambda f: gf.vmap(f)(jnp.arange(3)),
+    "kernel": lambda f: gf.kernel(grid=lambda: (3,))(f)(),
+}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", BESIDE)
+def test_both_carries_are_shown(name, loop, inside):
+    """Beside each other, with the path of the leaf, wherever the loop stands."""
+    body, patterns = BESIDE[name]
+
+    def function(i):
+        return LOOPS[loop](body, {"a": jnp.int32(1) + i, "b": [jnp.float32(1), jnp.float32(2)]})
+
+    with pytest.raises(TypeError, match=r"^\[[a-z_]+\] the body must return a carry") as caught:
+        INSIDE[inside](function)
+    for pattern in patterns:
+        assert re.search(pattern, str(caught.value)), pattern
+
+
+def test_both_results_are_shown():
+    with pytest.raises(TypeError) as caught:
+        lax.cond(True, lambda x: (x, {"u": x}), lambda x: (x, {"u": x > 0}), 1.0)
+    for text in (
+        "result[1]['u'] is bool[] from false_fun and f32[] from true_fun",
+        "\n    from false_fun  (f32[], {'u': bool[]})\n    from true_fun   (f32[], {'u': f32[]})\n",
+        "Fix: result[1]['u'].astype('bool') from true_fun, or .astype('float32') from false_fun.",
+    ):
+        assert text in str(caught.value)
+    with pytest.raises(TypeError, match=r"from branches\[0\] +f32\[\]\n +from branches\[2\] +None"):
+        lax.switch(0, [lambda: 1.0, lambda: 2.0, lambda: None])
+
+
+def test_weak_numbers_take_the_type_of_the_body():
+    assert lax.while_loop(lambda c: c < 3, lambda c: c + np.float32(1), 0).dtype == jnp.float32
+    assert lax.scan(lambda c, x: (c + x, None), 0, X)[0].dtype == jnp.float32
+    assert gf.vmap(lambda x: lax.fori_loop(0, 3, lambda i, c: c * x, 1))(X).dtype == jnp.float32
 
 
 def test_scan_refusals():

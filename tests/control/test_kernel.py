@@ -1,5 +1,7 @@
 """gf.kernel: one program for each index of a grid, in exactly one kernel."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -248,6 +250,65 @@ def test_what_cannot_be_one_kernel(function, reason):
     with pytest.raises(TypeError, match=f"must be one kernel, and is none: .*{reason}") as error:
         bad(jnp.ones(500))
     assert "test_kernel.py:" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda i, x: x.at[i].set(3.0)[0], "scatter.*test_kernel.py:.*Fix: .* is v as the result"),
+        (lambda i, x: x.sum(), "reduce_sum.*test_kernel.py:.*Fix: .*a long sum is a fori_loop"),
+        (lambda i, x: jnp.sort(x[:9])[i], "Fix: call it outside, and give its result to the k"),
+        (lambda i, x: lax.scan(lambda c, y: (c, y * i), 0.0, x)[1], "Fix: .*its carry alone"),
+        (lambda i, x: lookup(x, i[None], 1.0)[0], "Fix: call the function of that kernel"),
+        (lambda i, x: x.__setitem__(i, 1.0), "immutable.*gf.kernel returns what is to be written"),
+        (lambda i, x: lax.while_loop(lambda c: c < 3, lambda c: x, x[i]), r"carry is f32\[\] at"),
+        (lambda i, x: (jnp.ones((3, 3)) @ gf.pure_callback(lambda v: v, x[:3], x[:3])),
+         "pure_callback.*Fix: do it outside"),
+    ],
+)  # fmt: skip
+def test_what_to_write_instead(function, message):
+    """Writes among it: nothing is written but what is returned."""
+    bad = gf.kernel(grid=lambda x: x.shape)(function)
+    with pytest.raises(TypeError, match=re.compile(message, re.DOTALL)) as error:
+        bad(jnp.ones(500))
+    assert re.match(r"\[[a-z_]+\] .*(;|:) .* Fix: ", str(error.value), re.DOTALL)
+
+
+def test_refs_are_no_arguments():
+    ref = gf.new_ref(jnp.ones(4))
+    with pytest.raises(TypeError, match=r"got Ref.*ref\[\.\.\.\] = kernel\(ref"):
+        gf.kernel(grid=lambda x: (4,))(lambda i, x: x[i])(ref)
+
+
+@pytest.mark.parametrize("mode", ["fill", "clip", "wrap"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, bool])
+def test_reads_out_of_bounds(mode, dtype, lane_loops):
+    """As gathers do outside: the modes of take, of arrays in memory and of values of an index."""
+    x = (RNG.uniform(0, 9, 7)).astype(dtype)
+    index = np.array([-1, -7, -8, -15, 0, 6, 7, 8, 99, -2147483648, 2147483647], np.int32)
+
+    @gf.kernel(grid=lambda x, index: index.shape)
+    def read(i, x, index):
+        values = jnp.where(i < 0, x, x)  # computed at each index
+        return jnp.take(x, index[i], mode=mode), jnp.take(values, index[i], mode=mode)
+
+    want = {
+        "fill": np.where((index < -7) | (index >= 7), _filled(dtype), x[index % 7]),
+        "clip": x[np.clip(index, 0, 6)],
+        "wrap": x[index % 7],
+    }[mode]
+    for got in (*read(x, index), jnp.take(x, index, mode=mode)):
+        np.testing.assert_array_equal(got, want)
+    assert steps_of(read, x, index) == ["kernel"]
+
+
+def _filled(dtype):
+    """What JAX gives outside: nan, the least of signed integers, the largest of others."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        return dtype.type(np.nan)
+    return True if dtype.kind == "b" else getattr(np.iinfo(dtype), "min" if dtype.kind == "i"
+                                                  else "max")  # fmt: skip
 
 
 def test_what_a_kernel_must_be():

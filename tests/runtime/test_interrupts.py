@@ -213,3 +213,46 @@ def test_a_daemon_thread_in_a_loop_does_not_keep_the_process():
         [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "gf.jit(end)(jnp.float32(1))",
+        "gf.jit(gf.vmap(end))(jnp.arange(1000.0))",
+        "gf.kernel(grid=lambda x: x.shape)(lambda i, x: end(x[i]))(jnp.arange(100_000.0))",
+        "end(jnp.float32(1))",
+    ],
+    ids=["scalar", "vmap", "kernel", "eager"],
+)
+def test_the_interrupt_key_ends_a_loop_within_a_second(call):
+    """SIGINT comes while the main thread waits for the loop, in a process of its own."""
+    text = f"""
+        import os, signal, sys, threading, time
+        import gpuflow as gf, gpuflow.numpy as jnp
+        from gpuflow import lax
+        # Whoever started the tests in the background made them ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        end = lambda x: lax.while_loop(lambda s: s >= 0, lambda s: (s + 1) % 7, x)
+        jnp.sin(1.0)
+        sent = []
+        def press():
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Timer(2.0, press).start()
+        try:
+            gf.block_until_ready({call})
+        except KeyboardInterrupt:
+            late = time.monotonic() - sent[0]
+            assert float(gf.jit(lambda x: x + 1)(1.0)) == 2
+            print(late)
+            sys.exit(0)
+        sys.exit(1)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    # It looks once a second; other processes may take a core from it meanwhile.
+    assert float(done.stdout) < 3.0

@@ -28,11 +28,18 @@ MOST_ELEMENTS = 128  # of an array of one lane
 class NotLanesError(Exception):
     """A program is not one for each lane; the message says why, as "it ...".
 
+    Args:
+        message: why.
+        fix: what to write instead, for users who asked for one kernel.
+
     Attributes:
         eqn: the equation that is the reason; None: no single one.
     """
 
-    eqn: Eqn | None = None
+    def __init__(self, message: str, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.fix = fix
+        self.eqn: Eqn | None = None
 
 
 @record(eq=False)
@@ -137,7 +144,12 @@ def small_kinds(shape: Sequence[int]) -> tuple[int, ...]:
 def check_small(sizes: Sequence[int]) -> None:
     """Raise NotLanesError for more elements than a lane may have."""
     if prod(sizes) > MOST_ELEMENTS:
-        raise NotLanesError(f"it has arrays of more than {MOST_ELEMENTS} elements for each lane")
+        raise NotLanesError(
+            f"it has arrays of more than {MOST_ELEMENTS} elements for each lane",
+            f"let each index have at most {MOST_ELEMENTS} values of an array at a time: a long sum "
+            "is a fori_loop that reads one element after the other, and x.at[i].set(v), which "
+            "would make an array for each index, is v as the result of index i",
+        )
 
 
 def joined_kind(first: int, second: int) -> int:

@@ -98,11 +98,10 @@ def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eq
         return attempt.equation(used)
     except NotLanesError as error:
         at = "" if error.eqn is None else f"; the reason is {_described(error.eqn)}"
+        fix = error.fix or "let each index do by itself what it needs"
         raise TypeError(
-            f"[kernel] {form.kernel} must be one kernel, and is none: {error}{at}. Fix: let each "
-            "index do by itself what it needs, with at most 128 values of an array at a time (a "
-            "long sum is a fori_loop that reads one element after the other), or use "
-            "jit(vmap(...)), which may run several kernels."
+            f"[kernel] {form.kernel} must be one kernel, and is none: {error}{at}. Fix: {fix}; or "
+            "use jit(vmap(...)), which may run several kernels."
         ) from None
 
 

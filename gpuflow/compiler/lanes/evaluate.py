@@ -250,7 +250,10 @@ class Evaluator:
             form = None if rule.lanes is None else rule.lanes(eqn.params)
             if form is not None:
                 if form.kernel is not None and form.sizes:
-                    raise NotLanesError("it holds a kernel with a grid of its own")
+                    raise NotLanesError(
+                        "it holds a kernel with a grid of its own",
+                        "call the function of that kernel, with one index",
+                    )
                 return self.lane_form(form, operands)
             inner = rule.jaxpr(eqn.params)
             return self.run(inner.jaxpr, operands, inner.consts)
@@ -275,7 +278,10 @@ class Evaluator:
             return [ops.tuple_reduction(self, eqn, rule, arrays[0])]
         if isinstance(rule, Library):
             return [ops.product(self, eqn, arrays)]
-        raise NotLanesError(f"{eqn.primitive.name} is no op of a kernel")
+        raise NotLanesError(
+            f"{eqn.primitive.name} is no op of a kernel",
+            "do it outside, and give its result to the kernel as an argument",
+        )
 
     def rounded(self, element: Element, var: Var) -> Element:
         """An element of what a variable holds, as its dtype holds it."""
@@ -448,7 +454,11 @@ class Evaluator:
     ) -> list[Array]:  # fmt: skip
         """A short scan, turn by turn, with its slices as values."""
         if form.length > MOST_UNROLLED:
-            raise NotLanesError("an inner loop has slices of its own, and is long")
+            raise NotLanesError(
+                "an inner loop has slices of its own, and is long",
+                f"let a scan of more than {MOST_UNROLLED} turns return its carry alone, or let the "
+                "grid have an index for each of its results",
+            )
         carry = [self.values_of(array) for array in init]
         turns: dict[int, list[LaneArray]] = {}
         order = range(form.length)

@@ -231,7 +231,10 @@ def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
     block = block_of(eqn)
     out = eqn.outputs[0].aval
     if not isinstance(block, Product) or is_complex(out.dtype):
-        raise NotLanesError(f"{eqn.primitive.name} is a call of a library")
+        raise NotLanesError(
+            f"{eqn.primitive.name} is a call of a library",
+            "call it outside, and give its result to the kernel as an argument",
+        )
     left, right = arrays
     batch, rows, depth = block.left
     right_batch, right_depth, columns = block.right

@@ -1,0 +1,99 @@
+"""What two trees of arrays that should be alike look like beside each other, for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuflow.base import tree, tree_keys
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray
+
+_MOST_SHOWN = 600  # letters of a tree
+
+
+@record
+class Typed:
+    """A tree of arrays without their values.
+
+    Attributes:
+        name: where it is, as in "at first".
+        structure: its containers.
+        avals: the types of its leaves.
+    """
+
+    name: str
+    structure: tree.TreeDef
+    avals: Sequence[ShapedArray]
+
+
+@record
+class _Shown:
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def same_type(a: ShapedArray, b: ShapedArray) -> bool:
+    """Whether two avals agree in shape and dtype."""
+    return (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+def describe_structures(what: str, first: Typed, second: Typed) -> str:
+    """Where two structures first differ, and both of them; ``what`` the trees are."""
+    skeletons = [tree_keys.skeleton(typed.structure) for typed in (first, second)]
+    difference = tree_keys.difference(*skeletons)
+    return f"{what} trees that differ {difference}{_beside(first, second)}"
+
+
+def describe_types(what: str, first: Typed, second: Typed) -> str | None:
+    """The leaves that differ, by path, and both trees; None: no leaf does.
+
+    Args:
+        what: the trees are.
+        first, second: of one structure.
+    """
+    paths = tree.paths(tree_keys.skeleton(first.structure))
+    differing = [
+        f"{what}{path} is {a} {first.name} and {b} {second.name}"
+        for path, a, b in safe_zip(paths, first.avals, second.avals)
+        if not same_type(a, b)
+    ]
+    return f"{'; '.join(differing)}{_beside(first, second)}" if differing else None
+
+
+def how_to_match(what: str, first: Typed, second: Typed) -> str:
+    """What to write, so that the first leaf that differs agrees with itself in ``first``."""
+    paths = tree.paths(tree_keys.skeleton(first.structure))
+    for path, a, b in safe_zip(paths, first.avals, second.avals):
+        if a.shape != b.shape:
+            longer = b if _repeats(a, b) else a if _repeats(b, a) else None
+            if longer is None:
+                return f"make {what}{path} an array of one shape, with reshape, a slice or a sum"
+            where = first.name if longer is b else second.name
+            return f"jnp.broadcast_to({what}{path}, {longer.shape}) {where}"
+        if a.dtype != b.dtype:
+            return (
+                f"{what}{path}.astype({a.dtype.name!r}) {second.name}, or "
+                f".astype({b.dtype.name!r}) {first.name}"
+            )
+    return f"make {what}s of one type"
+
+
+def _repeats(a: ShapedArray, b: ShapedArray) -> bool:
+    """Whether ``a`` can be broadcast to the shape of ``b``."""
+    tail = b.shape[len(b.shape) - len(a.shape) :]
+    return a.ndim <= b.ndim and all(n in (1, m) for n, m in zip(a.shape, tail, strict=True))
+
+
+def _beside(first: Typed, second: Typed) -> str:
+    """Both trees, one a line, and a new line."""
+    width = max(len(first.name), len(second.name))
+    lines = [f"\n    {typed.name:{width}}  {_text(typed)}" for typed in (first, second)]
+    return f"{lines[0]}{lines[1]}\n "
+
+
+def _text(typed: Typed) -> str:
+    text = repr(tree.unflatten(typed.structure, [_Shown(str(aval)) for aval in typed.avals]))
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
