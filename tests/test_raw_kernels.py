@@ -112,6 +112,33 @@ def test_an_operand_that_is_changed_is_a_copy():
     np.testing.assert_array_equal(twice(x, bins)[1], np.ones(5))
 
 
+def test_what_is_donated_or_dies_is_changed_in_place():
+    @njit
+    def increment(x):
+        x += 1
+
+    kernel = gf.raw_kernel(increment, cpu=increment, inout=(0,), grid=COVER)
+
+    def copies(f, *args, donate=()):
+        text = gf.jit(f, donate_argnums=donate).lower(*args).compile().as_text()
+        return sum("copy" in line.split() for line in text.splitlines())
+
+    x = jnp.zeros(5)
+    assert copies(kernel, x) == 1
+    assert copies(kernel, x, donate=(0,)) == 0
+    assert copies(lambda x: kernel(jnp.sin(x)), x) == 0
+    assert copies(lambda x: kernel(x + 1) + (x + 1), x) <= 1
+    both = gf.jit(lambda x: (kernel(kernel(x + 1)), x + 1))
+    np.testing.assert_array_equal(both(x)[0], np.full(5, 3))
+    np.testing.assert_array_equal(both(x)[1], np.ones(5))
+    loop = gf.jit(lambda x: lax.fori_loop(0, 4, lambda i, x: kernel(x), x))
+    np.testing.assert_array_equal(loop(x), np.full(5, 4))
+    branch = gf.jit(lambda p, x: (lax.cond(p, kernel, lambda x: x, x), x))
+    np.testing.assert_array_equal(branch(True, x)[0], np.ones(5))
+    np.testing.assert_array_equal(branch(True, x)[1], np.zeros(5))
+    np.testing.assert_array_equal(x, np.zeros(5))
+
+
 def test_outputs_and_changed_operands_are_returned_in_this_order():
     @njit
     def pop(stack, top):

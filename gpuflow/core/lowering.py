@@ -208,6 +208,8 @@ class Library:
             where it cannot.
         begun: how it runs beside other calls; see compiler/passes/overlap.py.
         apart: as in Indexed.
+        updates: ``params -> ((operand, output), ...)``: outputs that the call finds with their
+            operand's elements in them, in its memory where that is free. ``impl`` copies them.
     """
 
     call: Callable[..., None] | None = None
@@ -220,6 +222,7 @@ class Library:
     summed: Callable[..., Any] | None = None
     begun: Begun | None = None
     apart: Callable[..., Any] | None = None
+    updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
 
 
 def block_of(eqn: Any) -> Block | None:

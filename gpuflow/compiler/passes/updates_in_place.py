@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Layout, Update
+from gpuflow.core.lowering import Barrier, Layout, Library, Update
 
 Donations = Mapping[Var, Var | None]
 Pairs = tuple[tuple[int, int], ...]  # numbers of an operand and of the output that has its memory
@@ -24,7 +24,12 @@ NOTHING_KEPT: Kept = MappingProxyType({})
 
 def updated_pairs(eqn: Eqn, kept: Kept) -> Pairs:
     """The operands that live on in outputs of an equation, if nobody else needs them."""
-    return ((0, 0),) if isinstance(eqn.primitive.lower, Update) else kept.get(eqn, ())
+    rule = eqn.primitive.lower
+    if isinstance(rule, Update):
+        return ((0, 0),)
+    if isinstance(rule, Library):
+        return () if rule.updates is None else rule.updates(eqn.params)
+    return kept.get(eqn, ())
 
 
 class InMemory(NamedTuple):

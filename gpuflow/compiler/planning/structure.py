@@ -195,15 +195,15 @@ class _Maker:
         if _is_row_major_copy(eqn):
             yield CopyShape(slots[0], outputs[0])
             return
+        yield from self._copied_operands([position])
+        for k, out in updated_pairs(eqn, self.kept):
+            outputs[out] = self._updated_buffer(eqn.outputs[out])
+            slots[k] = Slot(position, k, outputs[out], False)
         if not isinstance(rule, (Loop, Branch)):
             kind = "host" if isinstance(rule, HostCall) else "library"
             yield CallShape(group, position, tuple(slots), tuple(outputs), kind)
             return
         workspace = self._added(group, 0)
-        yield from self._copied_operands([position])
-        for k, out in updated_pairs(eqn, self.kept):
-            outputs[out] = self._updated_buffer(eqn.outputs[out])
-            slots[k] = Slot(position, k, outputs[out], False)
         for k, slot in enumerate(slots):
             if slot.is_view and not _is_row_major(eqn.inputs[k], self.program.views):
                 row_major = self._added(group, 1 + k)

@@ -29,6 +29,9 @@ def _impl(
     result_avals: tuple[ShapedArray, ...],
 ) -> list[Any]:  # fmt: skip
     outs = [xp.empty(aval.shape, storage_dtype(aval.dtype)) for aval in result_avals]
+    for out, operand in zip(outs, kernel.begins, strict=True):
+        if operand is not None:
+            out[...] = arrays[operand]
     _call(xp, outs, *arrays, kernel=kernel, on_cpu=on_cpu, result_avals=result_avals)
     return outs
 
@@ -56,9 +59,6 @@ def _call(
         NotImplementedError,
     )
     assert on_cpu is not None
-    for out, operand in zip(outs, kernel.begins, strict=True):
-        if operand is not None:
-            out[...] = arrays[operand]
     places = [*map(_read_only, arrays), *outs]
     on_cpu(*[places[p] if type(p) is int else p for p in kernel.parameters])
 
@@ -88,11 +88,16 @@ def _what(
     return params["kernel"]
 
 
+def _updates(params: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    begins = params["kernel"].begins
+    return tuple([(operand, out) for out, operand in enumerate(begins) if operand is not None])
+
+
 raw_kernel_p = define(
     "raw_kernel",
     shape=_shape,
     impl=_impl,
     jvp=_jvp,
-    lower=Library(call=_call, what=_what),
+    lower=Library(call=_call, what=_what, updates=_updates),
     multiple_results=True,
 )

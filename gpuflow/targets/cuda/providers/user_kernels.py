@@ -14,7 +14,6 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.blocks import CudaText, UserKernel
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, NumberType, ParameterType
-from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, UserLaunch
 
 
@@ -26,20 +25,14 @@ def _choose(kernel: UserKernel, step: CallStep, target: Any) -> Schedule | None:
     places: list[At] = []
     for number, operand in enumerate(step.operands):
         if number in kernel.begins:
-            places.append(At(number))  # it is copied to the output, and not read otherwise
+            places.append(At(number))  # the kernel gets the output, where it lies
             continue
         place = schedule.row_major(At(number), operand.lies, storage_dtype(operand.aval.dtype))
         if place is None:
             return None
         places.append(place)
-    for number, (begin, var) in enumerate(zip(kernel.begins, step.eqn.outputs, strict=True)):
-        places.append(At(count + number))
-        avals.append(var.aval)
-        if begin is not None:
-            view, dtype = step.operands[begin].lies, storage_dtype(var.aval.dtype)
-            if len(collapsed(view)) > MOST_DIMS:
-                return None
-            schedule.copy(At(begin, view.offset * dtype.itemsize), places[-1], view, dtype)
+    places += [At(count + number) for number in range(len(step.outputs))]
+    avals += [var.aval for var in step.eqn.outputs]
     schedule.launches.append(_launch(kernel, places, avals, count))
     return schedule
 
