@@ -277,12 +277,10 @@ class Machine:
 
     def hands_on(self, axis: str, body: Block) -> bool:
         """Whether turns of a loop over an axis store the same elements of a local array."""
-        stores = (s.operand for s in statements(body) if isinstance(s, nodes.Store))
-        return any(
-            axis not in dict(self.locals[name].declared.axes)
-            for name in stores
-            if name in self.locals
-        )
+        stored = {s.operand for s in statements(body) if isinstance(s, nodes.Store)}
+        stored |= {s.target for s in statements(body) if isinstance(s, nodes.Copy)}
+        arrays = [array.declared for name, array in self.locals.items() if name in stored]
+        return any(axis not in dict(array.axes) for array in arrays)
 
     def for_axis(self, name: str, body: Block, mask: Array) -> None:
         for points in self.open_axis(name, body):

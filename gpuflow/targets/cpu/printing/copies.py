@@ -102,7 +102,7 @@ class _Copied:
         if self.s.count is None:
             return
         name = self.name
-        with self.printer.indented(f"for {name}_place in range({count}):"):
+        with self.printer.indented(f"for {name}_place in short_range(0, {count}):"):
             place = self._place(f"{name}_place")
             here = f"{place} == {name}_first + {name}_place * {name}_step"
             self.printer.emit(f"{name}_is_run = {name}_is_run & ({here})")

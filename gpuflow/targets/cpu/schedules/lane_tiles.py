@@ -62,7 +62,8 @@ class Tiles:
     def __init__(self, lanes: Lanes, s: For, operands: dict[str, Operand]) -> None:
         self._lanes, self._counter = lanes, s.body.params[0]
         steps, by_turn = self._by_turn(s.body.body, operands)
-        accesses = [i for i in s.body.body if _lies_across(i, operands) and i.offset in by_turn]
+        accesses = [i for i in s.body.body if isinstance(i, Load | Store)]
+        accesses = [i for i in accesses if _lies_across(i, operands) and i.offset in by_turn]
         dtypes = [_element(operands[access.operand]) for access in accesses]
         self.turns = _turns(lanes.size, dtypes)
         self._tiles: dict[Load | Store, Local] = {}
@@ -71,7 +72,7 @@ class Tiles:
             return
         arrays = [lanes.array(dtype, self.turns) for dtype in dtypes]
         self._tiles = dict(zip(accesses, arrays, strict=True))
-        self._steps = _needed(steps, [access.offset for access in accesses])
+        self._steps = steps
         row = lanes.fresh("int64")
         self.body = replace(
             s.body,
@@ -120,7 +121,7 @@ class Tiles:
             row, inner = self._lanes.fresh("int64"), list[Statement]()
             code = Code(self._lanes, inner)
             code.call((self._counter,), (code.apply("add", first, row),))
-            code.run(self._steps)
+            code.run(_needed(self._steps, access.offset))
             assert access.offset is not None
             places = Block((row,), tuple(inner), (code.value(access.offset),))
             ends = tile.name, access.operand
@@ -142,9 +143,9 @@ def _element(operand: Operand) -> str:
     return PARTS.get(operand.dtype, operand.dtype)
 
 
-def _needed(steps: Sequence[Statement], values: Sequence[Value | None]) -> list[Statement]:
-    """The steps that some values follow from."""
-    wanted, needed = set(values), []
+def _needed(steps: Sequence[Statement], value: Value | None) -> list[Statement]:
+    """The steps that a value follows from."""
+    wanted, needed = {value}, []
     for s in reversed(steps):
         if not wanted.isdisjoint(results_of(s)):
             needed.append(s)
@@ -156,9 +157,9 @@ def _is_scalar(s: Statement, operands: dict[str, Operand]) -> bool:
     return isinstance(s, Load) and operands[s.operand].mode is Mode.SCALAR
 
 
-def _lies_across(s: Statement, operands: dict[str, Operand]) -> bool:
+def _lies_across(s: Load | Store, operands: dict[str, Operand]) -> bool:
     """Whether lanes access places that are far from each other, and do so in every turn."""
-    if not isinstance(s, Load | Store) or s.where is not None or s.offset is None:
+    if s.where is not None or s.offset is None:
         return False
     operand = operands.get(s.operand)
     mode = Mode.IN if isinstance(s, Load) else Mode.OUT
