@@ -321,6 +321,16 @@ def test_fma_of_float64_is_exact_where_parts_underflow_or_overflow():
     assert np.signbit(result[-1])
 
 
+def test_fma_of_float64_whose_factors_are_the_same_in_all_lanes():
+    """The interpreter keeps one element of what all lanes share: a loop's first carry, say."""
+    z = np.array([0.4, -0.7, 2.0**-1000, 0.0])
+    for factors in ((0.6, 0.0), (2.0**-600, 2.0**-500), (3.0, 2.0)):
+        text = [f"0d{np.float64(factor).view(np.uint64):016X}" for factor in factors]
+        result = lanes(f"fma.rn.f64 $0, {text[0]}, {text[1]}, $1;", z, result=np.float64)
+        want = [float(Fraction(factors[0]) * Fraction(factors[1]) + Fraction(v)) for v in z]
+        np.testing.assert_array_equal(result, want)
+
+
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_fma_of_halves_is_rounded_once(name):
     x, y, z = floats(name), np.roll(floats(name), 5), np.roll(floats(name), 9)

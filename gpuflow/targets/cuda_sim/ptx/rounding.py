@@ -162,7 +162,7 @@ def _extreme(x: Array, y: Array, z: Array, product: Array) -> Array:
     sizes = [np.abs(value) for value in (x, y, z, product)]
     large = np.maximum(np.maximum(sizes[0], sizes[1]), np.maximum(sizes[2], sizes[3])) > _LARGE
     small = (sizes[3] < _SMALL) & (x != 0) & (y != 0)
-    small |= (sizes[2] < _SMALL) & (z != 0)
+    small = small | ((sizes[2] < _SMALL) & (z != 0))
     return (large | small) & np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
 
 
