@@ -145,12 +145,24 @@ def load_nvrtc() -> ModuleType:
     Raises:
         CudaToolchainError: as ``load_numba_cuda``.
     """
+    return _imported("cuda.bindings.nvrtc")
+
+
+def load_linker() -> ModuleType:
+    """Import cuda.core, the Python binding of nvJitLink; only a build calls this.
+
+    Raises:
+        CudaToolchainError: as ``load_numba_cuda``.
+    """
+    return _imported("cuda.core")
+
+
+def _imported(name: str) -> ModuleType:
     require_toolchain()
     try:
-        from cuda.bindings import nvrtc
+        return importlib.import_module(name)
     except ImportError as error:
         raise CudaToolchainError(_sentence(str(error))) from error
-    return nvrtc
 
 
 @cache
@@ -160,17 +172,3 @@ def header_folders() -> list[str]:
 
     found = [cuda.pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
     return [folder for folder in found if folder is not None]
-
-
-def load_linker() -> ModuleType:
-    """Import cuda.core, the Python binding of nvJitLink; only a build calls this.
-
-    Raises:
-        CudaToolchainError: as ``load_numba_cuda``.
-    """
-    require_toolchain()
-    try:
-        import cuda.core
-    except ImportError as error:
-        raise CudaToolchainError(_sentence(str(error))) from error
-    return cuda.core
