@@ -193,7 +193,7 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
     count = len(params["program"].in_avals) - len(grid)
     flags = [lane.mapped for lane in lanes] + [(False,) * count] * len(grid)
     return LaneForm(
-        (params["program"],), (*lane_shape(lanes), *grid), tuple(flags), params["first_index"],
+        params["program"], (*lane_shape(lanes), *grid), tuple(flags), params["first_index"],
         len(grid), params["name"],
     )  # fmt: skip
 

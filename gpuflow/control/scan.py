@@ -18,6 +18,7 @@ from gpuflow.control.pruning import prune_scan
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
 from gpuflow.control.scan_shared_sums import shared_sums
 from gpuflow.control.scan_simplify import simplify_scan
+from gpuflow.control.scan_turns import turns_apart
 from gpuflow.control.scan_unroll import unroll_scan
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
@@ -217,7 +218,7 @@ scan_p = register(
         partial_eval=partial(partial_scan, bind_scan),
         transpose=partial(transpose_scan, bind_scan),
         batch=_batch,
-        lower=Loop(_form, shared_sums),
+        lower=Loop(_form, shared_sums, turns_apart),
         simplify=_simplify,
         prune=prune_scan,
         keep=keep_scan,

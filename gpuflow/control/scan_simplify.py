@@ -23,11 +23,10 @@ from gpuflow.core.lowering import Elementwise, Indexed, Layout
 def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
     """Carries that are passed on become consts; fixed equations and products leave the loop."""
     del definition
-    body = eqn.params["jaxpr"]
-    known = body.jaxpr.memo("simplified", lambda: dce(simplify(inline(body.jaxpr))))
+    known = simplified_body(eqn)
     if known.constvars or eqn.params["length"] == 0:
         return None
-    before = _take_apart(eqn, known)
+    before = take_apart(eqn, known)
     parts, passed = _without_passed_carries(before)
     parts, hoisted = _hoist(parts, build)
     earlier = products_first(parts, build)
@@ -38,7 +37,14 @@ def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | Non
     return _put_together(eqn, build, before, parts, sums)
 
 
-def _take_apart(eqn: Eqn, body: Jaxpr) -> Parts:
+def simplified_body(eqn: Eqn) -> Jaxpr:
+    """The body of a scan, without calls in it."""
+    body = eqn.params["jaxpr"]
+    return body.jaxpr.memo("simplified", lambda: dce(simplify(inline(body.jaxpr))))
+
+
+def take_apart(eqn: Eqn, body: Jaxpr) -> Parts:
+    """The inputs and outputs of a scan, by what they are."""
     num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
     split = num_consts + num_carry
     pairs = safe_zip(body.invars, eqn.inputs)

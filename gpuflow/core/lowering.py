@@ -253,7 +253,7 @@ class LaneForm:
     """A loop or branch that each lane does for itself.
 
     Attributes:
-        form: of one lane: a WhileForm, the programs of a branch, or that of a kernel.
+        form: of one lane: a WhileForm, the programs of a branch, or one program alone.
         sizes: of the lanes' dimensions, outermost first. Results have all of them in front.
         lanes: for each of these dimensions, which operands have it in front of what inner ones add.
         first_index: of a kernel, where its program has the indices of the innermost dimensions
@@ -366,10 +366,14 @@ class Loop:
         shared_sums: ``(eqn, lanes, definition) -> (equations, outputs)``, of a loop that holds for
             each lane what it adds up over lanes, and of what adds that up behind it; None: it adds
             up nothing like that. ``lanes`` are sizes of dimensions. None as the field: never.
+        turns_apart: ``eqn -> (equations, outputs)`` of a loop that carries nothing, and of what its
+            turns share, in front of it and behind; None: turns see each other, or share nothing.
+            None as the field: never.
     """
 
     form: Callable[[dict[str, Any]], ScanForm | WhileForm]
     shared_sums: Callable[..., Any] | None = None
+    turns_apart: Callable[..., Any] | None = None
 
 
 @record

@@ -416,7 +416,8 @@ def scan(w: Writer, depth: int) -> None:
         second = w.find(lambda f: f.kind.shape[:1] == (length,) and not f.kind.wide)
         if second is not None and w.chance():
             xs.append(second)
-    init, kinds = carries(w)
+    is_map = not w.draw(st.integers(0, 4))
+    init, kinds = ([], []) if is_map else carries(w)
     elements = [w.facts[k].kind for k in xs]
     elements = [replace(kind, shape=kind.shape[1:]) for kind in elements]
     body = w.inner()
@@ -424,10 +425,12 @@ def scan(w: Writer, depth: int) -> None:
     fill(body, depth - 1)
     results = [body.result(kind) for kind in kinds]
     rows = []
-    for _ in range(w.draw(st.integers(0, 2))):
+    for _ in range(w.draw(st.integers(int(is_map), 2))):
         k = body.find(lambda f: f.kind.dtype != "key" and len(f.kind.shape) < 2)
         if k is not None:
             rows.append(body.scaled(k, body.facts[k].slope))
+    if not kinds and not rows:
+        return
     stacked = [body.facts[k].kind for k in rows]
     stacked = [replace(kind, shape=(length, *kind.shape)) for kind in stacked]
     outs = w.bind(

@@ -26,8 +26,7 @@ from gpuflow.compiler.lanes.ops import computed, counted
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
 from gpuflow.compiler.lanes.work import most_work, work
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.core.effects import is_observable
-from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
 from gpuflow.core.lowering import (
     Branch,
     Elementwise,
@@ -46,73 +45,7 @@ Shape = tuple[int, ...]
 _NOTHING: Mapping[Var, Eqn] = {}
 
 
-def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
-    """The program, with loops and branches inside of kernels where each lane has its own.
-
-    Args:
-        jaxpr: the program.
-        unrounded: of a program, the values that may be held with more precision than their dtype.
-        with_loops: all that may be; else only what must become a kernel.
-
-    Raises:
-        TypeError: what must be one kernel cannot be one.
-    """
-
-    def is_wanted(eqn: Eqn) -> bool:
-        return _kernel_of(eqn) is not None or (with_loops and _may_be_lanes(eqn))
-
-    if not any(is_wanted(eqn) for eqn in jaxpr.eqns):
-        return jaxpr
-    live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
-    definition = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
-    eqns: list[Eqn] = []
-    for eqn in reversed(jaxpr.eqns):
-        used = [var in live for var in eqn.outputs]
-        if any(used) and _kernel_of(eqn) is not None:
-            eqn = _kernel_equation(eqn, used, unrounded)
-        made = [eqn]
-        if any(used) and is_wanted(eqn) and _kernel_of(eqn) is None:
-            found = lane_equation(eqn, used, unrounded, definition)
-            made = with_shared_sums(eqn, used, unrounded, definition) if found is None else [found]
-        if any(used) or is_observable(eqn.effects):
-            for new in reversed(made):
-                eqns.append(new)
-                live.update(atom for atom in new.inputs if type(atom) is not Literal)
-    return jaxpr.replace(eqns=tuple(reversed(eqns)))
-
-
-def _kernel_of(eqn: Eqn) -> LaneForm | None:
-    """The program of what must become one kernel."""
-    rule = eqn.primitive.lower
-    if not isinstance(rule, Inline) or rule.lanes is None:
-        return None
-    form = rule.lanes(eqn.params)
-    return None if form.kernel is None else form
-
-
-def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn:
-    form = _kernel_of(eqn)
-    assert form is not None
-    (attempt,) = _attempts(eqn, unrounded)
-    try:
-        return attempt.equation(used)
-    except NotLanesError as error:
-        at = "" if error.eqn is None else f"; the reason is {_described(error.eqn)}"
-        fix = error.fix or "let each index do by itself what it needs"
-        raise TypeError(
-            f"[kernel] {form.kernel} must be one kernel, and is none: {error}{at}. Fix: {fix}; or "
-            "use jit(vmap(...)), which may run several kernels."
-        ) from None
-
-
-def _described(eqn: Eqn) -> str:
-    """An equation, for people."""
-    operands = ", ".join(str(atom.aval) for atom in eqn.inputs)
-    source = "" if eqn.source is None else f" at {eqn.source}"
-    return f"{eqn.primitive.name}({operands}){source}"
-
-
-def _may_be_lanes(eqn: Eqn) -> bool:
+def may_be_lanes(eqn: Eqn) -> bool:
     rule = eqn.primitive.lower
     if eqn.effects:
         return False
@@ -128,7 +61,8 @@ def _has_loop(eqn: Eqn) -> bool:
         form = rule.lanes(eqn.params).form
         if isinstance(form, WhileForm):
             return True
-        return any(_has_loop(inner) for program in form for inner in program.jaxpr.eqns)
+        programs = [form] if isinstance(form, ClosedJaxpr) else form
+        return any(_has_loop(inner) for program in programs for inner in program.jaxpr.eqns)
     if isinstance(rule, Loop):
         return True
     if isinstance(rule, Inline):
@@ -150,68 +84,12 @@ def lane_equation(
         unrounded: as of ``lane_loops``.
         definition: the equations around it, by what they define.
     """
-    for attempt in _attempts(eqn, unrounded, definition):
+    for attempt in attempts(eqn, unrounded, definition):
         try:
             return attempt.equation(used)
         except NotLanesError:
             continue
     return None
-
-
-def with_shared_sums(
-    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
-) -> list[Eqn]:
-    """Equations in place of a loop that adds up over lanes; the loop itself if that is no use.
-
-    Args:
-        eqn, used, unrounded, definition: as of ``lane_equation``.
-    """
-    rule = eqn.primitive.lower
-    if not isinstance(rule, Loop) or rule.shared_sums is None:
-        return [eqn]
-    for lanes in _beginnings(rule.form(eqn.params)):
-        moved = rule.shared_sums(eqn, lanes, definition.get)
-        if moved is None:
-            continue
-        eqns, outs = moved
-        pairs = zip(outs, eqn.outputs, used, strict=True)
-        kept = {out: var for out, var, is_used in pairs if is_used}
-        made = _renamed(eqns, kept)
-        live, new = set(kept.values()), []
-        for inner in reversed(made):
-            flags = [var in live for var in inner.outputs]
-            if not any(flags):
-                continue
-            if isinstance(inner.primitive.lower, Loop):
-                inner = lane_equation(inner, flags, unrounded, definition)
-                if inner is None:
-                    break
-            new.append(inner)
-            live.update(atom for atom in inner.inputs if type(atom) is not Literal)
-        else:
-            return new[::-1]
-    return [eqn]
-
-
-def _beginnings(form: ScanForm | WhileForm) -> list[Shape]:
-    """What the dimensions of lanes may be where not all carries have them, the longest first."""
-    shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
-    found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
-    return sorted((shape for shape in found if 1 not in shape), key=len, reverse=True)
-
-
-def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:
-    """Equations in which variables have other names."""
-
-    def name(atom: Any) -> Any:
-        return names.get(atom, atom) if type(atom) is Var else atom
-
-    return [
-        eqn.replace(
-            inputs=tuple(map(name, eqn.inputs)), outputs=tuple(map(name, eqn.outputs))
-        )
-        for eqn in eqns
-    ]  # fmt: skip
 
 
 def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
@@ -223,10 +101,10 @@ def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
     """
     if eqn.effects:
         return "it has effects"
-    if not _may_be_lanes(eqn):
+    if not may_be_lanes(eqn):
         return "it is no loop"
     reasons: list[str] = []
-    for attempt in _attempts(eqn, unrounded):
+    for attempt in attempts(eqn, unrounded):
         try:
             attempt.equation([True] * len(eqn.outputs))
         except NotLanesError as error:
@@ -236,7 +114,7 @@ def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
     return reasons[0] if reasons else "it carries nothing"
 
 
-def _attempts(
+def attempts(
     eqn: Eqn, unrounded: Unrounded, definition: Mapping[Var, Eqn] = _NOTHING
 ) -> list[_Attempt]:
     rule = eqn.primitive.lower
@@ -249,18 +127,34 @@ def _attempts(
             kinds.append((*mapped, *[SMALL] * (atom.aval.ndim - len(mapped))))
         return [_Attempt(eqn, form, form.sizes, kinds, unrounded, definition)]
     form = rule.form(eqn.params)
+    turns = turns_as_lanes(form)
     return [
-        _Attempt(eqn, form, lanes, _kinds(eqn, form, lanes, tables), unrounded, definition)
-        for lanes in _candidates(eqn, form)
+        _Attempt(
+            eqn, turns or form, lanes, _kinds(eqn, form, lanes, tables, turns is not None),
+            unrounded, definition,
+        )
+        for lanes in _candidates(form)
         for tables in ((False, True) if lanes else (False,))
-    ]
+    ]  # fmt: skip
 
 
-def _candidates(eqn: Eqn, form: ScanForm | WhileForm) -> list[Shape]:
-    """What the dimensions of lanes may be: those that all carries begin with."""
-    body = form.body.out_avals
-    shapes = [aval.shape for aval in body if aval.ndim]
-    if isinstance(form, ScanForm) and not form.num_carry:
+def turns_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
+    """A scan that carries nothing, and so does the same in each turn, as lanes."""
+    if not isinstance(form, ScanForm) or form.num_carry:
+        return None
+    num_xs = len(form.body.in_avals) - form.num_consts
+    is_x = (*[False] * form.num_consts, *[True] * num_xs)
+    return LaneForm(form.body, (form.length,), (is_x,))
+
+
+def _candidates(form: ScanForm | WhileForm) -> list[Shape]:
+    """What the dimensions of lanes may be: those that all carries begin with.
+
+    Of a scan that carries nothing: its turns, and what all of its results begin with.
+    """
+    shapes = [aval.shape for aval in form.body.out_avals if aval.ndim]
+    front = (form.length,) if turns_as_lanes(form) is not None else ()
+    if front == (1,):
         return []
     prefix: Shape = shapes[0] if shapes else ()
     for shape in shapes[1:]:
@@ -269,11 +163,11 @@ def _candidates(eqn: Eqn, form: ScanForm | WhileForm) -> list[Shape]:
             length += 1
         prefix = prefix[:length]
     lengths = range(len(prefix), 0, -1)
-    return [*[prefix[:n] for n in lengths if 1 not in prefix[:n]], ()]
+    return [*[(*front, *prefix[:n]) for n in lengths if 1 not in prefix[:n]], front]
 
 
 def _kinds(
-    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool
+    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool, turns: bool
 ) -> list[tuple[int, ...]]:
     """The kinds of the operands' dimensions, if these are the lanes.
 
@@ -281,7 +175,9 @@ def _kinds(
         eqn, form: the loop.
         lanes: their sizes.
         tables: constants are no lanes, whatever their shape.
+        turns: the first of them are the turns.
     """
+    turn_kinds, lanes = ([0], lanes[1:]) if turns else ([SMALL], lanes)
     if isinstance(form, ScanForm):
         num_consts, first_x = form.num_consts, form.num_consts + form.num_carry
     else:
@@ -292,9 +188,10 @@ def _kinds(
         shape = atom.aval.shape
         skipped = int(k >= first_x)
         rest = shape[skipped:]
+        first_kinds = turn_kinds * skipped
         is_lanes = bool(lanes) and rest[: len(lanes)] == lanes and not (tables and k < num_consts)
-        of_lanes = tuple(range(len(lanes))) if is_lanes else ()
-        kinds.append((*[SMALL] * skipped, *of_lanes, *[SMALL] * (len(rest) - len(of_lanes))))
+        of_lanes = range(int(turns), int(turns) + len(lanes)) if is_lanes else ()
+        kinds.append((*first_kinds, *of_lanes, *[SMALL] * (len(rest) - len(of_lanes))))
     return kinds
 
 

@@ -37,7 +37,7 @@ from gpuflow.compiler.lanes.arrays import (
 )
 from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of, zero
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
     Branch,
     Elementwise,
@@ -294,7 +294,8 @@ class Evaluator:
     def lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
         """Control flow of which each lane has its own: dimensions of lanes stand in front."""
         kinds: list[int] = []
-        if form.kernel is not None:
+        is_program = isinstance(form.form, ClosedJaxpr)
+        if is_program:
             kinds += range(len(form.sizes))
         for lane in form.lanes[len(kinds) :]:
             kind = REPEATED
@@ -307,13 +308,12 @@ class Evaluator:
             kinds.append(kind)
         inner: list[Array] = []
         for k, operand in enumerate(operands):
-            count = sum(lane[k] for lane in form.lanes)
-            inner.append(self._of_one_lane(operand, count, form.kernel is not None))
-        if form.kernel is not None:
+            own = [kind for kind, lane in zip(kinds, form.lanes, strict=True) if lane[k]]
+            inner.append(self._of_one_lane(operand, own, is_program))
+        if is_program:
             indices = [self._index(kind) for kind in kinds[len(kinds) - form.indices :]]
             inner[form.first_index : form.first_index] = indices
-            (program,) = form.form
-            results = self.run(program.jaxpr, inner, program.consts)
+            results = self.run(form.form.jaxpr, inner, form.form.consts)
         elif isinstance(form.form, WhileForm):
             results = self.loop(form.form, inner)
         else:
@@ -326,20 +326,28 @@ class Evaluator:
             )
         return outs
 
-    def _of_one_lane(self, operand: Array, count: int, in_memory: bool) -> Array:
+    def _of_one_lane(self, operand: Array, own: Sequence[int], in_memory: bool) -> Array:
         """An operand without the first dimensions, which are those of lanes.
 
         Args:
             operand: of control flow that each lane has for itself.
-            count: of dimensions.
-            in_memory: what lies in memory is read when it is wanted.
+            own: the lanes that these dimensions are.
+            in_memory: what lies in memory, or is computed, is read when it is wanted.
         """
+        count = len(own)
+        if in_memory and isinstance(operand, ComputedArray):
+            place = [self.lane_index(lane) for lane in own]
+            element = operand.element
+            return ComputedArray(operand.shape[count:], lambda rest: element((*place, *rest)))
         if in_memory and isinstance(operand, MemoryArray):
             return replace(
                 operand, shape=operand.shape[count:], kinds=operand.kinds[count:],
                 dims=operand.dims[count:],
             )  # fmt: skip
         array = self.values_of(operand)
+        for kind, lane in zip(array.kinds, own, strict=False):
+            if kind not in (lane, REPEATED):
+                raise NotLanesError("it loops over a small mapped dimension")
         return LaneArray(array.shape[count:], array.kinds[count:], array.items)
 
     def _index(self, lane: int) -> LaneArray:

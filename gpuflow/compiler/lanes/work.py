@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from gpuflow.core.blocks import Product
-from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import (
     Branch,
     Inline,
@@ -25,7 +25,7 @@ MOST_WORK = 1500  # operations of a lane: a longer text takes long to compile
 WORK_OF_A_TURN = 25
 
 
-Form = ScanForm | WhileForm | LaneForm | Sequence[Any]
+Form = ScanForm | WhileForm | LaneForm | ClosedJaxpr | Sequence[Any]
 
 
 def work(form: Form, lanes: int) -> int:
@@ -39,8 +39,10 @@ def work(form: Form, lanes: int) -> int:
         return work(form.form, max(lanes // max(prod(form.sizes), 1), 1))
     if isinstance(form, WhileForm):
         programs = [form.condition, form.body]
+    elif isinstance(form, ScanForm):
+        programs = [form.body]
     else:
-        programs = [form.body] if isinstance(form, ScanForm) else list(form)
+        programs = [form] if isinstance(form, ClosedJaxpr) else list(form)
     return sum(_of(eqn, lanes) for program in programs for eqn in program.jaxpr.eqns)
 
 
@@ -57,7 +59,10 @@ def most_work(form: Form) -> int:
 def _turns(form: Form) -> int | None:
     """How many turns a loop has, with those in it; None: nobody knows."""
     if isinstance(form, LaneForm):
-        return _turns(form.form)
+        if not isinstance(form.form, ClosedJaxpr):
+            return _turns(form.form)
+        inner = _inner_turns([form.form])
+        return None if inner is None else prod(form.sizes) * max(inner, 1)
     if isinstance(form, WhileForm):
         return None
     if not isinstance(form, ScanForm):

@@ -1,0 +1,211 @@
+"""What stands for a loop in a program: one of lanes, with what leaves it for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuflow.compiler.lanes.arrays import NotLanesError
+from gpuflow.compiler.lanes.convert import attempts, lane_equation, may_be_lanes
+from gpuflow.compiler.lanes.evaluate import Unrounded
+from gpuflow.core.effects import is_observable
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Inline, LaneForm, Loop, ScanForm, WhileForm
+
+Shape = tuple[int, ...]
+
+
+def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
+    """The program, with loops and branches inside of kernels where each lane has its own.
+
+    Args:
+        jaxpr: the program.
+        unrounded: of a program, the values that may be held with more precision than their dtype.
+        with_loops: all that may be; else only what must become a kernel.
+
+    Raises:
+        TypeError: what must be one kernel cannot be one.
+    """
+
+    def is_wanted(eqn: Eqn) -> bool:
+        return _kernel_of(eqn) is not None or (with_loops and may_be_lanes(eqn))
+
+    if not any(is_wanted(eqn) for eqn in jaxpr.eqns):
+        return jaxpr
+    live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    definition = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
+    eqns: list[Eqn] = []
+    for eqn in reversed(jaxpr.eqns):
+        used = [var in live for var in eqn.outputs]
+        if any(used) and _kernel_of(eqn) is not None:
+            eqn = _kernel_equation(eqn, used, unrounded)
+        made = [eqn]
+        if any(used) and is_wanted(eqn) and _kernel_of(eqn) is None:
+            made = lane_equations(eqn, used, unrounded, definition)
+        if any(used) or is_observable(eqn.effects):
+            for new in reversed(made):
+                eqns.append(new)
+                live.update(atom for atom in new.inputs if type(atom) is not Literal)
+    return jaxpr.replace(eqns=tuple(reversed(eqns)))
+
+
+def _kernel_of(eqn: Eqn) -> LaneForm | None:
+    """The program of what must become one kernel."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Inline) or rule.lanes is None:
+        return None
+    form = rule.lanes(eqn.params)
+    return None if form.kernel is None else form
+
+
+def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn:
+    form = _kernel_of(eqn)
+    assert form is not None
+    (attempt,) = attempts(eqn, unrounded)
+    try:
+        return attempt.equation(used)
+    except NotLanesError as error:
+        at = "" if error.eqn is None else f"; the reason is {_described(error.eqn)}"
+        fix = error.fix or "let each index do by itself what it needs"
+        raise TypeError(
+            f"[kernel] {form.kernel} must be one kernel, and is none: {error}{at}. Fix: {fix}; or "
+            "use jit(vmap(...)), which may run several kernels."
+        ) from None
+
+
+def _described(eqn: Eqn) -> str:
+    """An equation, for people."""
+    operands = ", ".join(str(atom.aval) for atom in eqn.inputs)
+    source = "" if eqn.source is None else f" at {eqn.source}"
+    return f"{eqn.primitive.name}({operands}){source}"
+
+
+def lane_equations(
+    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
+) -> list[Eqn]:
+    """Equations in place of a loop or branch, with a program of one lane; itself if there is none.
+
+    Args:
+        eqn, used, unrounded, definition: as of ``lane_equation``.
+    """
+    eqn, used = _needed(eqn, used)
+    around = used, unrounded, definition
+    ways = [with_turns_as_lanes, _alone, with_shared_sums]
+    if _carries(eqn) == 0:
+        ways = [_alone, with_turns_as_lanes]
+    for way in ways:
+        made = way(eqn, *around)
+        if made is not None:
+            return made
+    return [eqn]
+
+
+def _carries(eqn: Eqn) -> int | None:
+    """How many carries a scan has."""
+    rule = eqn.primitive.lower
+    form = rule.form(eqn.params) if isinstance(rule, Loop) else None
+    return form.num_carry if isinstance(form, ScanForm) else None
+
+
+def _alone(
+    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
+) -> list[Eqn] | None:
+    made = lane_equation(eqn, used, unrounded, definition)
+    return None if made is None else [made]
+
+
+def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
+    """A loop without what nobody needs, and which of the outputs left anybody reads."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Loop) or eqn.primitive.prune is None:
+        return eqn, used
+    wanted = {var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used}
+    eqn = eqn.primitive.prune(eqn, used)
+    return eqn, [var in wanted for var in eqn.outputs]
+
+
+def with_turns_as_lanes(
+    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
+) -> list[Eqn] | None:
+    """Equations in place of a scan whose turns are lanes, and of what they share; None: not so.
+
+    What is the same in all turns is made before it, and so are products of all turns at once; what
+    its turns only add up is summed behind it.
+    """
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Loop) or rule.turns_apart is None:
+        return None
+    moved = rule.turns_apart(eqn)
+    return None if moved is None else _moved(eqn, used, *moved, unrounded, definition)
+
+
+def with_shared_sums(
+    eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
+) -> list[Eqn] | None:
+    """Equations in place of a loop that adds up over lanes; None if that is no use.
+
+    Args:
+        eqn, used, unrounded, definition: as of ``lane_equation``.
+    """
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Loop) or rule.shared_sums is None:
+        return None
+    for lanes in _beginnings(rule.form(eqn.params)):
+        moved = rule.shared_sums(eqn, lanes, definition.get)
+        made = None
+        if moved is not None:
+            made = _moved(eqn, used, *moved, unrounded, definition)
+        if made is not None:
+            return made
+    return None
+
+
+def _moved(
+    eqn: Eqn, used: Sequence[bool], eqns: Sequence[Eqn], outs: Sequence[Atom],
+    unrounded: Unrounded, definition: Mapping[Var, Eqn],
+) -> list[Eqn] | None:  # fmt: skip
+    """The equations that stand for a loop, with all loops in kernels; None: not all can be.
+
+    Args:
+        eqn, used, unrounded, definition: as of ``lane_equation``.
+        eqns, outs: what stands for it, and their outputs.
+    """
+    own = {var for inner in eqns for var in inner.outputs}
+    pairs = zip(outs, eqn.outputs, used, strict=True)
+    kept = {out: var for out, var, is_used in pairs if is_used}
+    if len(kept) < sum(used) or not own.issuperset(kept):
+        return None  # an output is what goes in, or several are one
+    made = _renamed(eqns, kept)
+    live, new = set(kept.values()), []
+    for inner in reversed(made):
+        flags = [var in live for var in inner.outputs]
+        if not any(flags):
+            continue
+        if isinstance(inner.primitive.lower, Loop):
+            inner = lane_equation(*_needed(inner, flags), unrounded, definition)
+            if inner is None:
+                return None
+        new.append(inner)
+        live.update(atom for atom in inner.inputs if type(atom) is not Literal)
+    return new[::-1]
+
+
+def _beginnings(form: ScanForm | WhileForm) -> list[Shape]:
+    """What the dimensions of lanes may be where not all carries have them, the longest first."""
+    shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
+    found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
+    return sorted((shape for shape in found if 1 not in shape), key=len, reverse=True)
+
+
+def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:
+    """Equations in which variables have other names."""
+
+    def name(atom: Any) -> Any:
+        return names.get(atom, atom) if type(atom) is Var else atom
+
+    return [
+        eqn.replace(
+            inputs=tuple(map(name, eqn.inputs)), outputs=tuple(map(name, eqn.outputs))
+        )
+        for eqn in eqns
+    ]  # fmt: skip

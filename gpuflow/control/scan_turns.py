@@ -1,0 +1,100 @@
+"""A scan whose turns do not see each other, with what all of them share in front and behind.
+
+    total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, behind the loop
+
+Only derivatives add up like this (``add_any``); users' sums keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.passes.program import Replacement, dce
+from gpuflow.control.scan_fission import Parts, copy_program
+from gpuflow.control.scan_simplify import simplified_body, simplify_scan, take_apart
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.staging import trace_closed
+from gpuflow.ops.elementwise.nary import add_any_p
+from gpuflow.ops.layout.axes import reduce_sum
+
+MOST_TERMS = 16  # elements that a turn adds: they are stored for all turns
+
+
+def turns_apart(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
+    """Equations of which the loop carries nothing, and their outputs; None: there are none.
+
+    Args:
+        eqn: a scan.
+    """
+    build = Replacement(eqn.source)
+    outs = simplify_scan(eqn, None, build)
+    if outs is None:
+        return _sums_behind(eqn)
+    made: list[Eqn] = []
+    names: dict[Atom, Atom] = {}
+    for inner in build.eqns:
+        inner = inner.replace(inputs=tuple(_named(atom, names) for atom in inner.inputs))
+        eqns = [inner]
+        if inner.primitive is eqn.primitive and inner.params["num_carry"]:
+            moved = _sums_behind(inner)
+            if moved is None:
+                return None
+            eqns, new = moved
+            names.update(safe_zip(inner.outputs, new))
+        made += eqns
+    return made, [_named(atom, names) for atom in outs]
+
+
+def _named(atom: Atom, names: dict[Atom, Atom]) -> Atom:
+    return names.get(atom, atom) if type(atom) is Var else atom
+
+
+def _sums_behind(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
+    """A scan without carries, and the sums of what its carries added; None: they do more."""
+    body = simplified_body(eqn)
+    if body.constvars or not eqn.params["num_carry"]:
+        return None
+    parts = take_apart(eqn, body)
+    terms = _terms(parts)
+    if terms is None:
+        return None
+    build = Replacement(eqn.source)
+    program = Jaxpr((), (*parts.consts, *parts.xs), (*parts.ys, *terms), parts.eqns, eqn.effects)
+    params = {**eqn.params, "jaxpr": ClosedJaxpr(dce(program)), "num_carry": 0}
+    operands = [*parts.consts.values(), *parts.xs.values()]
+    outs = list(build.apply(eqn.primitive, *operands, **params))
+    count = len(parts.ys)
+    totals = []
+    for stack, init in safe_zip(outs[count:], parts.carry.values()):
+        summed = trace_closed(_total, [init.aval, stack.aval])
+        totals += copy_program(build, summed, [init, stack])
+    return build.eqns, [*totals, *outs[:count]]
+
+
+def _total(init: Any, stack: Any) -> list[Any]:
+    return [add_any_p.bind(init, reduce_sum(stack, (0,)))]
+
+
+def _terms(parts: Parts) -> list[Var] | None:
+    """What each carry adds, in order; None if one does something else."""
+    atoms = [atom for eqn in parts.eqns for atom in eqn.inputs]
+    readers = Counter(
+        atom for atom in (*atoms, *parts.carry_out, *parts.ys) if type(atom) is not Literal
+    )
+    producers = {var: eqn for eqn in parts.eqns for var in eqn.outputs}
+    terms = []
+    for carry, out in safe_zip(parts.carry, parts.carry_out):
+        added = producers.get(out) if type(out) is Var else None
+        if added is None or added.primitive is not add_any_p:
+            return None
+        if readers[carry] != 1 or readers[out] != 1 or carry not in added.inputs:
+            return None
+        if carry.aval.size > MOST_TERMS:
+            return None
+        term = added.inputs[1 - added.inputs.index(carry)]
+        if type(term) is not Var:
+            return None
+        terms.append(term)
+    return terms
