@@ -8,12 +8,8 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.clones import clone_cheap
-<<<<<<< HEAD
 from gpuflow.compiler.fusion.shared_memory import shared_memory
-from gpuflow.compiler.lanes.convert import lane_loops
-=======
 from gpuflow.compiler.lanes.loops import lane_loops
->>>>>>> h2x
 from gpuflow.compiler.lanes.stored_order import stored_in_order
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.lowering.word_sources import Symbols
