@@ -117,6 +117,26 @@ def test_counters_are_computed_at_each_lane(count):
     np.testing.assert_allclose(both(x), x * np.arange(count), rtol=1e-5)
 
 
+def test_places_that_follow_from_counters():
+    """Of an op with several results all are emitted, also where operands are computed; one was."""
+    x = RNG.standard_normal((5, 8)).astype(np.float32)
+    w = RNG.standard_normal(3).astype(np.float32)
+
+    def f(w, x):
+        def step(c, pair):
+            v, k = pair
+            return c, (v.at[jnp.arange(2) + k].add(c[0]), v * jnp.exp(w).sum())
+
+        return lax.scan(step, w, (x, jnp.arange(5)))[1]
+
+    put, scaled = gf.jit(f)(w, x)
+    want = x.copy()
+    for k in range(5):
+        want[k, k : k + 2] += w[0]
+    np.testing.assert_allclose(put, want, rtol=1e-6)
+    np.testing.assert_allclose(scaled, x * np.exp(w).sum(), rtol=1e-5)
+
+
 def test_elementwise_bodies_of_long_arrays():
     x, y = RNG.standard_normal((2, 5, 400)).astype(np.float32)
     f = gf.jit(lambda x, y: lax.map(lambda v: v * y[0] + v[0], x))

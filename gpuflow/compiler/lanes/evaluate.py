@@ -261,11 +261,12 @@ class Evaluator:
             return self.loop(rule.form(eqn.params), operands)
         if isinstance(rule, Branch):
             return self.branch(rule.branches(eqn.params), operands)
+        one = len(eqn.outputs) == 1
         if isinstance(rule, Indexed):
-            if not operands and len(eqn.outputs) == 1:
+            if not operands and one:
                 return [ops.counted(self, eqn, rule)]
             return ops.indexed(self, eqn, rule, operands)
-        if isinstance(rule, Elementwise) and is_computed(operands):
+        if one and isinstance(rule, Elementwise) and is_computed(operands):
             return [ops.computed(self, eqn, rule, operands)]
         if isinstance(rule, Layout):
             return [ops.layout(self, eqn, rule, operands[0])]
