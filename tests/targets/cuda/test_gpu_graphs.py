@@ -188,14 +188,16 @@ def test_the_steps_of_a_loop_are_not_recorded_one_by_one(late):
     want = run(X, xs)
     api, x, given = late.driver.api, gf.device_put(X, late), gf.device_put(xs, late)
     recorded = []
-    for _ in range(3):
+    for _ in range(6):
         before = dict(api.log)
         got = run(x, given)
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
         recorded.append(_counts(api, before))
     assert recorded[0]["record"] <= 5 and recorded[0]["replay"] >= 56
-    assert recorded[-1] == {"record": 0, "replay": 60, "change": recorded[-1]["change"]}
+    # One more than the steps: three products and the copy of the start, which lie in front.
+    assert sum(counts["record"] for counts in recorded) <= 8
+    assert recorded[-1] == {"record": 0, "replay": 61, "change": recorded[-1]["change"]}
     assert recorded[-1]["change"] <= 3 * 60  # of the kernels that touch the state and the sums
 
 
