@@ -8,7 +8,8 @@ products (the cotangent of a weight) becomes one product after the loop, of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -160,39 +161,58 @@ class Sum:
     factors: tuple[Var, ...]
 
 
+@record
+class Uses:
+    """Who makes and who reads the variables of a body.
+
+    Attributes:
+        producers: of each variable the equation that makes it.
+        readers: of each variable how often it is read, as a result of the body, too.
+    """
+
+    producers: dict[Var, Eqn]
+    readers: Counter[Var]
+
+
+def uses_in(eqns: Sequence[Eqn], outs: Iterable[Atom]) -> Uses:
+    """The uses of variables in a body with these results."""
+    atoms = (*[atom for eqn in eqns for atom in eqn.inputs], *outs)
+    readers = Counter(atom for atom in atoms if type(atom) is Var)
+    return Uses({var: eqn for eqn in eqns for var in eqn.outputs}, readers)
+
+
+def added_term(carry: Var, out: Atom, uses: Uses) -> Atom | None:
+    """What a turn adds to a carry whose next value is ``out``.
+
+    None: it does something else with it, or something else reads one of the two. Only derivatives
+    add up with ``add_any``; users' sums keep their order.
+    """
+    eqn = uses.producers.get(out) if type(out) is Var else None
+    if eqn is None or eqn.primitive is not add_any_p or carry not in eqn.inputs:
+        return None
+    if uses.readers[carry] != 1 or uses.readers[eqn.outputs[0]] != 1:
+        return None
+    return eqn.inputs[1 - eqn.inputs.index(carry)]
+
+
 def find_sums(parts: Parts) -> list[Sum]:
     """The carries that may leave the loop."""
-    readers: dict[Atom, int] = {}
-    for eqn in parts.eqns:
-        for atom in eqn.inputs:
-            if type(atom) is not Literal:
-                readers[atom] = readers.get(atom, 0) + 1
-    for atom in (*parts.carry_out, *parts.ys):
-        if type(atom) is not Literal:
-            readers[atom] = readers.get(atom, 0) + 1
-    producers = {var: eqn for eqn in parts.eqns for var in eqn.outputs}
+    uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
     sums = []
     for carry, out in safe_zip(parts.carry, parts.carry_out):
-        added = None if type(out) is Literal else producers.get(out)
-        if added is None or added.primitive is not add_any_p:
-            continue
-        if readers.get(carry) != 1 or readers.get(out) != 1 or carry not in added.inputs:
-            continue
-        term = added.inputs[1 - added.inputs.index(carry)]
-        product = _product(term, producers, readers) if isinstance(term, Var) else None
+        term = added_term(carry, out, uses)
+        product = _product(term, uses) if isinstance(term, Var) else None
         if product is not None and isinstance(term, Var) and _is_worthwhile(product, parts):
             sums.append(Sum(carry, tuple(product), term, _factors(product)))
     return sums
 
 
-def _product(
-    term: Var, producers: dict[Var, Eqn], readers: dict[Atom, int]
-) -> list[Eqn] | None:
+def _product(term: Var, uses: Uses) -> list[Eqn] | None:
     """The library equation behind ``term``, and layout operations between; nobody else reads."""
     eqns: list[Eqn] = []
     while True:
-        eqn = producers.get(term)
-        if eqn is None or readers.get(term) != 1:
+        eqn = uses.producers.get(term)
+        if eqn is None or uses.readers[term] != 1:
             return None
         eqns.insert(0, eqn)
         rule = eqn.primitive.lower

@@ -23,7 +23,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import Replacement, dce, inline, is_call
-from gpuflow.control.scan_fission import copy_program
+from gpuflow.control.scan_fission import added_term, copy_program, uses_in
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
@@ -177,15 +177,10 @@ def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
 
 def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
     """The carries that only add up sums over lanes, which nothing else reads, by these lanes."""
-    readers: dict[Atom, int] = {}
-    for atom in (*[a for eqn in body.eqns for a in eqn.inputs], *body.outvars):
-        if type(atom) is Var:
-            readers[atom] = readers.get(atom, 0) + 1
-    producers: dict[Atom, Eqn] = {}
+    uses = uses_in(body.eqns, body.outvars)
     missing: dict[Atom, frozenset[int]] = {}  # of what depends on sums, the lanes that are gone
     sums: dict[frozenset[int], list[_Sum]] = {}
     for eqn in body.eqns:
-        producers.update({var: eqn for var in eqn.outputs})
         gone = {missing[a] for a in eqn.inputs if a in missing}
         found = None if gone else _sum_over_lanes(eqn, lanes)
         if found is not None:
@@ -200,11 +195,9 @@ def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
             continue
         if place >= count:
             return []  # a slice of each turn
-        eqn, carry = producers[out], body.invars[first + place]
-        if eqn.primitive is not add_any_p or carry not in eqn.inputs:
-            return []
-        term = eqn.inputs[1 - eqn.inputs.index(carry)]
-        if readers[carry] != 1 or readers[out] != 1 or term not in missing:
+        carry = body.invars[first + place]
+        term = added_term(carry, out, uses)
+        if term is None or term not in missing:
             return []
         shape, axes = _placed(carry.aval.shape, lanes, missing[out])
         totals.setdefault(missing[out], []).append(_Total(place, term, shape, axes))

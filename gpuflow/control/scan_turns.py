@@ -7,14 +7,13 @@ Only derivatives add up like this (``add_any``); users' sums keep their order.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import Replacement, dce
-from gpuflow.control.scan_fission import Parts, copy_program
+from gpuflow.control.scan_fission import Parts, added_term, copy_program, uses_in
 from gpuflow.control.scan_simplify import simplified_body, simplify_scan, take_apart
-from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.axes import reduce_sum
@@ -28,6 +27,8 @@ def turns_apart(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
     Args:
         eqn: a scan.
     """
+    if not _may_leave(take_apart(eqn, simplified_body(eqn))):
+        return None
     build = Replacement(eqn.source)
     outs = simplify_scan(eqn, None, build)
     if outs is None:
@@ -45,6 +46,15 @@ def turns_apart(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
             names.update(safe_zip(inner.outputs, new))
         made += eqns
     return made, [_named(atom, names) for atom in outs]
+
+
+def _may_leave(parts: Parts) -> bool:
+    """Whether each carry is only passed on or added to: asked first, for it takes no building."""
+    uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
+    return all(
+        out is carry or added_term(carry, out, uses) is not None
+        for carry, out in safe_zip(parts.carry, parts.carry_out)
+    )
 
 
 def _named(atom: Atom, names: dict[Atom, Atom]) -> Atom:
@@ -79,22 +89,11 @@ def _total(init: Any, stack: Any) -> list[Any]:
 
 def _terms(parts: Parts) -> list[Var] | None:
     """What each carry adds, in order; None if one does something else."""
-    atoms = [atom for eqn in parts.eqns for atom in eqn.inputs]
-    readers = Counter(
-        atom for atom in (*atoms, *parts.carry_out, *parts.ys) if type(atom) is not Literal
-    )
-    producers = {var: eqn for eqn in parts.eqns for var in eqn.outputs}
+    uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
     terms = []
     for carry, out in safe_zip(parts.carry, parts.carry_out):
-        added = producers.get(out) if type(out) is Var else None
-        if added is None or added.primitive is not add_any_p:
-            return None
-        if readers[carry] != 1 or readers[out] != 1 or carry not in added.inputs:
-            return None
-        if carry.aval.size > MOST_TERMS:
-            return None
-        term = added.inputs[1 - added.inputs.index(carry)]
-        if type(term) is not Var:
+        term = added_term(carry, out, uses)
+        if type(term) is not Var or carry.aval.size > MOST_TERMS:
             return None
         terms.append(term)
     return terms
