@@ -105,7 +105,15 @@ def build_cuda(
         )
     written_for = min(compute_capability, newest_ptx or compute_capability)
     raw = compile_ptx(source, entry, signature, written_for, launch_bounds)
-    ptx = normalise_ptx(raw, entry)
+    return linked(normalise_ptx(raw, entry), entry, compute_capability)
+
+
+def linked(ptx: str, entry: str, compute_capability: tuple[int, int]) -> CudaObject:
+    """The kernel ``entry`` of a PTX text, assembled for one architecture.
+
+    Raises:
+        CudaBuildError: nvJitLink refused it.
+    """
     ptx, cubin, log = link_ptx(ptx, f"sm_{compute_capability[0]}{compute_capability[1]}")
     return CudaObject(ptx, cubin, entry, *read_link_report(log))
 
@@ -269,12 +277,7 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     Raises:
         CudaBuildError: the kernel calls a function that is defined nowhere in the text.
     """
-    external = re.search(r"\.extern\s+\.func[^;]*;", ptx)
-    if external:
-        raise CudaBuildError(
-            "[cuda build] a kernel must be self-contained; got a call of "
-            f"{' '.join(external[0].split())}. Fix: spell the scalar function without it."
-        )
+    check_self_contained(ptx)
     match = re.search(r"\.entry\s+([\w$]+)", ptx)
     if match is None:
         raise CudaBuildError(
@@ -289,6 +292,16 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):
         ptx = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"shared_memory_{number}", ptx)
     return re.sub(r"\n{3,}", "\n\n", ptx)
+
+
+def check_self_contained(ptx: str) -> None:
+    """Raise CudaBuildError if a text calls a function that it does not define."""
+    external = re.search(r"\.extern\s+\.func[^;]*;", ptx)
+    if external:
+        raise CudaBuildError(
+            "[cuda build] a kernel must be self-contained; got a call of "
+            f"{' '.join(external[0].split())}. Fix: spell the function without it."
+        )
 
 
 def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:

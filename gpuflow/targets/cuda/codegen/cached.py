@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache as cached
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,9 @@ _EMITTERS = (
 )
 # Their versions are in every key: another compiler may make other code of the same text.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
+
+# What is kept of a built kernel besides its code.
+_USAGE = ("ptx", "registers", "spill_bytes", "shared_bytes")
 
 # What a GPU-less build is for unless it says otherwise: Hopper.
 DEFAULT_COMPUTE_CAPABILITY = (9, 0)
@@ -194,18 +197,14 @@ def _build(
 
 
 def _to_entry(kernel: CudaKernel) -> Entry:
-    source, built = kernel.source, kernel.built
-    info = {
-        "ptx": built.ptx,
-        "registers": built.registers,
-        "spill_bytes": built.spill_bytes,
-        "shared_bytes": built.shared_bytes,
+    source = kernel.source
+    choices = {
         "signature": list(source.signature),
         "vectorize": source.launch.width > 1,
         "small_tile": source.launch.small_tile,
         "tile": source.launch.tile,
     }
-    return Entry(built.cubin, "cubin", source.text, built.entry, info=info)
+    return entry_of(kernel.built, source.text, choices)
 
 
 def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
@@ -213,5 +212,22 @@ def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
     info: dict[str, Any] = entry.info
     launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"], info["tile"])
     source = CudaSource(entry.source, entry.entry, tuple(info["signature"]), launch)
-    usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
-    return CudaKernel(source, CudaObject(info["ptx"], entry.code, entry.entry, *usage))
+    return CudaKernel(source, object_of(entry))
+
+
+def entry_of(built: CudaObject, text: str, info: Mapping[str, Any] | None = None) -> Entry:
+    """What the cache keeps of a built kernel: ``object_of`` makes the kernel of it.
+
+    Args:
+        built: the kernel.
+        text: what it was built from.
+        info: what else to keep, in ``info`` of the entry.
+    """
+    usage = {name: getattr(built, name) for name in _USAGE}
+    return Entry(built.cubin, "cubin", text, built.entry, info={**usage, **(info or {})})
+
+
+def object_of(entry: Entry) -> CudaObject:
+    """The built kernel of an entry that ``entry_of`` made."""
+    usage = {name: entry.info[name] for name in _USAGE}
+    return CudaObject(cubin=entry.code, entry=entry.entry, **usage)

@@ -21,7 +21,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.codegen.cached import cache_parts
+from gpuflow.targets.cuda.codegen.cached import cache_parts, entry_of, object_of
 from gpuflow.targets.parsing import parsed
 
 Number = int | float | bool
@@ -85,19 +85,10 @@ def build_handwritten(
         built = build_cuda(
             text, name, signature, compute_capability, launch_bounds, _NEWEST_PTX
         )
-        info = {
-            "ptx": built.ptx,
-            "registers": built.registers,
-            "spill_bytes": built.spill_bytes,
-            "shared_bytes": built.shared_bytes,
-        }
-        return Entry(built.cubin, "cubin", text, name, info=info)
+        return entry_of(built, text)
 
     def load() -> HandwrittenKernel:
-        entry = cache.get(key, build)
-        info: dict[str, Any] = entry.info
-        usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
-        built = CudaObject(info["ptx"], entry.code, entry.entry, *usage)
+        built = object_of(cache.get(key, build))
         dynamic = int(constants.get(SHARED_BYTES, 0))
         return HandwrittenKernel(text, tuple(signature), built, dynamic)
 

@@ -22,12 +22,12 @@ from gpuflow.core.blocks import CudaText
 from gpuflow.targets.cuda.codegen.build import (
     CudaObject,
     Touched,
+    check_self_contained,
     function_ptx,
-    link_ptx,
+    linked,
     normalise_ptx,
-    read_link_report,
 )
-from gpuflow.targets.cuda.codegen.cached import cache_parts
+from gpuflow.targets.cuda.codegen.cached import cache_parts, entry_of, object_of
 from gpuflow.targets.cuda.codegen.toolchain import (
     CudaBuildError,
     header_folders,
@@ -38,7 +38,6 @@ from gpuflow.targets.cuda.codegen.toolchain import (
 # What a user may ask of numba.cuda.jit, and gets; other options must be as they are by default.
 _OPTIONS = ("fastmath", "launch_bounds", "lineinfo", "opt", "device", "lto")
 _NVRTC_OPTIONS = ("--std=c++17", "--generate-line-info")
-_EXTERNAL = re.compile(r"\.extern\s+\.func[^;]*;")
 
 
 class UserKernelError(RuntimeError):
@@ -93,27 +92,12 @@ def build_user_kernel(
     def build() -> Entry:
         show(4, f"PTX {name}", lambda: ptx)
         try:
-            linked, cubin, log = link_ptx(
-                ptx, f"sm_{compute_capability[0]}{compute_capability[1]}"
-            )
+            return entry_of(linked(ptx, entry, compute_capability), ptx)
         except CudaBuildError as error:
             raise _refused(name, types, str(error)) from error
-        registers, spill_bytes, shared_bytes = read_link_report(log)
-        info = {
-            "ptx": linked, "registers": registers, "spill_bytes": spill_bytes,
-            "shared_bytes": shared_bytes,
-        }  # fmt: skip
-        return Entry(cubin, "cubin", ptx, entry, info=info)
 
     key = cache_key(ptx, parts)
-
-    def load() -> CudaObject:
-        found = cache.get(key, build)
-        info: dict[str, Any] = found.info
-        usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
-        return CudaObject(info["ptx"], found.code, found.entry, *usage)
-
-    return cache.once(key, load)
+    return cache.once(key, lambda: object_of(cache.get(key, build)))
 
 
 def with_touched(built: CudaObject, touches: Sequence[Touched]) -> BuiltUserKernel:
@@ -130,18 +114,17 @@ def _ptx(
     if isinstance(code, CudaText):
         entry, words = code.name, len(types)
         ptx = _ptx_of_text(name, code, types, compute_capability)
-        external = _EXTERNAL.search(ptx)
-        if external is not None:
-            said = f"it calls {' '.join(external[0].split())}, which is defined nowhere"
-            raise _refused(name, types, said)
     else:
         entry = re.sub(r"\W", "_", getattr(code, "__name__", name))
         ptx = _ptx_of_function(name, code, types, threads, compute_capability)
-        try:
-            ptx = normalise_ptx(ptx, entry, keep_file=True)
-        except CudaBuildError as error:
-            raise _refused(name, types, str(error)) from error
         words = sum(5 + 2 * t.ndim if isinstance(t, ArrayType) else 1 for t in types)
+    try:
+        if isinstance(code, CudaText):
+            check_self_contained(ptx)
+        else:
+            ptx = normalise_ptx(ptx, entry, keep_file=True)
+    except CudaBuildError as error:
+        raise _refused(name, types, str(error)) from error
     declared = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
     if declared is None:
         raise UserKernelError(
