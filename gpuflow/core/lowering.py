@@ -210,6 +210,8 @@ class Library:
         apart: as in Indexed.
         updates: ``params -> ((operand, output), ...)``: outputs that the call finds with their
             operand's elements in them, in its memory where that is free. ``impl`` copies them.
+        row_major: the call asks for operands that lie row-major without gaps, as loops do; others
+            are copied in front of it.
     """
 
     call: Callable[..., None] | None = None
@@ -223,6 +225,7 @@ class Library:
     begun: Begun | None = None
     apart: Callable[..., Any] | None = None
     updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
+    row_major: bool = False
 
 
 def block_of(eqn: Any) -> Block | None:

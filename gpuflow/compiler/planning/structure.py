@@ -23,7 +23,7 @@ from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelSh
 from gpuflow.compiler.schedules.schedule import is_plain
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, HostCall, Layout, Loop
+from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop
 from gpuflow.core.views import View, contiguous
 
 Views = Mapping[Var, tuple[Var, View]]
@@ -83,7 +83,7 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
     """What the sizes say about steps that are no kernels: all else is the same for all sizes.
 
     Args:
-        groups: layout ops, loops and branches of the template.
+        groups: those that ``depends_on_sizes`` names.
         jaxpr: the program.
         views: its aliases.
     """
@@ -100,7 +100,12 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
 def depends_on_sizes(group: Group, jaxpr: Jaxpr) -> bool:
     """Whether ``decisions`` has to look at a group."""
     rule = jaxpr.eqns[group.members[0]].primitive.lower
-    return group.space is None and isinstance(rule, (Layout, Loop, Branch))
+    return group.space is None and (isinstance(rule, Layout) or _takes_rows(rule))
+
+
+def _takes_rows(rule: object) -> bool:
+    """Whether operands must lie row-major."""
+    return isinstance(rule, (Loop, Branch)) or (isinstance(rule, Library) and rule.row_major)
 
 
 def _is_row_major(atom: Atom, views: Views) -> bool:
@@ -199,16 +204,16 @@ class _Maker:
         for k, out in updated_pairs(eqn, self.kept):
             outputs[out] = self._updated_buffer(eqn.outputs[out])
             slots[k] = Slot(position, k, outputs[out], False)
+        for k, slot in enumerate(slots if _takes_rows(rule) else ()):
+            if slot.is_view and not _is_row_major(eqn.inputs[k], self.program.views):
+                row_major = self._added(group, 1 + k)
+                yield CopyShape(slot, row_major)
+                slots[k] = Slot(position, k, row_major, False)
         if not isinstance(rule, (Loop, Branch)):
             kind = "host" if isinstance(rule, HostCall) else "library"
             yield CallShape(group, position, tuple(slots), tuple(outputs), kind)
             return
         workspace = self._added(group, 0)
-        for k, slot in enumerate(slots):
-            if slot.is_view and not _is_row_major(eqn.inputs[k], self.program.views):
-                row_major = self._added(group, 1 + k)
-                yield CopyShape(slot, row_major)
-                slots[k] = Slot(position, k, row_major, False)
         yield CallShape(group, position, tuple(slots), (*outputs, workspace), "program")
 
     def _copied_operands(self, members: Sequence[int]) -> Iterator[CopyShape]:

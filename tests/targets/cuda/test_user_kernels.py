@@ -202,6 +202,28 @@ def test_all_dtypes_of_numpy():
         np.testing.assert_array_equal(kernel(x), x)
 
 
+def test_operands_of_five_dimensions_that_lie_apart():
+    """They are copied in front of the kernel, which never runs as its function for the CPU."""
+
+    def on_cpu(x, out):
+        raise AssertionError("this is no CPU")
+
+    def flat(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = x[i // 16, i // 8 % 2, i // 4 % 2, i // 2 % 2, i % 2]
+
+    kernel = gf.raw_kernel(
+        flat, out=gf.ShapeDtypeStruct((32,), np.float32), grid=(1, 32), cpu=on_cpu
+    )
+    x = np.arange(32, dtype=np.float32).reshape((2,) * 5)
+    apart = gf.jit(lambda x: kernel(x.transpose(4, 2, 0, 3, 1)))
+    for _ in range(3):
+        np.testing.assert_array_equal(apart(x), x.transpose(4, 2, 0, 3, 1).ravel())
+    backwards = gf.jit(lambda x: kernel(x[::-1, :, ::-1]))
+    np.testing.assert_array_equal(backwards(x), x[::-1, :, ::-1].ravel())
+
+
 def test_a_grid_without_blocks():
     assert STENCIL(np.zeros((0, 4), np.float32)).shape == (0, 4)
     histogram_of_none = HISTOGRAM(np.zeros(0, np.int32), jnp.arange(64, dtype=jnp.int32))

@@ -17,21 +17,12 @@ from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, NumberType, Par
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, UserLaunch
 
 
-def _choose(kernel: UserKernel, step: CallStep, target: Any) -> Schedule | None:
+def _choose(kernel: UserKernel, step: CallStep, target: Any) -> Schedule:
     del target
     avals = [operand.aval for operand in step.operands]
     count = len(avals)
     schedule = Schedule(count + len(step.outputs))
-    places: list[At] = []
-    for number, operand in enumerate(step.operands):
-        if number in kernel.begins:
-            places.append(At(number))  # the kernel gets the output, where it lies
-            continue
-        place = schedule.row_major(At(number), operand.lies, storage_dtype(operand.aval.dtype))
-        if place is None:
-            return None
-        places.append(place)
-    places += [At(count + number) for number in range(len(step.outputs))]
+    places = [At(number) for number in range(count + len(step.outputs))]
     avals += [var.aval for var in step.eqn.outputs]
     schedule.launches.append(_launch(kernel, places, avals, count))
     return schedule
