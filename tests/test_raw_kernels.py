@@ -371,6 +371,7 @@ def test_operands_are_read_only():
         ({"out": lambda x, y: 3}, TypeError, r"out of multiply must be arrays.*got 3"),
         ({"out": None}, TypeError, r"multiply must have an output"),
         ({"out": None, "inout": (5,)}, TypeError, r"inout of multiply must be positions"),
+        ({"inout": (0, 0)}, ValueError, r"each argument once; got \(0, 0\)"),
         ({"grid": 3}, TypeError, r"grid of multiply must be \(blocks, threads\).*got 3"),
         ({"grid": (3, 2.5)}, TypeError, r"threads of a block of multiply must be one to three"),
         ({"grid": (3, 0)}, ValueError, r"threads of a block of multiply must be 1 or more"),

@@ -215,8 +215,7 @@ class RawKernel:
             arg if isinstance(arg, np.generic) else _handle(aval_of(arg)) for arg in args
         ]
         told = [arg.item() if isinstance(arg, np.generic) else arg for arg in handles]
-        is_told = callable(self._out) and not hasattr(self._out, "shape")
-        specs, out_tree = tree.flatten(self._out(*told) if is_told else self._out)
+        specs, out_tree = tree.flatten(self._out(*told) if callable(self._out) else self._out)
         fresh = [self._out_aval(spec) for spec in specs]
         changed = [self._inout_aval(handles, position) for position in self._inout]
         new = [_handle(aval) for aval in fresh]
@@ -376,7 +375,8 @@ def raw_kernel(
     The kernel gets the arguments of the call in their order, then its outputs, whose elements are
     anything before. Arrays lie row-major. For Numba they are arrays, for CUDA C pointers. Python's
     and NumPy's numbers are numbers for both, of 64 bits, or of NumPy's type; another number is
-    another program. It runs on the stream of the operations around it, in their order.
+    another program. Arrays have NumPy's dtypes: pass ``x.view(jnp.uint16)`` for bfloat16 to Numba.
+    It runs on the stream of the operations around it, in their order.
 
     Results are values: an array that ``inout`` names is copied first, unless nobody sees it again,
     and what the kernel made of it is returned.
@@ -421,14 +421,23 @@ def raw_kernel(
         check_callable(cpu, "raw_kernel")
     if arguments is not None:
         check_callable(arguments, "raw_kernel")
+    changed = tuple(inout)
     check(
-        out is not None or bool(inout),
+        len(set(changed)) == len(changed),
+        lambda: (
+            f"[raw_kernel] inout of {said} must name each argument once; got {changed}. Fix: one "
+            "position for each array that the kernel changes."
+        ),
+        ValueError,
+    )
+    check(
+        out is not None or bool(changed),
         lambda: (
             f"[raw_kernel] {said} must have an output; got neither out nor inout. Fix: "
             "out=lambda x: x for a result like x."
         ),
     )
-    return RawKernel(made, said, out, grid, tuple(inout), arguments, cpu)
+    return RawKernel(made, said, out, grid, changed, arguments, cpu)
 
 
 def _cuda_text(text: str, name: str | None) -> CudaText:

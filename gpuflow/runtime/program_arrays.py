@@ -14,8 +14,8 @@ from gpuflow.compiler.planning.plan import (
     Operand,
     Plan,
     ProgramStep,
+    alternating,
     carried_places,
-    carry_count,
     kept_outputs,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
@@ -123,8 +123,7 @@ class NamedArrays:
         memory = self.memory.part(*arena)
         bodies = [self.body(inner.plan, memory) for inner in step.programs]
         kept = kept_outputs(step.eqn, step.programs)
-        carries = range(carry_count(step.eqn))
-        moving = [step.eqn.outputs[k] for k in carries if not kept[k]]
+        moving = [step.eqn.outputs[k] for k in alternating(step.eqn, step.programs)]
         spare = [
             self._in_arena(offset, var.aval) for offset, var in zip(offsets, moving, strict=True)
         ]

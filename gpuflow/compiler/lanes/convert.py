@@ -24,9 +24,9 @@ from gpuflow.compiler.lanes.evaluate import Evaluator, Stored, Unrounded
 from gpuflow.compiler.lanes.folding import flattened, storage_of
 from gpuflow.compiler.lanes.ops import computed, counted
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
-from gpuflow.compiler.lanes.work import most_work, work
+from gpuflow.compiler.lanes.work import most_work, programs_of, work
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
+from gpuflow.core.jaxpr import Atom, Eqn, Literal, Var
 from gpuflow.core.lowering import (
     Branch,
     Elementwise,
@@ -46,6 +46,7 @@ _NOTHING: Mapping[Var, Eqn] = {}
 
 
 def may_be_lanes(eqn: Eqn) -> bool:
+    """Whether ``attempts`` may be asked: it is a loop, or a branch of lanes with a loop in it."""
     rule = eqn.primitive.lower
     if eqn.effects:
         return False
@@ -61,8 +62,8 @@ def _has_loop(eqn: Eqn) -> bool:
         form = rule.lanes(eqn.params).form
         if isinstance(form, WhileForm):
             return True
-        programs = [form] if isinstance(form, ClosedJaxpr) else form
-        return any(_has_loop(inner) for program in programs for inner in program.jaxpr.eqns)
+        eqns = [inner for program in programs_of(form) for inner in program.jaxpr.eqns]
+        return any(_has_loop(inner) for inner in eqns)
     if isinstance(rule, Loop):
         return True
     if isinstance(rule, Inline):
@@ -117,6 +118,7 @@ def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
 def attempts(
     eqn: Eqn, unrounded: Unrounded, definition: Mapping[Var, Eqn] = _NOTHING
 ) -> list[_Attempt]:
+    """The ways to see a loop or branch as lanes, the best first; arguments of ``lane_equation``."""
     rule = eqn.primitive.lower
     if isinstance(rule, Inline):
         assert rule.lanes is not None
@@ -133,7 +135,7 @@ def attempts(
             eqn, turns or form, lanes, _kinds(eqn, form, lanes, tables, turns is not None),
             unrounded, definition,
         )
-        for lanes in _candidates(form)
+        for lanes in _candidates(form, () if turns is None else turns.sizes)
         for tables in ((False, True) if lanes else (False,))
     ]  # fmt: skip
 
@@ -147,13 +149,12 @@ def turns_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
     return LaneForm(form.body, (form.length,), (is_x,))
 
 
-def _candidates(form: ScanForm | WhileForm) -> list[Shape]:
+def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
     """What the dimensions of lanes may be: those that all carries begin with.
 
-    Of a scan that carries nothing: its turns, and what all of its results begin with.
+    Of a scan that carries nothing: its turns (``front``), and what all of its results begin with.
     """
     shapes = [aval.shape for aval in form.body.out_avals if aval.ndim]
-    front = (form.length,) if turns_as_lanes(form) is not None else ()
     if front == (1,):
         return []
     prefix: Shape = shapes[0] if shapes else ()

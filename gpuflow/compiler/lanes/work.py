@@ -37,13 +37,16 @@ def work(form: Form, lanes: int) -> int:
     """
     if isinstance(form, LaneForm):
         return work(form.form, max(lanes // max(prod(form.sizes), 1), 1))
+    return sum(_of(eqn, lanes) for program in programs_of(form) for eqn in program.jaxpr.eqns)
+
+
+def programs_of(form: ScanForm | WhileForm | ClosedJaxpr | Sequence[Any]) -> Sequence[Any]:
+    """The programs of a loop or a branch, or the one program that a form is."""
     if isinstance(form, WhileForm):
-        programs = [form.condition, form.body]
-    elif isinstance(form, ScanForm):
-        programs = [form.body]
-    else:
-        programs = [form] if isinstance(form, ClosedJaxpr) else list(form)
-    return sum(_of(eqn, lanes) for program in programs for eqn in program.jaxpr.eqns)
+        return [form.condition, form.body]
+    if isinstance(form, ScanForm):
+        return [form.body]
+    return [form] if isinstance(form, ClosedJaxpr) else form
 
 
 def most_work(form: Form) -> int:

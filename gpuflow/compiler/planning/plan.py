@@ -280,10 +280,10 @@ def kept_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
     return [k in kept for k in range(len(eqn.outputs))]
 
 
-def _alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[ShapedArray]:
-    carries = range(carry_count(eqn))
+def alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[int]:
+    """The numbers of the carries that have two arrays, of which each turn reads one."""
     kept = kept_outputs(eqn, programs)
-    return [eqn.outputs[k].aval for k in carries if not kept[k]]
+    return [k for k in range(carry_count(eqn)) if not kept[k]]
 
 
 def rounded_bytes(aval: ShapedArray) -> int:
@@ -302,9 +302,9 @@ def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list
     """
     count = max(inner.plan.arena_bytes for inner in step.programs)
     at, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
-    for aval in _alternating(step.eqn, step.programs):
+    for k in alternating(step.eqn, step.programs):
         offsets.append(at)
-        at += rounded_bytes(aval)
+        at += rounded_bytes(step.eqn.outputs[k].aval)
     return (start, count), offsets
 
 
@@ -312,7 +312,8 @@ def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
     """Memory for the temporaries of a step's programs, of which one runs at a time, and carries."""
     arena = max(inner.plan.arena_bytes for inner in programs)
     aligned = -(-arena // ALIGNMENT) * ALIGNMENT
-    return aligned + sum(rounded_bytes(aval) for aval in _alternating(eqn, programs))
+    second = [eqn.outputs[k].aval for k in alternating(eqn, programs)]
+    return aligned + sum(map(rounded_bytes, second))
 
 
 def reads_of(step: Step) -> tuple[int, ...]:
