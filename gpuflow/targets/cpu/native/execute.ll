@@ -7,6 +7,8 @@
 ;   3  scan                           a loop of known length: gf_scan(words, registers, ...)
 ;   4  while                          a loop with a condition
 ;   5  branch                         one of several programs
+;   6  apart                          parts of a loop whose turns do not see each other, on several
+;                                     threads
 ;
 ; A place is two words: a register's number, or -1, and an offset; it stands for their sum.
 ; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
@@ -40,6 +42,7 @@ fetch:
     i64 3, label %scan
     i64 4, label %while
     i64 5, label %branch
+    i64 6, label %apart
   ]
 set:
   %place.at = getelementptr i64, ptr %at, i64 2
@@ -77,8 +80,11 @@ while:
 branch:
   %chosen = call i32 @branch(ptr %one, ptr %registers, ptr %state)
   br label %nested
+apart:
+  %parted = call i32 @apart(ptr %one, ptr %registers, ptr %state)
+  br label %nested
 nested:
-  %status = phi i32 [ %scanned, %scan ], [ %looped, %while ], [ %chosen, %branch ]
+  %status = phi i32 [ %scanned, %scan ], [ %looped, %while ], [ %chosen, %branch ], [ %parted, %apart ]
   %at.nest = getelementptr i64, ptr %at, i64 2
   %fine = icmp eq i32 %status, 0
   br i1 %fine, label %fetch, label %failed
@@ -157,9 +163,23 @@ end:
 }
 
 ; Let Python handle what interrupts a thread, about once a second: where a loop goes on for long,
-; Ctrl-C ends it, and so does an exception that another thread sets.
+; Ctrl-C ends it, and so does an exception that another thread sets. A worker asks whether the
+; thread that called was interrupted.
 define internal i32 @signals(ptr %state) {
 entry:
+  %thread.at = getelementptr i64, ptr %state, i64 3
+  %caller = load i64, ptr %thread.at
+  %self = call i64 @pthread_self()
+  %is.caller = icmp eq i64 %self, %caller
+  br i1 %is.caller, label %mine, label %workers
+workers:
+  %stopped.at = getelementptr i64, ptr %state, i64 2
+  %stopped = load atomic i64, ptr %stopped.at monotonic, align 8
+  %is.stopped = icmp ne i64 %stopped, 0
+  br i1 %is.stopped, label %ends, label %fine
+ends:
+  ret i32 -1
+mine:
   %last.at = getelementptr i64, ptr %state, i64 1
   %now = call i64 @time(ptr null)
   %last = load i64, ptr %last.at
@@ -389,6 +409,50 @@ define internal i32 @branch(ptr %words, ptr %registers, ptr %state) {
   call void @bind(ptr %own, i64 %count, ptr %places, i64 2, ptr %registers)
   %status = call i32 @gf_execute(ptr %code, ptr %own, ptr %state)
   ret i32 %status
+}
+
+; Words: the number of parts, the registers and the state of the call, which this writes for
+; @gf_parts, and for each part the words of its @scan. A part has code and memory of its own.
+define internal i32 @apart(ptr %words, ptr %registers, ptr %state) {
+  %count = load i64, ptr %words
+  %registers.at = getelementptr i64, ptr %words, i64 1
+  store ptr %registers, ptr %registers.at
+  %state.at = getelementptr i64, ptr %words, i64 2
+  store ptr %state, ptr %state.at
+  call void @gf_dispatch(ptr @gf_parts, ptr %words, i64 %count, i64 1)
+  %stopped.at = getelementptr i64, ptr %state, i64 2
+  %stopped = load i64, ptr %stopped.at
+  %goes.on = icmp eq i64 %stopped, 0
+  %status = select i1 %goes.on, i32 0, i32 -1
+  ret i32 %status
+}
+
+; Parts %low to %high; words of @apart.
+define void @gf_parts(ptr %words, i64 %low, i64 %high) {
+entry:
+  %registers.at = getelementptr i64, ptr %words, i64 1
+  %registers = load ptr, ptr %registers.at
+  %state.at = getelementptr i64, ptr %words, i64 2
+  %state = load ptr, ptr %state.at
+  %parts = getelementptr i64, ptr %words, i64 3
+  br label %look
+look:
+  %k = phi i64 [ %low, %entry ], [ %next, %one ]
+  %more = icmp slt i64 %k, %high
+  br i1 %more, label %one, label %end
+one:
+  %part.at = getelementptr ptr, ptr %parts, i64 %k
+  %part = load ptr, ptr %part.at
+  %status = call i32 @scan(ptr %part, ptr %registers, ptr %state)
+  %next = add i64 %k, 1
+  %fine = icmp eq i32 %status, 0
+  br i1 %fine, label %look, label %stop
+stop:
+  %stopped.at = getelementptr i64, ptr %state, i64 2
+  store atomic i64 1, ptr %stopped.at monotonic, align 8
+  br label %end
+end:
+  ret void
 }
 
 ; A method of Python with METH_FASTCALL: registers are the addresses of the arguments' elements.

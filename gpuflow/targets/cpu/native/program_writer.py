@@ -8,6 +8,7 @@ an offset in bytes, or by an address that no call changes.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
@@ -17,7 +18,8 @@ from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout
 from gpuflow.targets.cpu.native.object_code import NativeRuntime
 
-_END, _SET, _RUN, _SCAN, _WHILE, _BRANCH = range(6)
+_END, _SET, _RUN, _SCAN, _WHILE, _BRANCH, _APART = range(7)
+_NAMES = {_SCAN: "scan", _WHILE: "while", _BRANCH: "branch", _APART: "scan on several threads"}
 _LONGEST = 5  # words of an instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
 _WORD = 8  # bytes
@@ -109,8 +111,28 @@ class Code:
 
     def scan(self, length: int, reverse: bool, body: Code, table: Sequence[Turns]) -> None:
         """Run ``body`` ``length`` times; ``table`` gives its registers."""
-        words = [length, int(reverse), *self._body(body, table), _mask(body)]
+        words = self._scan(length, reverse, body, table)
         self._nested(_SCAN, words, body.points * length)
+
+    def apart(self, length: int, bodies: Sequence[Code], table: Sequence[Turns]) -> None:
+        """The same with several threads, for turns that do not see each other.
+
+        Each of ``bodies`` is the same program with memory of its own, and takes every n-th turn.
+        """
+        count, parts = len(bodies), []
+        for k, body in enumerate(bodies):
+            rows = [
+                always((row.first[0], row.first[1] + k * row.stride), count * row.stride)
+                for row in table
+            ]
+            words = self._scan(-(-(length - k) // count), False, body, rows)
+            parts.append(address(self.array(words)))
+        self._nested(_APART, [count, 0, 0, *parts], bodies[0].points * length)
+
+    def _scan(
+        self, length: int, reverse: bool, body: Code, table: Sequence[Turns]
+    ) -> list[int]:
+        return [length, int(reverse), *self._body(body, table), _mask(body)]
 
     def while_loop(
         self, condition: Program, body: Code, table: Sequence[Turns], flag: Place,
@@ -165,7 +187,7 @@ class Code:
                              f"{chunk} at a time")  # fmt: skip
                 k += _LONGEST
             else:
-                lines.append({_SCAN: "scan", _WHILE: "while", _BRANCH: "branch"}[operation])
+                lines.append(_NAMES[operation])
                 k += 2
         return lines
 
@@ -295,11 +317,12 @@ def _plain_call(start: int, places: np.ndarray, runtime: NativeRuntime) -> Calla
     """The same through ctypes, where the layout of NumPy's arrays is not the known one."""
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
     execute = prototype(runtime.addresses["gf_execute"])
-    state = np.zeros(2, np.int64)
+    state = np.zeros(4, np.int64)
 
     def call(*arrays: np.ndarray) -> None:
         for k, data in enumerate(arrays):
             places[k] = address(data)
+        state[2:] = 0, threading.get_ident()
         execute(start, address(places), address(state))
 
     return call

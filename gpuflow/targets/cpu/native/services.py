@@ -27,7 +27,19 @@ CHUNKS_PER_THREAD = 4
 
 
 class NativeServices:
-    """Looks up, builds and sizes what native programs use."""
+    """Looks up, builds and sizes what native programs use.
+
+    Args:
+        is_part: for programs of which several run at once, each on one thread.
+    """
+
+    def __init__(self, is_part: bool = False) -> None:
+        self._is_part = is_part
+
+    @property
+    def threads(self) -> int:
+        """How many threads a program may use."""
+        return 1 if self._is_part else pool().threads
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
@@ -66,9 +78,9 @@ class NativeServices:
             points: of all axes.
             turns: of a loop that each point has for itself, about.
         """
-        if points * turns < SMALLEST_PARALLEL or pool().threads == 1:
+        if points * turns < SMALLEST_PARALLEL or self.threads == 1:
             return max(extent, 1)
-        parts = pool().threads * CHUNKS_PER_THREAD
+        parts = self.threads * CHUNKS_PER_THREAD
         chunk = -(-extent // parts)
         # Whole vectors: which elements are left over for scalar code must not depend on threads.
         lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
@@ -85,6 +97,6 @@ def _native_function(name: str) -> int:
 
 
 @cache
-def native_services() -> NativeServices:
-    """The services of the process."""
-    return NativeServices()
+def native_services(is_part: bool = False) -> NativeServices:
+    """The services of the process; ``is_part`` as for the class."""
+    return NativeServices(is_part)

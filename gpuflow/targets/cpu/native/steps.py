@@ -25,7 +25,7 @@ from gpuflow.compiler.planning.plan import (
     nbytes,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.lowering import Branch, ScanForm, WhileForm
+from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.program_arrays import operand_places
@@ -46,7 +46,7 @@ from gpuflow.targets.cpu.native.program_writer import (
     always,
     fixed,
 )
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import SMALLEST_PARALLEL, NativeServices, native_services
 
 Emit = Callable[[Code, Places], None]
 
@@ -99,18 +99,41 @@ def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) 
 # --- loops and branches ----------------------------------------------------------------------
 
 
+# What the turns of a loop may have in memory besides, on all threads together.
+_MOST_APART = 1 << 26
+
+
 def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
+    parts = _parts(step, services)
+    if parts > 1:
+        services = native_services(is_part=True)
     bodies: list[list[Emit]] = []
     for inner in step.programs:
         emits = [native_step(s, services) for s in inner.plan.steps]
         if any(emit is None for emit in emits):
             return None
         bodies.append([emit for emit in emits if emit is not None])
-    return partial(_program, step, bodies, services)
+    return partial(_program, step, bodies, parts, services)
+
+
+def _parts(step: ProgramStep, services: NativeServices) -> int:
+    """How many threads take turns of a loop, each with memory of its own.
+
+    Of a scan that carries nothing, turns do not see each other. Threads take as many each, which
+    costs little where there are many.
+    """
+    rule, threads = step.eqn.primitive.lower, services.threads
+    if not isinstance(rule, Loop) or threads == 1:
+        return 1
+    form = rule.form(step.eqn.params)
+    if not isinstance(form, ScanForm) or form.num_carry or form.length < 2 * threads:
+        return 1
+    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_APART
+    return threads if is_small else 1
 
 
 def _program(
-    step: ProgramStep, bodies: list[list[Emit]], services: NativeServices, code: Code,
+    step: ProgramStep, bodies: list[list[Emit]], parts: int, services: NativeServices, code: Code,
     places: Places,
 ) -> None:  # fmt: skip
     arena, spare = carried_places(step, places.plan.offsets[step.workspace])
@@ -140,7 +163,15 @@ def _program(
         spare_place = out if kept[k] else next(free)
         carries.append(_Carry(operands[first + k], out, spare_place, count, kept[k]))
     if isinstance(form, ScanForm):
-        _scan(form, step, services, programs[0], operands, values[0], outs, carries, code)
+        if programs[0].points * form.length < SMALLEST_PARALLEL:
+            parts = 1
+        copies = [programs[0]]
+        for _ in range(parts - 1):
+            memory = Arena()
+            memory.reserve(arena[1])
+            code.keep(memory)
+            copies.append(_body(step.programs[0], bodies[0], memory))
+        _scan(form, step, services, copies, operands, values[0], outs, carries, code)
     else:
         _while(form, programs, operands, values, carries, code)
 
@@ -179,7 +210,7 @@ def _values(inner: Inner, code: Code) -> list[Place]:
 
 
 def _scan(
-    form: ScanForm, step: ProgramStep, services: NativeServices, body: Code,
+    form: ScanForm, step: ProgramStep, services: NativeServices, bodies: Sequence[Code],
     operands: Sequence[Place], values: Sequence[Place], outs: Sequence[Place],
     carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
@@ -208,7 +239,10 @@ def _scan(
         always(place, _element_bytes(var.aval.shape, var.aval.dtype))
         for place, var in zip(outs[form.num_carry :], stacked, strict=True)
     ]
-    code.scan(form.length, form.reverse, body, table)
+    if len(bodies) > 1:
+        code.apart(form.length, bodies, table)
+    else:
+        code.scan(form.length, form.reverse, bodies[0], table)
 
 
 def _while(
