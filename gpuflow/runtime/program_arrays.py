@@ -138,12 +138,15 @@ class NamedArrays:
         outs = ", ".join(self.array(buffer) for buffer in step.outputs)
         self.text.line(f"{run}([{outs}], [{operands}])  # {step.name}")
 
-    def output(self, out: int | Literal) -> str:
-        """The text of an output's array."""
+    def output(self, out: int | Literal, aval: ShapedArray) -> str:
+        """The text of an output's array; of an alias of a whole array it is that one, reshaped."""
         if type(out) is Literal:
             value = np.asarray(out.value, storage_dtype(out.aval.dtype))
             return f"{self.text.constant('literal', self.driver.from_host(value))}.copy()"
-        return self.array(out)
+        array = self.array(out)
+        if self.plan.aval(out).shape == aval.shape:
+            return array
+        return f"{array}.reshape({self.text.constant('shape', aval.shape)})"
 
     def result(self, name: str, aval: ShapedArray) -> str:
         """An output's array as an Array, made without a call of its ``__init__``."""

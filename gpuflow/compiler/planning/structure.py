@@ -94,6 +94,7 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
             decided.append(_is_row_major_copy(eqn))
         else:
             decided += [_is_row_major(atom, views) for atom in eqn.inputs]
+    decided += [_is_whole(atom, views) for atom in jaxpr.outvars if atom in views]
     return tuple(decided)
 
 
@@ -110,6 +111,14 @@ def _takes_rows(rule: object) -> bool:
 
 def _is_row_major(atom: Atom, views: Views) -> bool:
     return type(atom) is Literal or atom not in views or views[atom][1].is_contiguous
+
+
+def _is_whole(atom: Atom, views: Views) -> bool:
+    """Whether an alias is all elements of what it is of, in their order."""
+    if type(atom) is Literal or atom not in views:
+        return False
+    base, view = views[atom]
+    return view.is_contiguous and view.offset == 0 and atom.aval.size == base.aval.size
 
 
 def _is_row_major_copy(eqn: Eqn) -> bool:
@@ -239,7 +248,10 @@ class _Maker:
         return taken
 
     def _outputs(self, into_destinations: bool) -> tuple[tuple[int | None, ...], list[CopyShape]]:
-        """Where each output comes from; aliases and repeated outputs are copied."""
+        """Where each output comes from; aliases and repeated outputs are copied.
+
+        An alias of a whole array that is no input is that array, in another shape.
+        """
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
         updated = set(program.updated())
@@ -248,6 +260,11 @@ class _Maker:
         taken: set[int] = set()
         for k, atom in enumerate(jaxpr.outvars):
             number = None if type(atom) is Literal else number_of[atom]
+            is_alias = atom in program.views
+            if is_alias and _is_whole(atom, program.views):
+                base = program.views[atom][0]
+                if number_of[base] >= inputs and base not in updated:
+                    number, is_alias = number_of[base], False
             fixed = number is None or number < inputs
             stays = type(atom) is Var and self.donations.get(atom) is atom
             if fixed and (stays or not into_destinations):
@@ -258,7 +275,7 @@ class _Maker:
                 # The array that was updated is the output, under its own or the input's name.
                 taken.add(buffer)
                 outputs.append(number if buffer < inputs else buffer)
-            elif fixed or atom in program.views or number in taken:
+            elif fixed or is_alias or number in taken:
                 target = self._added(len(self.groups) + k, 0)
                 copies.append(CopyShape(self._slot(None, k), target))
                 outputs.append(target)

@@ -84,7 +84,8 @@ def _written(
             places.call_step(step)
     places.finish_native()
     marks.end()
-    outs = [places.output(out) for out in plan.outputs] if out_avals else []
+    wanted = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
+    outs = [places.output(out, aval) for out, aval in wanted]
     results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
     return places, f"[{', '.join(results)}]"
 

@@ -82,7 +82,8 @@ def _written(
         else:
             places.call_step(step)
     marks.end()
-    outs = [places.output(out) for out in plan.outputs] if out_avals else []
+    wanted = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
+    outs = [places.output(out, aval) for out, aval in wanted]
     names = {
         "allocate": device.allocate, "copyto": device.copy_into, "new": object.__new__,
         "Array": Array, "DeviceArray": DeviceArray, "gpu": device,
