@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.api.block_kernel import block
 from gpuflow.api.programs import explain, jit
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -115,6 +116,9 @@ def kernel(
     check_callable(function, "kernel")
     check_callable(grid, "kernel")
     return Kernel(function, grid)
+
+
+kernel.block = block  # type: ignore[attr-defined]
 
 
 def _sizes(grid: Any, name: str) -> tuple[int, ...]:

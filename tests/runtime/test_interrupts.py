@@ -63,6 +63,9 @@ LOOPS = {
     "many rows": (gf.jit(gf.vmap(endless)), np.tile(X, (50, 1))),
     "on the pool": (gf.jit(lambda x: endless(x.reshape(-1))), BIG),
     "products": (gf.jit(products), BIG),
+    "turns on several threads": (
+        gf.jit(lambda x: lax.map(products, x)), np.ones((32, 24, 32), np.float32)
+    ),
     "without jit": (without_jit, X),
 }
 
@@ -131,7 +134,7 @@ def interrupted(loop):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-@pytest.mark.parametrize("form", ["while", "scan", "on the pool"])
+@pytest.mark.parametrize("form", ["while", "scan", "on the pool", "turns on several threads"])
 def test_a_signal_ends_a_loop_of_the_main_thread(form):
     function, x = LOOPS[form]
 
