@@ -224,9 +224,9 @@ class BlockKernel:
         """
         explain(self._jitted, self._parameters(args, parameters), *args, stage=stage)
 
-    def tuned(self, *args: Any) -> dict[str, Any]:
-        """The parameters of ``autotune`` that calls with such arguments take; {} without it."""
-        return dict(self._parameters(args, {}))
+    def tuned(self, *args: Any, **parameters: Any) -> dict[str, Any]:
+        """The parameters that calls with such arguments take, those of ``autotune`` included."""
+        return dict(self._parameters(args, parameters))
 
     def _parameters(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> Parameters:
         for name, value in given.items():

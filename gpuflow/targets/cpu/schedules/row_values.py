@@ -159,8 +159,9 @@ class _Keys:
         match statement:
             case Const(out, value):
                 return ("const", out.dtype, str(value))
-            case Load(out, operand, None, None, part):
-                return ("load", operand, out.dtype, part)
+            case Load(out, operand, offset, mask, part):
+                where = [v if v is None else self.of(v.number) for v in (offset, mask)]
+                return ("load", operand, out.dtype, *where, part)
             case Apply(_, fn, args):
                 return (fn, *[self.of(a.number) for a in args])
             case Select(_, predicate, on_true, on_false):
