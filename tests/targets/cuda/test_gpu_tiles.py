@@ -21,7 +21,22 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.schedules.tiles import tiled
-from gpuflow.kir.nodes import Mode, Operand
+from gpuflow.kir.nodes import (
+    Apply,
+    Axis,
+    Block,
+    Copy,
+    For,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Operand,
+    Store,
+    Strip,
+    Value,
+)
+from gpuflow.kir.verify import verify
 from gpuflow.targets.cuda.printing.printers import print_cuda
 from gpuflow.targets.cuda.providers.target import gpu_target
 from gpuflow.targets.cuda.schedules import tiled_maps
@@ -30,19 +45,20 @@ from gpuflow.targets.cuda.schedules.tiled_maps import SIDE
 
 
 def strategies(function, *shapes):
-    """How each launch of a plan is spread."""
+    """How each launch of a plan is spread, and whether its points are pieces."""
     avals = [gf.ShapeDtypeStruct(shape, "float32") for shape in shapes]
     plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=gpu_target())
     steps = [step for step in plan.steps if step.kind == "kernel"]
     calls = [call for step in steps for group in step.launches for call in group]
-    return [schedule_cuda(call.kernel, vectorize=True).strategy for call in calls]
+    launches = [schedule_cuda(call.kernel, vectorize=True) for call in calls]
+    return ["piece" if launch.pieces else launch.strategy for launch in launches]
 
 
 def test_what_goes_in_tiles():
     square = (256, 256)
-    assert strategies(lambda x, y: x + y.T, square, square) == ["tile"]
-    assert strategies(lambda x: jnp.sin(x.T), square) == ["tile"]
-    assert strategies(lambda x: jnp.sin(x.transpose(0, 2, 1)), (8, 64, 64)) == ["tile"]
+    assert strategies(lambda x, y: x + y.T, square, square) == ["piece"]
+    assert strategies(lambda x: jnp.sin(x.T), square) == ["piece"]
+    assert strategies(lambda x: jnp.sin(x.transpose(0, 2, 1)), (8, 64, 64)) == ["piece"]
     # Rows as they lie, and too few points or rows to gain.
     assert strategies(lambda x: jnp.sin(x.transpose(1, 0, 2)), (64, 8, 64)) == ["point"]
     assert strategies(lambda x: jnp.sin(x[::2, ::2]), square) == ["point"]
@@ -139,9 +155,60 @@ def test_programs(dtype, monkeypatch):
     np.testing.assert_array_equal(np.asarray(got), np.where(x == y.T, x, y.T))
 
 
+def written_by_nests():
+    """o[b, i, j] = z[b, j, i] - x[b, j, i] + one[b], both by way of the same array."""
+    operands = (
+        Operand("x", "float32", IN, (ANY, ANY, ANY)),
+        Operand("z", "float32", IN, (ANY, ANY, ANY)),
+        Operand("one", "float32", IN, (ANY, ZERO, ZERO)),
+        Operand("o", "float32", OUT, (ANY, ANY, UNIT)),
+    )
+    shape = (("i0", SIDE), ("i1", SIDE))
+    tiles = (Local("tile", "float32", shape), Local("negated", "float32", shape))
+    x, minus, one, kept, z, difference, total = (Value(k, "float32") for k in range(7))
+    negate = (
+        Load(x, "tile"), Apply((minus,), "neg", (x,)), Apply((kept,), "add", (minus, one)),
+        Store("negated", kept),
+    )  # fmt: skip
+    add = (
+        Load(difference, "negated"), Load(z, "tile"), Apply((total,), "add", (z, difference)),
+        Store("o", total),
+    )  # fmt: skip
+
+    def nest(outer, inner, body):
+        return For(outer, Block(body=(For(inner, Block(body=body)),)))
+
+    body = (
+        Copy("tile", "x"), nest("i0", "i1", negate), Copy("tile", "z"), nest("i1", "i0", add)
+    )  # fmt: skip
+    strips = Strip("i0", SIDE, Block(body=(Strip("i1", SIDE, Block(body=body)),)))
+    outer = For("b0", Block(body=(Load(one, "one"), strips)))
+    axes = tuple(Axis(name, PARALLEL) for name in ("b0", "i0", "i1"))
+    kernel = Kernel("written_by_nests", axes, operands, Block(body=(outer,)), locals=tiles)
+    verify(kernel)
+    return kernel
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize(("rows", "columns"), [(32, 32), (40, 70)])
+def test_nests_wait_for_each_other(rows, columns):
+    kernel, size = written_by_nests(), 2 * rows * columns
+    x, z = np.random.default_rng(3).integers(0, 100, (2, size)).astype("float32")
+    strides = {(name, "i1"): rows for name in ("x", "z")} | {("o", "i0"): columns, ("one", "b0"): 1}
+    strides |= {(name, "i0"): 1 for name in ("x", "z")}
+    strides |= {(name, "b0"): rows * columns for name in ("x", "z", "o")}
+    arrays = {"x": x, "z": z, "one": np.array([1, 5], "float32"), "o": np.zeros(size, "float32")}
+    found = check(kernel, arrays, {"b0": 2, "i0": rows, "i1": columns}, strides)["o"]
+    turned_around = (z - x).reshape(2, columns, rows).transpose(0, 2, 1)
+    wanted = turned_around + np.array([1, 5], "float32")[:, None, None]
+    np.testing.assert_array_equal(found, wanted.reshape(-1))
+    assert print_cuda(kernel).text.count("barrier()") == 4  # behind each copy and each nest
+
+
 def test_launch_shapes():
     launch = schedule_cuda(tiled(turned(batch=True), SIDE), vectorize=True)
-    assert (launch.strategy, launch.side, launch.width, launch.bounds) == ("tile", 32, 1, 256)
+    assert (launch.strategy, launch.pieces, launch.width) == ("point", (1, 32, 32), 1)
+    assert launch.bounds == 256
 
     def shape(*sizes):
         return launch_shape(launch, dict(zip(("b0", "i0", "i1"), sizes, strict=True)), 132)

@@ -33,12 +33,12 @@ from gpuflow.targets.cuda.printing import (
     groups,
     members,
     phases,
+    pieces,
     point_printer,
     points,
     printers,
     scalar_text,
     segments,
-    tiles,
 )
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.cuda.schedules import spread
@@ -56,13 +56,13 @@ _EMITTERS = (
     printers,
     point_printer,
     points,
+    pieces,
     phases,
     members,
     groups,
     columns,
     full,
     segments,
-    tiles,
     combining,
     scalar_text,
     spread,

@@ -45,7 +45,7 @@ class ColumnPrinter(MemberPrinter):
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
         if self.launch.width > 1 and len(nest) == 1 and not self.in_members:
-            body = nest[0][1]
+            body = nest[0].body
             one_for_all = {s.out for s in body.body if isinstance(s, Const)}
             values = defined(body.body) - one_for_all
             self.lane_values = frozenset(value.number for value in values)

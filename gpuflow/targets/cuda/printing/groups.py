@@ -23,7 +23,7 @@ from gpuflow.targets.cuda.printing.members import MemberPrinter
 from gpuflow.targets.cuda.printing.phases import moves_as_vector
 from gpuflow.targets.cuda.printing.point_printer import Nest
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
-from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, perfect_nest
+from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, axes_of, perfect_nest
 
 # Vectors of a thread that are on their way at once in a full reduction, whose grid is small: a
 # multiprocessor of 4.8 TB/s / 132 waits some 800 cycles for 20 bytes a cycle, which are 16 KiB.
@@ -125,7 +125,7 @@ class GroupPrinter(MemberPrinter):
             return
         self._barrier_before_writing_in_place(s.body)
         nest = perfect_nest(s, self.axes, MEMBER_ROLES)
-        phase = self._phase([axis for axis, _ in nest], [nest[-1][1]], [])
+        phase = self._phase(axes_of(nest, self.axes), [nest[-1].body], [])
         self._over_vectors(phase, [])
 
     def partial_reduces(self, reduces: Sequence[Reduce]) -> None:

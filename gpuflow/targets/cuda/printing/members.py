@@ -30,7 +30,7 @@ from gpuflow.targets.cuda.printing import combining
 from gpuflow.targets.cuda.printing.phases import MOST_REPEATED, may_share
 from gpuflow.targets.cuda.printing.point_printer import CudaPrinter, Nest
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
-from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, perfect_nest
+from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, axes_of, perfect_nest
 from gpuflow.targets.printer import constant
 
 # Turns of a column's loop whose loads are on their way at once.
@@ -63,7 +63,7 @@ class MemberPrinter(CudaPrinter):
     # Loops
 
     def points(self, nest: Nest) -> None:
-        axes = [axis for axis, _ in nest]
+        axes = axes_of(nest, self.axes)
         self.emit(f"point_count = {self.product(axes)}")
         if self.is_column:
             self._column_points(nest, axes)
@@ -74,7 +74,7 @@ class MemberPrinter(CudaPrinter):
             self.split("point_id", axes)
             self.inside(nest, self.block)
 
-    def _column_points(self, nest: Nest, axes: list[Axis]) -> None:
+    def _column_points(self, nest: Nest, axes: Sequence[Axis]) -> None:
         """32 neighbors at a time, or pairs; threads past the last repeat it and store nothing."""
         width = self.launch.width
         if width > 1:
@@ -98,7 +98,7 @@ class MemberPrinter(CudaPrinter):
         elif self.is_shared(s.axis):
             self._barrier_before_writing_in_place(s.body)
             nest = perfect_nest(s, self.axes, MEMBER_ROLES)
-            self.over_members([axis for axis, _ in nest], lambda: self.inside(nest, self.block))
+            self.over_members(axes_of(nest, self.axes), lambda: self.inside(nest, self.block))
         else:
             super().loop(s)
 

@@ -1,14 +1,14 @@
 """What the emitters for CUDA share: overrides of ``KernelPrinter``'s hooks.
 
-A point is done by one thread (``points``; ``tiles``, with shared memory), by a group of them
-(``groups``), or by the whole grid (``full``). Parameters are one per word of ``nodes.arguments``,
-in that order.
+A point is done by one thread or, if it is a piece of two axes, by a block (``points``), by a group
+of threads (``groups``), or by the whole grid (``full``). Parameters are one per word of
+``nodes.arguments``, in that order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from gpuflow.kir import nodes
@@ -36,10 +36,16 @@ from gpuflow.targets.cuda.printing.scalar_text import (
     spell_function,
     widen,
 )
-from gpuflow.targets.cuda.schedules.spread import Launch, is_point_loop, perfect_nest
+from gpuflow.targets.cuda.schedules.spread import (
+    Launch,
+    PointLoop,
+    axes_of,
+    is_point_loop,
+    perfect_nest,
+)
 from gpuflow.targets.printer import KernelPrinter, Names, Source
 
-Nest = list[tuple[Axis, Block]]
+Nest = list[PointLoop]
 
 
 class CudaPrintError(RuntimeError):
@@ -222,12 +228,15 @@ class CudaPrinter(KernelPrinter):
             yield
 
     def loop(self, s: For) -> None:
-        """The first loop over points is the one that a launch splits."""
         if self.in_points or not is_point_loop(s, self.axes):
             super().loop(s)
-            return
+        else:
+            self.over_points(s)
+
+    def over_points(self, s: PointLoop) -> None:
+        """The first loop over points is the one that a launch splits."""
         nest = perfect_nest(s, self.axes)
-        axes = tuple(axis for axis, _ in nest)
+        axes = axes_of(nest, self.axes)
         if axes != self.launch.points:
             raise CudaPrintError(
                 f"[cuda] all loops over points of {self.kernel.name} must have the axes "
@@ -244,14 +253,19 @@ class CudaPrinter(KernelPrinter):
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
         """Print what stands inside perfectly nested loops whose indices are already set."""
-        (axis, body), *inner = nest
-        with self.at_point(axis, body):
+        loop, *inner = nest
+        with self.at_loop(loop):
             if not inner:
-                print_body(body)
+                print_body(loop.body)
                 return
-            for statement in body.body[:-1]:
+            for statement in loop.body.body[:-1]:
                 self.statement(statement)
             self.inside(inner, print_body)
+
+    def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
+        """Enter a loop whose index is already set."""
+        assert isinstance(loop, For) and loop.axis is not None  # a Strip is for ``pieces``
+        return self.at_point(self.axes[loop.axis], loop.body)
 
     # Memory
 

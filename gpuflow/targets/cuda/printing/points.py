@@ -1,5 +1,7 @@
 """The emitter of kernels whose points are done by one thread each, one by one or in vectors.
 
+Points may be pieces of two axes (``pieces``): then a block does each.
+
 Several neighbors are read and written with 128-bit accesses where a schedule says so:
 
     x_lanes = load_vector_readonly(x, i0, 4)
@@ -22,12 +24,10 @@ from gpuflow.base.records import record
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store
 from gpuflow.targets.cuda.printing import segments
 from gpuflow.targets.cuda.printing.phases import moves_as_vector
-from gpuflow.targets.cuda.printing.point_printer import (
-    CudaPrinter,
-    CudaPrintError,
-    Nest,
-)
+from gpuflow.targets.cuda.printing.pieces import PiecePrinter
+from gpuflow.targets.cuda.printing.point_printer import CudaPrintError, Nest
 from gpuflow.targets.cuda.printing.scalar_text import narrow, widen
+from gpuflow.targets.cuda.schedules.spread import axes_of
 
 
 @record
@@ -40,7 +40,7 @@ class Element:
     accesses: Block
 
 
-class PointPrinter(CudaPrinter):
+class PointPrinter(PiecePrinter):
     """Prints a kernel of strategy "point"."""
 
     def parameters(self) -> list[tuple[str, str]]:
@@ -53,7 +53,7 @@ class PointPrinter(CudaPrinter):
             return
         self.unpack()
         self.in_points = not self.launch.points
-        if self.launch.points:
+        if self.launch.points and not self.launch.pieces:
             self._thread_names()
         self.block(self.kernel.body)
 
@@ -69,12 +69,20 @@ class PointPrinter(CudaPrinter):
             self._segment_points(nest)
         elif self.launch.width > 1:
             self._vector_points(nest)
+        elif self.launch.pieces:
+            first, step = self.index("cuda.blockIdx.x"), self.index("cuda.gridDim.x")
+            self._single_points(nest, first, step, self.piece)
         else:
-            axes = [axis for axis, _ in nest]
-            self.emit(f"point_count = {self.product(axes)}")
-            with self.counting("point_id", "thread_id", "point_count", "thread_count"):
-                self.split("point_id", axes)
-                self.inside(nest, self.block)
+            self._single_points(nest, "thread_id", "thread_count", self.block)
+
+    def _single_points(
+        self, nest: Nest, first: str, step: str, print_body: Callable[[Block], None]
+    ) -> None:
+        axes = [self.counted(loop) for loop in nest]
+        self.emit(f"point_count = {self.product(axes)}")
+        with self.counting("point_id", first, "point_count", step):
+            self.split("point_id", axes)
+            self.inside(nest, print_body)
 
     # Segments
 
@@ -91,7 +99,7 @@ class PointPrinter(CudaPrinter):
 
     def _segment_points(self, nest: Nest) -> None:
         """The points of this thread in the current segment."""
-        ((axis, _),) = nest
+        (axis,) = axes_of(nest, self.axes)
         start, stop = self.index("point_id - segment_start"), self.extent(axis)
         with self.counting(axis.name, start, stop, "thread_count"):
             self.inside(nest, self.block)
@@ -101,7 +109,7 @@ class PointPrinter(CudaPrinter):
 
     def _vector_points(self, nest: Nest) -> None:
         """With one axis, what is left after the last whole vector is done point by point."""
-        axes, width = [axis for axis, _ in nest], self.launch.width
+        axes, width = axes_of(nest, self.axes), self.launch.width
         last = axes[-1]
         self.emit(f"row_vectors = {self.index(f'{self.names.extent(last)} // {width}')}")
         self.emit("vector_count = row_vectors")
@@ -122,12 +130,12 @@ class PointPrinter(CudaPrinter):
 
         The device function enters it for itself, and the accesses around it enter it here.
         """
-        (axis, body), *inner = nest
+        loop, *inner = nest
         if not inner:
-            print_body(body)
+            print_body(loop.body)
             return
-        with self.at_point(axis, body):
-            for statement in body.body[:-1]:
+        with self.at_loop(loop):
+            for statement in loop.body.body[:-1]:
                 self.statement(statement)
             self._outside_last(inner, print_body)
 

@@ -13,12 +13,10 @@ from gpuflow.targets.cuda.printing.columns import ColumnPrinter
 from gpuflow.targets.cuda.printing.full import FullPrinter
 from gpuflow.targets.cuda.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.printing.points import PointPrinter
-from gpuflow.targets.cuda.printing.tiles import TilePrinter
 from gpuflow.targets.cuda.schedules.spread import Launch, schedule_cuda
 
 EMITTERS = {
     "point": PointPrinter, "row": GroupPrinter, "column": ColumnPrinter, "full": FullPrinter,
-    "tile": TilePrinter,
 }  # fmt: skip
 
 

@@ -8,8 +8,8 @@ thread of the group that works on a point.
     row        blockDim.x threads      blockDim.y               shuffles, then shared memory
     column     blockDim.y threads      32, or 32 pairs, in x    shared memory
     full       the whole grid          -                        the last block to finish
-    tile       one thread              a tile of two axes       shared memory, for what they read
 
+Where Strips cut two axes, the points of strategy "point" are the pieces: a block does each.
 The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice,
 and so is whether the group keeps it in registers or reads it again for every phase.
 With 32-bit indices the number of points and of threads together must stay below 2**31, for which
@@ -19,7 +19,7 @@ With 32-bit indices the number of points and of threads together must stay below
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -60,6 +60,7 @@ FULL_BLOCKS_PER_PROCESSOR = 8
 FULL_ELEMENTS_PER_THREAD = 8
 
 Dim = tuple[int, int] | tuple[int, int, int]
+PointLoop = nodes.For | nodes.Strip
 
 
 @record
@@ -77,7 +78,8 @@ class Launch:
         components: values per block in the scratch memory of a full reduction.
         segmented: the only parameter is the device address of a segment table.
         small_tile: a group has at most 256 threads, for kernels that need many registers.
-        side: of the tiles of strategy "tile", along the innermost two axes; 0 in others.
+        pieces: of each axis of the points, how many a block does together; empty if a thread does
+            each point by itself.
         lanes: points have loops of their own, and each has a thread, in small blocks.
     """
 
@@ -91,13 +93,18 @@ class Launch:
     components: int = 0
     segmented: bool = False
     small_tile: bool = False
-    side: int = 0
+    pieces: tuple[int, ...] = ()
     lanes: bool = False
 
     @property
     def point_threads(self) -> int:
         """Threads of a block of strategy "point"."""
         return LANE_THREADS if self.lanes else POINT_THREADS
+
+    @property
+    def piece_threads(self) -> tuple[int, int]:
+        """Threads of a block that does a piece, along x and y: a row of the piece is along x."""
+        return self.pieces[-1], POINT_THREADS // self.pieces[-1]
 
     @property
     def bounds(self) -> int:
@@ -127,7 +134,8 @@ def launch_shape(
     if launch.segmented and launch.strategy == "full":
         return (segment_points, 1), (FULL_THREADS, 1)
     if not launch.segmented:
-        points = math.prod(_extent(axis, extents) for axis in launch.points)
+        sizes = launch.pieces or (1,) * len(launch.points)
+        points = math.prod(map(_ceil, (_extent(axis, extents) for axis in launch.points), sizes))
     members = math.prod(_extent(axis, extents) for axis in launch.members)
     most = processors * BLOCKS_PER_PROCESSOR
     if launch.strategy == "row":
@@ -137,10 +145,8 @@ def launch_shape(
         return (min(_ceil(_ceil(points, launch.width), WARP), most), 1), (WARP, height)
     if launch.strategy == "full":
         return (full_blocks(members, processors), 1), (FULL_THREADS, 1)
-    if launch.strategy == "tile":
-        *outer, down, along = (_extent(axis, extents) for axis in launch.points)
-        tiles = math.prod(outer) * _ceil(down, launch.side) * _ceil(along, launch.side)
-        return (min(tiles, most), 1), (launch.side, POINT_THREADS // launch.side)
+    if launch.pieces:
+        return (min(points, most), 1), launch.piece_threads
     if not launch.points:
         return (1, 1), (1, 1)
     threads = launch.point_threads
@@ -239,8 +245,6 @@ def schedule_cuda(
     """
     strategy = _strategy(kernel)
     axes = {axis.name: axis for axis in kernel.axes}
-    if strategy == "tile":
-        return Launch(strategy, kernel.axes, side=kernel.locals[0].axes[0][1])
     if strategy == "full":
         components = _components(kernel.body)
         launch = Launch(
@@ -249,15 +253,18 @@ def schedule_cuda(
         return _with_vectors(launch, kernel, kernel.body, vectorize, 0)
     loop = next((s for s in kernel.body.body if is_point_loop(s, axes)), None)
     nest = perfect_nest(loop, axes) if loop else []
-    points = tuple(axis for axis, _ in nest)
+    points = axes_of(nest, axes)
     if strategy != "point":
         members = tuple(axis for axis in kernel.axes if axis.role in MEMBER_ROLES)
         launch = Launch(strategy, points, members, small_tile=small_tile)
         alone = loop is None or sum(isinstance(s, nodes.For) for s in kernel.body.body) == 1
-        block = nest[-1][1] if nest else kernel.body
+        block = nest[-1].body if nest else kernel.body
         if strategy == "column":
             return _with_pairs(launch, kernel, block) if vectorize and alone else launch
         return _with_vectors(launch, kernel, block, vectorize and alone, most_kept if points else 0)
+    if any(isinstance(s, nodes.Strip) for s in nest):
+        pieces = tuple(s.size if isinstance(s, nodes.Strip) else 1 for s in nest)
+        return Launch(strategy, points, pieces=pieces)
     if has_long_loops(kernel):
         return Launch(strategy, points, segmented=kernel.segmented, lanes=True)
     if vectorize and loop and not kernel.segmented:
@@ -306,8 +313,6 @@ def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
 
 
 def _strategy(kernel: Kernel) -> str:
-    if kernel.locals:
-        return "tile"
     members = [axis for axis in kernel.axes if axis.role in MEMBER_ROLES]
     short = all(axis.exact is not None for axis in members)
     short = short and math.prod(axis.exact or 1 for axis in members) <= SHORTEST_SHARED_ROW
@@ -325,25 +330,27 @@ def _components(body: Block) -> int:
     return sum(len(s.outs) for s in body.body if isinstance(s, nodes.Reduce))
 
 
-def is_point_loop(
-    statement: nodes.Statement, axes: Mapping[str, Axis]
-) -> TypeGuard[nodes.For]:
-    """Whether a statement is a loop over an axis of points."""
-    if not isinstance(statement, nodes.For) or statement.axis is None:
+def is_point_loop(statement: nodes.Statement, axes: Mapping[str, Axis]) -> TypeGuard[PointLoop]:
+    """Whether a statement is a loop over an axis of points, or over pieces of one."""
+    if not isinstance(statement, PointLoop) or statement.axis is None:
         return False
     return axes[statement.axis].role in POINT_ROLES
 
 
 def perfect_nest(
-    loop: nodes.For, axes: Mapping[str, Axis], roles: tuple[Role, ...] = POINT_ROLES
-) -> list[tuple[Axis, Block]]:
-    """The axes and bodies of perfectly nested loops, from the outermost.
+    loop: PointLoop, axes: Mapping[str, Axis], roles: tuple[Role, ...] = POINT_ROLES
+) -> list[PointLoop]:
+    """Perfectly nested loops, from the outermost.
 
-    Statements that only compute may stand before an inner loop: they are computed per point.
+    Statements that only compute may stand before an inner loop: they are computed per point. Any
+    may stand before a Strip; loops inside of Strips are those of one piece.
     """
-    assert loop.axis is not None
-    nest = [(axes[loop.axis], loop.body)]
+    nest = [loop]
     *before, last = loop.body.body or (None,)
+    if isinstance(last, nodes.Strip):
+        return nest + perfect_nest(last, axes, roles)
+    if isinstance(loop, nodes.Strip):
+        return nest
     if not isinstance(last, nodes.For) or last.axis is None or axes[last.axis].role not in roles:
         return nest
     pure = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
@@ -352,11 +359,17 @@ def perfect_nest(
     return nest
 
 
+def axes_of(nest: Iterable[PointLoop], axes: Mapping[str, Axis]) -> tuple[Axis, ...]:
+    """The axes of nested loops."""
+    return tuple(axes[loop.axis] for loop in nest if loop.axis is not None)
+
+
 def _vector_width(
-    kernel: Kernel, loop: nodes.For, axes: Mapping[str, Axis]
+    kernel: Kernel, loop: PointLoop, axes: Mapping[str, Axis]
 ) -> tuple[int, tuple[str, ...]]:
     """Elements per thread such that the widest vector operand moves 16 bytes at once."""
-    axis, body = perfect_nest(loop, axes)[-1]
+    nest = perfect_nest(loop, axes)
+    axis, body = axes_of(nest, axes)[-1], nest[-1].body
     scalar: tuple[int, tuple[str, ...]] = (1, ())
     if axis is not kernel.axes[-1]:
         return scalar
@@ -367,7 +380,6 @@ def _vector_width(
         return scalar
     dtypes = [o.dtype for o in kernel.operands if o.name in names]
     width = VECTOR_BYTES // max(storage_bytes(dtype) for dtype in dtypes)
-    several = len(perfect_nest(loop, axes)) > 1
-    if several and axis.exact is not None and axis.exact % width:
+    if len(nest) > 1 and axis.exact is not None and axis.exact % width:
         return scalar
     return (width, names) if width > 1 else scalar
