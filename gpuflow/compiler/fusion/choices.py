@@ -53,7 +53,7 @@ def choices_in_place(jaxpr: Jaxpr, donations: Donations, kept: Kept) -> Jaxpr:
     for var, end in donations.items():
         for out in jaxpr.outvars if end is None else (end,):
             changed = _with_updates(jaxpr, var, out, kept)
-            if changed is not None:
+            if changed is not None and type(out) is Var:
                 described = describe_program(changed, donations, kept)
                 jaxpr = changed if described.place(out)[0] is var else jaxpr
     return jaxpr

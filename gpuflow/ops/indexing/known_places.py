@@ -92,18 +92,20 @@ def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
     return True
 
 
-def _combined(old: Var, new: Atom, definition: Any) -> tuple[str, Atom]:
+def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
     """How an update combines elements, and with what."""
     source = definition(new)
-    rule = None if source is None else source.primitive.lower
-    combine = _COMBINED.get(rule.body) if isinstance(rule, Elementwise) else None
+    if source is None or not isinstance(source.primitive.lower, Elementwise):
+        return "set", new
+    body = source.primitive.lower.body
+    combine = _COMBINED.get(body) if isinstance(body, str) else None
     if combine is None or not can_be_updated(old.aval.dtype, combine):
         return "set", new
     others = [atom for atom in source.inputs if atom is not old]
     return (combine, others[0]) if len(others) == 1 else ("set", new)
 
 
-def _is_part(atom: Atom, array: Var, definition: Any) -> bool:
+def _is_part(atom: Atom, array: Atom, definition: Any) -> bool:
     """Whether elements of an array have only been moved."""
     source = definition(atom)
     while source is not None and _moves(source.primitive.lower):
@@ -167,15 +169,18 @@ def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> At
     def cut(part: Atom, bounds: Sequence[Bound]) -> Atom:
         return _cut(part, bounds, definition, build)
 
-    rule = None if source is None else source.primitive.lower
-    # What others read as well is stored, so that it need not be computed again.
-    if isinstance(rule, Elementwise) and len(source.outputs) == 1 and definition.is_read_once(atom):
-        operands = [cut(part, own) for part in source.inputs]
-        return build.apply(source.primitive, *operands, **source.params)
-    if isinstance(rule, (Indexed, Layout)) and rule.sliced is not None:
-        made = rule.sliced(source, own, cut, definition, build)
-        if made is not None:
-            return made
+    made = None
+    if source is not None:
+        rule = source.primitive.lower
+        # What others read as well is stored, so that it need not be computed again.
+        is_own = len(source.outputs) == 1 and definition.is_read_once(atom)
+        if isinstance(rule, Elementwise) and is_own:
+            operands = [cut(part, own) for part in source.inputs]
+            made = build.apply(source.primitive, *operands, **source.params)
+        elif isinstance(rule, (Indexed, Layout)) and rule.sliced is not None:
+            made = rule.sliced(source, own, cut, definition, build)
+    if made is not None:
+        return made
     starts, limits, _ = zip(*own)
     return build.apply(
         slice_p, atom, start_indices=starts, limit_indices=limits, strides=None
