@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuflow import ref
+from gpuflow.compiler.fusion import choices
 from gpuflow.core.refs import Ref
 from gpuflow.core.trace import Tracer, eval_trace
 from gpuflow.numpy.methods import METHODS, PROPERTIES
+from gpuflow.ops.indexing import known_places
 from gpuflow.parallel.partition import whole_programs
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.eager import evaluate
@@ -17,9 +19,11 @@ from gpuflow.targets.platforms import register_platforms
 
 
 def install() -> None:
-    """Plug in platforms, evaluators, and the operators and methods of Array, Tracer and Ref."""
+    """Plug in platforms, evaluators, rules, and what Array, Tracer and Ref have of methods."""
     register_platforms()
     eval_trace.process = evaluate
+    choices.rules.array = known_places.chosen_array
+    choices.rules.update = known_places.as_update
     programs.evaluate = whole_programs.evaluate
     programs.run = whole_programs.run
     programs.place = whole_programs.place

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
+from gpuflow.compiler.fusion.choices import choices_in_place
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.fusion.shared_memory import shared_memory
 from gpuflow.compiler.lanes.loops import lane_loops
@@ -95,7 +96,9 @@ def _bound_with(
     programs: Programs, program: Jaxpr, donations: Donations, into_destinations: bool,
     target: Target,
 ) -> Plan:  # fmt: skip
-    template, symbols = _template(program, donations, kept_by(programs), target.excess_precision)
+    kept = kept_by(programs)
+    program = choices_in_place(program, donations, kept)
+    template, symbols = _template(program, donations, kept, target.excess_precision)
     return bind(template, program, programs, donations, into_destinations, target, symbols)
 
 
@@ -168,9 +171,14 @@ def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[
     """The plans of branches; an output that is one operand in all of them takes its memory."""
     programs = [rewritten(branch, target, _report) for branch in branches]
     inner = [_inner_programs(program, target) for program, _ in programs]
+    kept = [kept_by(known) for known in inner]
+    count = len(branches[0].in_avals)
     donations = shared_memory(
-        [program for program, _ in programs], [kept_by(known) for known in inner],
-        len(branches[0].in_avals),
+        [
+            choices_in_place(program, dict.fromkeys(program.invars[:count]), known)
+            for (program, _), known in zip(programs, kept, strict=True)
+        ],
+        kept, count,
     )  # fmt: skip
     return tuple([
         Inner(_bound_with(known, program, given, True, target), tuple(values))
@@ -189,9 +197,10 @@ def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
     if not all(map(has_no_effect, program.eqns)):
         return None
     first, count = _carries(form)
-    donations = _carry_donations(program, first, count)
+    donations, programs = _carry_donations(program, first, count), _inner_programs(program, target)
+    program = choices_in_place(program, donations, kept_by(programs))
     program, updated = guarded_updates(program, donations, program.invars[first + count])
-    plan = _bound(program, updated, True, target)
+    plan = _bound_with(programs, program, updated, True, target)
     return Inner(plan, tuple(values), ahead=True) if is_short(plan) else None
 
 

@@ -15,6 +15,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.keeping import keep_scan
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_scan
+from gpuflow.control.scan_consts import consts_made_inside
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
 from gpuflow.control.scan_shared_sums import shared_sums
 from gpuflow.control.scan_simplify import simplify_scan
@@ -203,8 +204,13 @@ def _form(params: dict[str, Any]) -> ScanForm:
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """What need not be in the body leaves it; then several iterations become one."""
+    """What need not be in the body leaves it, what it should know of comes in.
+
+    Then several iterations become one.
+    """
     simplified = simplify_scan(eqn, definition, build)
+    if simplified is None:
+        simplified = consts_made_inside(eqn, definition, build)
     return unroll_scan(bind_scan, eqn, build) if simplified is None else simplified
 
 

@@ -102,7 +102,7 @@ def _hoistable(body: Jaxpr, num_consts: int) -> tuple[list[Eqn], list[Var]]:
         eqn = producers.get(atom) if isinstance(atom, Var) else None
         if eqn is None or not isinstance(atom, Var):
             return
-        if _is_cheap(eqn):
+        if is_cheap(eqn):
             for operand in eqn.inputs:
                 read(operand)
         else:
@@ -126,7 +126,8 @@ def _hoistable(body: Jaxpr, num_consts: int) -> tuple[list[Eqn], list[Var]]:
     return [eqn for eqn in fixed if id(eqn) in needed], list(crossing)
 
 
-def _is_cheap(eqn: Eqn) -> bool:
+def is_cheap(eqn: Eqn) -> bool:
+    """Whether an equation costs less to compute than its result to read."""
     rule = eqn.primitive.lower
     if isinstance(rule, Layout):
         return True

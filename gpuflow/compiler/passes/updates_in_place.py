@@ -106,13 +106,24 @@ class UpdateRule:
         while var not in self.outputs:
             readers = self.readers.get(var, ())
             last = max(readers, default=-1)
-            if readers.count(last) != 1 or any(self._names(reader) for reader in readers):
+            if readers.count(last) != 1 or self._is_seen_behind(var, last):
                 return None
             after = self._updated(last, var)
             if after is None:
                 return None
             var = after
         return var
+
+    def _is_seen_behind(self, var: Var, position: int) -> bool:
+        """Whether a part of ``var`` under another name is an output, or read behind an equation."""
+        names = [var]
+        for name in names:
+            readers = self.readers.get(name, ())
+            if name in self.outputs or any(reader > position for reader in readers):
+                return True
+            for reader in filter(self._names, readers):
+                names += self.jaxpr.eqns[reader].outputs
+        return False
 
     def _updated(self, position: int, var: Var) -> Var | None:
         """What an equation makes of a variable that it updates."""

@@ -1,0 +1,110 @@
+"""Choices that are updates of what a program was given, and gives back.
+
+    lax.fori_loop(0, n, lambda i, x: x.at[5].set(x[5] + i), x)
+
+A choice between an array and other elements at known places goes over the whole array. That is free
+where it is part of a kernel that does so anyway, and all the work there is where few elements of a
+carry change. So a choice becomes an update if the array is an input whose memory was given away,
+the result becomes an output by updates alone, and all of them happen in that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from gpuflow.base.records import record
+from gpuflow.compiler.fusion.fuse import describe_program
+from gpuflow.compiler.passes.program import Definitions, Replacement
+from gpuflow.compiler.passes.reads_first import reads_first
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept, updated_pairs
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+
+
+def _unplugged(*arguments: Any) -> NoReturn:
+    raise RuntimeError("[choices] gpuflow must be imported as a whole. Fix: import gpuflow.")
+
+
+@record(frozen=False)
+class _Rules:
+    """What ops say of choices; set by wiring.py.
+
+    Attributes:
+        array: of an equation, the array that it may be an update of, or None.
+        update: ``(eqn, definition, build) -> bool``: build the update; False: there is none.
+    """
+
+    array: Callable[[Eqn], Var | None] = _unplugged
+    update: Callable[..., bool] = _unplugged
+
+
+rules = _Rules()
+
+
+def choices_in_place(jaxpr: Jaxpr, donations: Donations, kept: Kept) -> Jaxpr:
+    """The program with updates for choices that happen in the memory of an input.
+
+    Args:
+        jaxpr: the program.
+        donations, kept: what may be updated in place, see ``UpdateRule``.
+    """
+    if not any(rules.array(eqn) is not None for eqn in jaxpr.eqns):
+        return jaxpr
+    for var, end in donations.items():
+        for out in jaxpr.outvars if end is None else (end,):
+            changed = _with_updates(jaxpr, var, out, kept)
+            if changed is not None and type(out) is Var:
+                described = describe_program(changed, donations, kept)
+                jaxpr = changed if described.place(out)[0] is var else jaxpr
+    return jaxpr
+
+
+def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, kept: Kept) -> Jaxpr | None:
+    """The program in which an input becomes an output by updates alone.
+
+    None: it does not, or does so already.
+    """
+    definition = Definitions(jaxpr)
+    definition.eqns.update((made, eqn) for eqn in jaxpr.eqns for made in eqn.outputs)
+    updates: dict[Var, list[Eqn]] = {}
+    while out is not var:
+        eqn = definition(out)
+        if eqn is None or type(out) is not Var:
+            return None
+        pairs = {eqn.outputs[k]: eqn.inputs[operand] for operand, k in updated_pairs(eqn, kept)}
+        array = rules.array(eqn)
+        if array is not None:
+            build = Replacement(eqn.source)
+            if not rules.update(eqn, definition, build):
+                return None
+            updates[out] = [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
+            pairs[out] = array
+        if out not in pairs:
+            return None
+        out = pairs[out]
+    if not updates:
+        return None
+    eqns = [new for eqn in jaxpr.eqns for new in _instead(eqn, updates)]
+    return reads_first(jaxpr.replace(eqns=_live(jaxpr, eqns)))
+
+
+def _instead(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
+    return updates.get(eqn.outputs[0], (eqn,)) if eqn.outputs else (eqn,)
+
+
+def _live(jaxpr: Jaxpr, eqns: Iterable[Eqn]) -> tuple[Eqn, ...]:
+    """The equations without those that only the choices read; the others are the same objects."""
+    before = {var for eqn in jaxpr.eqns for var in _read(eqn)}
+    live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    result: list[Eqn] = []
+    for eqn in reversed([*eqns]):
+        is_dead = live.isdisjoint(eqn.outputs) and not before.isdisjoint(eqn.outputs)
+        if is_dead and not eqn.effects:
+            continue
+        live.update(_read(eqn))
+        result.append(eqn)
+    return tuple(reversed(result))
+
+
+def _read(eqn: Eqn) -> list[Var]:
+    return [atom for atom in eqn.inputs if type(atom) is not Literal]
