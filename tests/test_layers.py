@@ -10,6 +10,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,8 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-def imports_of(path: str, source: str, modules: frozenset[str]) -> list[Import]:
+@cache  # four rules ask the same of each file
+def imports_of(path: str, source: str, modules: frozenset[str]) -> tuple[Import, ...]:
     """All imports of one file; `from a import b` names `a.b` where that is a module."""
     package = module_name(path).split(".")
     if not path.endswith("__init__.py"):
@@ -133,7 +135,7 @@ def imports_of(path: str, source: str, modules: frozenset[str]) -> list[Import]:
             walk(child, inside, checking)
 
     walk(ast.parse(source), False, False)
-    return found
+    return tuple(found)
 
 
 def dotted(node: ast.AST) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gpuflow.api.derivatives import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
 from gpuflow.base.errors import check
-from gpuflow.compiler.pipeline import forget_templates
+from gpuflow.base.lazy import LazyModule
 from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
 from gpuflow.control.jit_options import check_callable, make_options, name_of
 from gpuflow.control.programs import forget_programs
@@ -28,6 +28,11 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, process
 from gpuflow.runtime.device import devices as platform_devices
 from gpuflow.runtime.device import local_devices as process_devices
+
+if TYPE_CHECKING:
+    from gpuflow.compiler import pipeline
+else:
+    pipeline = LazyModule("gpuflow.compiler.pipeline")
 
 # --- jit and tracing -----------------------------------------------------------------------
 
@@ -91,7 +96,7 @@ def clear_caches() -> None:
     """Forget all traced and compiled programs; kernels on disk stay."""
     clear_functions()
     forget_programs()
-    forget_templates()
+    pipeline.forget_templates()
 
 
 @contextmanager

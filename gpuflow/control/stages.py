@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import JaxRuntimeError, check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.planning.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
@@ -25,9 +26,13 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.refs import type_of
 from gpuflow.core.sharding import PartitionSpec, Sharding, SingleDeviceSharding
 from gpuflow.core.trace import Tracer
-from gpuflow.kir.text import kernel_text
 from gpuflow.runtime.device import Device, default_device
 from gpuflow.runtime.execute import Executable
+
+if TYPE_CHECKING:
+    from gpuflow.kir import text as kir_text
+else:
+    kir_text = LazyModule("gpuflow.kir.text")
 
 
 @record
@@ -347,7 +352,7 @@ class Compiled(Stage):
         parts = []
         for step in self.steps:
             if isinstance(step, KernelStep):
-                parts.append(kernel_text(step.kernel))
+                parts.append(kir_text.kernel_text(step.kernel))
             else:
                 parts.append(f"{step.kind} {bytes_of(self._compiled.plan, step)} bytes")
         return "\n\n".join(parts)

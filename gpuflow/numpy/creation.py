@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer
@@ -30,9 +31,14 @@ from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import check_holds_complex, convert_element_type_p
 from gpuflow.ops.random.keys import random_wrap
 from gpuflow.parallel.placement import put
+from gpuflow.runtime import host_exchange
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
-from gpuflow.targets.cuda.driver import exchange
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cuda.driver import exchange
+else:
+    exchange = LazyModule("gpuflow.targets.cuda.driver.exchange")
 
 
 def array(
@@ -129,7 +135,7 @@ def _make(value: Any, wanted: Any) -> Any:
         value is not None,
         lambda: "[array] the data must be numbers; got None. Fix: use jnp.nan, or leave it out.",
     )
-    if exchange.is_on_gpu(value):
+    if host_exchange.is_on_gpu(value):
         return _make(exchange.imported(value, copy=True), wanted)
     host = np.asarray(value)
     # Of the value itself where it has a dtype: masked arrays are refused by their class.

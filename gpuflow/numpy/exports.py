@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.sharding import SingleDeviceSharding
 from gpuflow.core.trace import Tracer
@@ -17,7 +18,11 @@ from gpuflow.numpy.promotion import strong
 from gpuflow.runtime import host_exchange
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
-from gpuflow.targets.cuda.driver import exchange
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cuda.driver import exchange
+else:
+    exchange = LazyModule("gpuflow.targets.cuda.driver.exchange")
 
 
 def dlpack(
@@ -36,7 +41,7 @@ def dlpack(
         ValueError: a stream on the CPU.
     """
     dtype = aval_of(self).dtype
-    on_gpu = dlpack_device(self)[0] == exchange.CUDA and dl_device != host_exchange.CPU
+    on_gpu = dlpack_device(self)[0] == host_exchange.CUDA and dl_device != host_exchange.CPU
     is_known = not dtypes.is_extended(dtype) and host_exchange.is_known(dtype)
     check(
         is_known and (host_exchange.is_native(dtype) or not on_gpu),
@@ -85,7 +90,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """
     if type(x) is Array and copy is not True:
         return placed("from_dlpack", strong(x), device)
-    if exchange.is_on_gpu(x):
+    if host_exchange.is_on_gpu(x):
         return _from_gpu(x, device, copy)
     check(
         hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"),
@@ -142,8 +147,8 @@ def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
 
 def dlpack_device(self: Any) -> tuple[int, int]:
     """The kind of device in DLPack's numbers, 1 for the CPU and 2 for CUDA, and which one."""
-    number = exchange.number_of(self.device) if type(self) is Array else None
-    return (1, 0) if number is None else (exchange.CUDA, number)
+    number = host_exchange.number_of(self.device) if type(self) is Array else None
+    return (1, 0) if number is None else (host_exchange.CUDA, number)
 
 
 def cuda_array_interface(self: Any) -> dict[str, Any]:
@@ -153,7 +158,7 @@ def cuda_array_interface(self: Any) -> dict[str, Any]:
         AttributeError: it is not on a GPU, or CUDA's libraries have no such dtype.
     """
     is_known = aval_of(self).dtype.kind in "biufc"
-    if not is_known or dlpack_device(self)[0] != exchange.CUDA:
+    if not is_known or dlpack_device(self)[0] != host_exchange.CUDA:
         raise AttributeError(
             "[__cuda_array_interface__] the array must be on a GPU, of a dtype of NumPy's own; got "
             f"{aval_of(self)}. Fix: jax.device_put(x, jax.devices('cuda')[0])."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -14,9 +14,9 @@ from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
-from gpuflow.nn import softmax
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.effects.device_put import in_sharding
@@ -35,6 +35,11 @@ from gpuflow.random.base import (
 )
 from gpuflow.random.continuous import drawn_shape
 from gpuflow.random.keys import key_impl, typed_key
+
+if TYPE_CHECKING:
+    from gpuflow import nn
+else:
+    nn = LazyModule("gpuflow.nn")
 
 
 def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
@@ -198,7 +203,7 @@ def dirichlet(
     )
     batch = alpha.shape[:-1] if shape is None else as_shape("dirichlet", shape)
     check_parameters("dirichlet", batch, np.zeros(alpha.shape[:-1], np.bool_))
-    out = softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), dtype), -1)
+    out = nn.softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), dtype), -1)
     return in_sharding("dirichlet", out, out_sharding)
 
 

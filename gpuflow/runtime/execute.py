@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.base.recording import span
-from gpuflow.compiler.explain import explain_plan
-from gpuflow.compiler.explain_stages import STAGES, explain_stage
-from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import bytes_of, flops_of
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -19,6 +17,13 @@ from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, default_device, in_use, target_of
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.eager import check_finite, together
+
+if TYPE_CHECKING:
+    from gpuflow.compiler import explain, explain_stages, pipeline
+else:
+    explain = LazyModule("gpuflow.compiler.explain")
+    explain_stages = LazyModule("gpuflow.compiler.explain_stages")
+    pipeline = LazyModule("gpuflow.compiler.pipeline")
 
 
 class Compiled:
@@ -43,7 +48,9 @@ class Compiled:
             self.plan, self._values = same_target.plan, same_target._values
         else:
             with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
-                self.plan, self._values = compile_plan(jaxpr, donated, target=driver.target)
+                self.plan, self._values = pipeline.compile_plan(
+                    jaxpr, donated, target=driver.target
+                )
         values = self._values
         self.program = driver.program(self.plan, jaxpr.out_avals)
         self.constants = [driver.from_host(as_numpy(value, aval_of(value))) for value in values]
@@ -143,10 +150,11 @@ class Executable:
 
     def explain(self, name: str, stage: str = "plan", platform: str | None = None) -> str:
         """The program called ``name`` at one of its stages; see ``gpuflow.explain``."""
+        stages = explain_stages.STAGES
         check(
-            stage in STAGES,
+            stage in stages,
             lambda: (
-                f"[explain] stage must be one of {STAGES}; got {stage!r}. "
+                f"[explain] stage must be one of {stages}; got {stage!r}. "
                 "Fix: leave it out to see the plan."
             ),
             ValueError,
@@ -154,10 +162,10 @@ class Executable:
         if platform is None:
             compiled = self.compiled()
             if stage == "plan":
-                return explain_plan(compiled.plan, name, compiled.program.sources_of)
+                return explain.explain_plan(compiled.plan, name, compiled.program.sources_of)
             if stage == "driver":
                 return compiled.program.driver_text()
-            return explain_stage(stage, self.jaxpr, compiled.plan, compiled.target)
+            return explain_stages.explain_stage(stage, self.jaxpr, compiled.plan, compiled.target)
         check(
             stage not in ("plan", "driver"),
             lambda: (
@@ -167,8 +175,8 @@ class Executable:
             ValueError,
         )
         target = target_of(platform)
-        plan, _ = compile_plan(self.jaxpr, self.donated, target=target)
-        return explain_stage(stage, self.jaxpr, plan, target)
+        plan, _ = pipeline.compile_plan(self.jaxpr, self.donated, target=target)
+        return explain_stages.explain_stage(stage, self.jaxpr, plan, target)
 
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs and bytes of one call, from the plan."""

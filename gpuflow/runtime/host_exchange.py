@@ -1,4 +1,4 @@
-"""DLPack capsules on memory of the host, of bfloat16 and 8-bit floats too.
+"""Whose memory arrays are in, and DLPack capsules on the host's, of bfloat16 and 8-bit floats too.
 
 NumPy makes and reads the capsules, but knows no floats of ml_dtypes: of those it gets bytes or
 16-bit integers, and the capsule's own words for the dtype are changed.
@@ -15,7 +15,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from gpuflow.runtime.device import Device
+
 CPU = (1, 0)  # kDLCPU
+CUDA = 2  # kDLCUDA
 _UINT = 1
 _CODES = {
     np.dtype(getattr(ml_dtypes, name)): code
@@ -39,6 +42,19 @@ def _api(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 _is_named = _api("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+
+
+def number_of(device: Device) -> int | None:
+    """CUDA's number of a device; None where memory is the host's, as that of a simulated GPU."""
+    api = getattr(device.driver, "api", None)
+    return getattr(api, "number", None)
+
+
+def is_on_gpu(x: Any) -> bool:
+    """Whether another library's array is in the memory of a GPU."""
+    if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack_device__"):
+        return False
+    return int(x.__dlpack_device__()[0]) == CUDA
 
 
 def is_known(dtype: Any) -> bool:

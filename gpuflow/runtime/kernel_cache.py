@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import TYPE_CHECKING
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cache.folder import cache_folder
-from gpuflow.compiler.cache.kernel_cache import CacheStats, KernelCache
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from gpuflow.compiler.cache import folder
+    from gpuflow.compiler.cache import kernel_cache as disk
+else:
+    folder = LazyModule("gpuflow.compiler.cache.folder")
+    disk = LazyModule("gpuflow.compiler.cache.kernel_cache")
 
 
 @cache
-def kernel_cache() -> KernelCache:
+def kernel_cache() -> disk.KernelCache:
     """The process's kernel cache, in the configured folder."""
-    return KernelCache(cache_folder(), config.environment.cache_limit)
+    return disk.KernelCache(folder.cache_folder(), config.environment.cache_limit)
 
 
 def _forget_locks() -> None:
@@ -25,6 +32,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_locks)
 
 
-def cache_stats() -> CacheStats:
+def cache_stats() -> disk.CacheStats:
     """Kernels built and loaded in this process, and the seconds that builds took."""
     return kernel_cache().stats

@@ -1,4 +1,4 @@
-"""The platforms that there are. What most processes never use is imported when it is asked for."""
+"""The platforms that there are; a platform's own modules are imported when it is first used."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.target import Target
 from gpuflow.runtime.device import Platform, register_platform
 from gpuflow.runtime.driver import Driver
-from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
+    from gpuflow.targets.cpu import driver as host_driver
     from gpuflow.targets.cuda.driver import on_cupy
     from gpuflow.targets.cuda.providers import target as gpu_target
     from gpuflow.targets.cuda_sim import driver as simulated_driver
 else:
+    host_driver = LazyModule("gpuflow.targets.cpu.driver")
     on_cupy = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
     simulated_driver = LazyModule("gpuflow.targets.cuda_sim.driver")
     gpu_target = LazyModule("gpuflow.targets.cuda.providers.target")
@@ -29,7 +30,7 @@ GPU_SIGNS = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/
 
 def _cpu(number: int) -> Driver:
     del number  # virtual devices share everything
-    return cpu_driver()
+    return host_driver.cpu_driver()
 
 
 def _cpu_count() -> int:
@@ -37,7 +38,7 @@ def _cpu_count() -> int:
 
 
 def _cpu_target() -> Target:
-    return cpu_driver().target
+    return host_driver.cpu_driver().target
 
 
 def _cuda_sim(number: int) -> Driver:

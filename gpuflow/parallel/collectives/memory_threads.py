@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.config import config, launcher_variables
 from gpuflow.base.errors import CommunicationError, check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.collectives.nccl_connect import connect_all_gpus, connect_gpus
 from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.runtime.device import Device
+
+if TYPE_CHECKING:
+    from gpuflow.parallel.collectives import nccl_connect
+else:
+    nccl_connect = LazyModule("gpuflow.parallel.collectives.nccl_connect")
 
 
 @record(eq=False)
@@ -53,7 +58,9 @@ def _make(devices: tuple[Device, ...]) -> Team:
     if devices[0].platform == "cuda":
         gpus = [devices[rank] for rank in ranks]
         communicators: Sequence[Any] = (
-            connect_gpus(gpus) if world is None else connect_all_gpus(world, gpus, ranks)
+            nccl_connect.connect_gpus(gpus)
+            if world is None
+            else nccl_connect.connect_all_gpus(world, gpus, ranks)
         )
         watch = communicators[0].watch
         return Team(_checked(ranks, communicators), watch.fail, watch.stop)

@@ -17,25 +17,10 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime.array import Array
-from gpuflow.runtime.device import Device, local_devices
+from gpuflow.runtime.device import local_devices
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.host_exchange import Capsule
 from gpuflow.targets.cuda.driver.device_memory import Block
-
-CUDA = 2  # kDLCUDA
-
-
-def number_of(device: Device) -> int | None:
-    """CUDA's number of a device; None where memory is the host's, as that of a simulated GPU."""
-    api = getattr(device.driver, "api", None)
-    return getattr(api, "number", None)
-
-
-def is_on_gpu(x: Any) -> bool:
-    """Whether another library's array is in the memory of a GPU."""
-    if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack_device__"):
-        return False
-    return int(x.__dlpack_device__()[0]) == CUDA
 
 
 def exported(x: Array, options: dict[str, Any]) -> object:
