@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuflow.base.config import config
 from gpuflow.base.records import record
-from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
-from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
 from gpuflow.core.blocks import Block
+
+if TYPE_CHECKING:  # whoever asks for a device needs no compiler yet
+    from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
+    from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
 
 
 @record

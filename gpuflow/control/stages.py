@@ -14,7 +14,6 @@ from gpuflow.base.errors import JaxRuntimeError, check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.planning.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
 from gpuflow.control.entry import Entry
 from gpuflow.core.aval import (
     NOT_MANUAL,
@@ -30,8 +29,10 @@ from gpuflow.runtime.device import Device, default_device
 from gpuflow.runtime.execute import Executable
 
 if TYPE_CHECKING:
+    from gpuflow.compiler.planning import plan as plans
     from gpuflow.kir import text as kir_text
 else:
+    plans = LazyModule("gpuflow.compiler.planning.plan")
     kir_text = LazyModule("gpuflow.kir.text")
 
 
@@ -295,7 +296,7 @@ class Compiled(Stage):
         self._compiled = entry.executable.compiled()
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[plans.Step, ...]:
         """The plan's steps, each with a ``kind``: kernel, library, copy or host."""
         return self._compiled.plan.steps
 
@@ -351,10 +352,10 @@ class Compiled(Stage):
         """KernelIR of every kernel, and a line for every other step."""
         parts = []
         for step in self.steps:
-            if isinstance(step, KernelStep):
+            if isinstance(step, plans.KernelStep):
                 parts.append(kir_text.kernel_text(step.kernel))
             else:
-                parts.append(f"{step.kind} {bytes_of(self._compiled.plan, step)} bytes")
+                parts.append(f"{step.kind} {plans.bytes_of(self._compiled.plan, step)} bytes")
         return "\n\n".join(parts)
 
     def explain(self, stage: str = "plan", platform: str | None = None) -> str:
@@ -369,9 +370,9 @@ class Compiled(Stage):
         """Bytes of operands, outputs and temporaries; the kernels are built."""
         plan = self._compiled.plan
         return MemoryAnalysis(
-            sum(map(nbytes, plan.jaxpr.in_avals)),
-            sum(map(nbytes, plan.jaxpr.out_avals)),
-            sum(nbytes(atom.aval) for atom in aliased_outputs(plan)),
+            sum(map(plans.nbytes, plan.jaxpr.in_avals)),
+            sum(map(plans.nbytes, plan.jaxpr.out_avals)),
+            sum(plans.nbytes(atom.aval) for atom in plans.aliased_outputs(plan)),
             plan.arena_bytes,
             self._compiled.program.code_bytes(),
         )

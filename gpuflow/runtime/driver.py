@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gpuflow.compiler.planning.plan import KernelStep, Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
+
+if TYPE_CHECKING:
+    from gpuflow.compiler.planning.plan import KernelStep, Plan
 
 # ``(data) -> function``: begins to read a bool, as what the device was given so far leaves it. The
 # function waits for it. The flag before may still be under way, but not the one before that.

@@ -9,7 +9,6 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.recording import span
-from gpuflow.compiler.planning.plan import bytes_of, flops_of
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
@@ -20,10 +19,12 @@ from gpuflow.runtime.eager import check_finite, together
 
 if TYPE_CHECKING:
     from gpuflow.compiler import explain, explain_stages, pipeline
+    from gpuflow.compiler.planning import plan as plans
 else:
     explain = LazyModule("gpuflow.compiler.explain")
     explain_stages = LazyModule("gpuflow.compiler.explain_stages")
     pipeline = LazyModule("gpuflow.compiler.pipeline")
+    plans = LazyModule("gpuflow.compiler.planning.plan")
 
 
 class Compiled:
@@ -182,8 +183,8 @@ class Executable:
         """FLOPs and bytes of one call, from the plan."""
         plan = self.compiled().plan
         return {
-            "flops": float(sum(flops_of(step) for step in plan.steps)),
-            "bytes accessed": float(sum(bytes_of(plan, step) for step in plan.steps)),
+            "flops": float(sum(plans.flops_of(step) for step in plan.steps)),
+            "bytes accessed": float(sum(plans.bytes_of(plan, step) for step in plan.steps)),
         }
 
 
