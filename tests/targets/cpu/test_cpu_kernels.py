@@ -20,8 +20,8 @@ from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
-from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.libm import vector_variants
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.kernels import print_cpu
 
 PARALLEL, ROW, REDUCE = Role.PARALLEL, Role.ROW, Role.REDUCE
