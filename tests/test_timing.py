@@ -60,14 +60,19 @@ def test_passes_arguments_and_warms_up():
 
 
 def test_short_functions_are_timed_in_groups():
-    calls = [0]
+    """Other work on the machine while a group's size is judged makes it smaller, so several try."""
+    tries = []
+    for _ in range(10):
+        calls = [0]
 
-    def count() -> None:
-        calls[0] += 1
+        def count(calls=calls) -> None:
+            calls[0] += 1
 
-    timing = timeit(count, runs=5)
-    assert calls[0] > 10 * timing.runs
-    assert timing.median < 1e-4
+        timing = timeit(count, runs=5)
+        tries.append((calls[0], timing.median))
+        if calls[0] > 10 * timing.runs and timing.median < 1e-4:
+            return
+    raise AssertionError(tries)
 
 
 def test_number_of_runs_follows_the_time_given():
