@@ -8,6 +8,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow import lax
 from gpuflow.compiler import pipeline
 from gpuflow.compiler.planning import bind
 from gpuflow.compiler.planning import template as templates
@@ -193,3 +194,22 @@ def test_buffers_are_numbers_in_order_of_appearance():
     assert all(plan.aval(step.target) is step.source.aval for step in copies)
     needed = {b for step in plan.steps for b in (*reads_of(step), *writes_of(step))}
     assert needed <= {*range(inputs), *plan.owned, *plan.in_place, *plan.offsets}
+
+
+def test_results_in_another_shape_are_not_copied():
+    """Those of programs inside another one are: a library writes in its own shape."""
+    x = np.array([[1.0, 3.0], [2.0, 0.0]], np.float32)
+    turned = gf.jit(lambda x: lax.top_k(x, 1, axis=0)[0])
+    assert [step.kind for step in turned.lower(x).compile().steps].count("copy") == 0
+    np.testing.assert_array_equal(turned(x), [[2, 3]])
+    chosen = gf.grad(
+        lambda x: lax.cond(
+            x[0, 0] > 0, lambda x: lax.top_k(x, 1, axis=0)[0], lambda x: x[:1], x
+        ).sum()
+    )
+    np.testing.assert_array_equal(chosen(x), [[0, 1], [1, 0]])
+    both = gf.jit(lambda x: (lambda y: (y.reshape(4), y, y.reshape(4)))(jnp.linalg.inv(x)))
+    flat, inverse, again = both(x)
+    np.testing.assert_allclose(inverse, np.linalg.inv(x), rtol=1e-6)
+    np.testing.assert_array_equal(flat, np.asarray(inverse).ravel())
+    np.testing.assert_array_equal(again, flat)

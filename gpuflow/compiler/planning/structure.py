@@ -250,7 +250,8 @@ class _Maker:
     def _outputs(self, into_destinations: bool) -> tuple[tuple[int | None, ...], list[CopyShape]]:
         """Where each output comes from; aliases and repeated outputs are copied.
 
-        An alias of a whole array that is no input is that array, in another shape.
+        An alias of a whole array that is no input is that array, in another shape; a destination
+        has a shape of its own, in which a library may not write.
         """
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
@@ -261,7 +262,7 @@ class _Maker:
         for k, atom in enumerate(jaxpr.outvars):
             number = None if type(atom) is Literal else number_of[atom]
             is_alias = atom in program.views
-            if is_alias and _is_whole(atom, program.views):
+            if is_alias and not into_destinations and _is_whole(atom, program.views):
                 base = program.views[atom][0]
                 if number_of[base] >= inputs and base not in updated:
                     number, is_alias = number_of[base], False
