@@ -16,7 +16,8 @@ OUR_LATER_MODULES = (
     "gpuflow.compiler.pipeline", "gpuflow.targets.cpu", "gpuflow.targets.cuda",
     "gpuflow.parallel.processes", "gpuflow.nn",
 )  # fmt: skip
-ALLOWED_SECONDS = 0.25
+# With NumPy, which it imports; 3.0 to 3.8 were measured, and in seconds a machine's speed counts.
+ALLOWED_MULTIPLE_OF_NUMPY = 4.5
 FOLDER = tempfile.mkdtemp(prefix="gpuflow-bytecode-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
@@ -50,7 +51,7 @@ def test_import_takes_little_more_than_numpy():
     for _ in range(20):
         tries.append((seconds_to_import("numpy"), seconds_to_import("gpuflow")))
         numpy_seconds, our_seconds = (min(column) for column in zip(*tries, strict=True))
-        if len(tries) >= 5 and our_seconds - numpy_seconds <= ALLOWED_SECONDS:
+        if len(tries) >= 5 and our_seconds <= ALLOWED_MULTIPLE_OF_NUMPY * numpy_seconds:
             return
     raise AssertionError(f"numpy takes {numpy_seconds} s to import, gpuflow {our_seconds} s")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
+import gpuflow.timing as timing_module
 from gpuflow.timing import Timing, block_until_ready, format_seconds, summarize, timeit
 
 
@@ -59,20 +61,18 @@ def test_passes_arguments_and_warms_up():
     assert len(seen) > timing.runs == 5
 
 
-def test_short_functions_are_timed_in_groups():
-    """Other work on the machine while a group's size is judged makes it smaller, so several try."""
-    tries = []
-    for _ in range(10):
-        calls = [0]
+def test_short_functions_are_timed_in_groups(monkeypatch):
+    """By a clock that every call moves on by a microsecond: no sample is shorter than twenty."""
+    now = [0.0]
 
-        def count(calls=calls) -> None:
-            calls[0] += 1
+    def call() -> None:
+        now[0] += 1e-6
 
-        timing = timeit(count, runs=5)
-        tries.append((calls[0], timing.median))
-        if calls[0] > 10 * timing.runs and timing.median < 1e-4:
-            return
-    raise AssertionError(tries)
+    monkeypatch.setattr(timing_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    timing = timeit(call, runs=3)
+    assert timing.median == pytest.approx(1e-6)
+    judged = timing_module.WARM_UP_CALLS + 5
+    assert round(now[0] / 1e-6) == judged + 3 * 20
 
 
 def test_number_of_runs_follows_the_time_given():
