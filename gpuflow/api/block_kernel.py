@@ -277,11 +277,7 @@ class BlockKernel:
         numbers = jnp.arange(prod(grid), dtype=np.int32)
         # Derivatives load and compute a tile again: only what is loaded from is kept.
         run = checkpoint(one)
-        stacks = platform_dependent(
-            numbers,
-            cpu=functools.partial(lax_map, run),
-            default=functools.partial(lax_map, run, batch_size=_SIDE_BY_SIDE),
-        )
+        stacks = lax_map(run, numbers)
         joined = [tiling.joined(stack) for tiling, stack in safe_zip(tilings, stacks)]
         return tree.unflatten(out_tree, joined)
 

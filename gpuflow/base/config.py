@@ -140,6 +140,7 @@ class Environment:
     cuda_epilogues: bool = True
     cudnn: bool = True
     lane_loops: bool = True
+    block_programs: bool = True
     numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
@@ -163,6 +164,7 @@ def read_environment() -> Environment:
         cuda_epilogues=_flag("GPUFLOW_CUDA_EPILOGUES", True),
         cudnn=_flag("GPUFLOW_CUDNN", True),
         lane_loops=_flag("GPUFLOW_LANE_LOOPS", True),
+        block_programs=_flag("GPUFLOW_BLOCK_PROGRAMS", True),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
 

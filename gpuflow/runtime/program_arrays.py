@@ -17,6 +17,7 @@ from gpuflow.compiler.planning.plan import (
     alternating,
     carried_places,
     kept_outputs,
+    operand_places,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal
@@ -38,15 +39,6 @@ class Memory(Protocol):
     def part(self, offset: int, count: int) -> Memory:
         """``count`` bytes from an offset on, for a program inside this one."""
         ...
-
-
-def operand_places(plan: Plan) -> dict[int, int]:
-    """The buffers that lie in arrays that a call brings: inputs, and destinations behind them."""
-    inputs = len(plan.jaxpr.invars)
-    places = {k: k for k in range(inputs)}
-    places.update(plan.in_place)
-    places.update({out: k for k, out in enumerate(plan.destinations, inputs)})
-    return places
 
 
 class NamedArrays:

@@ -341,6 +341,15 @@ def scratch_of(step: Step) -> tuple[int, ...]:
     return () if workspace is None else (workspace,)
 
 
+def operand_places(plan: Plan) -> dict[int, int]:
+    """The buffers that lie in arrays that a call brings: inputs, and destinations behind them."""
+    inputs = len(plan.jaxpr.invars)
+    places = {k: k for k in range(inputs)}
+    places.update(plan.in_place)
+    places.update({out: k for k, out in enumerate(plan.destinations, inputs)})
+    return places
+
+
 def kernels_of(step: KernelStep) -> list[Kernel]:
     """The kernels that a step launches."""
     return [calls[0].kernel for calls in step.launches]

@@ -23,12 +23,12 @@ from gpuflow.compiler.planning.plan import (
     carry_count,
     kept_outputs,
     nbytes,
+    operand_places,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
-from gpuflow.runtime.program_arrays import operand_places
 from gpuflow.targets.cpu.native.calls import NativeCall, launch
 from gpuflow.targets.cpu.native.copies import (
     Places,

@@ -82,6 +82,7 @@ def build_cuda(
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
     newest_ptx: tuple[int, int] | None = None,
+    with_lines: bool = True,
 ) -> CudaObject:
     """Compile printed source to PTX and link it for one architecture.
 
@@ -92,6 +93,7 @@ def build_cuda(
         compute_capability: (9, 0) for sm_90.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
         newest_ptx: the newest architecture that PTX is made for; the cubin is for the one asked.
+        with_lines: say which line of the source each instruction comes from.
 
     Raises:
         CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
@@ -104,7 +106,7 @@ def build_cuda(
             "Fix: use a newer GPU, or GPUFLOW_PLATFORM=cpu."
         )
     written_for = min(compute_capability, newest_ptx or compute_capability)
-    raw = compile_ptx(source, entry, signature, written_for, launch_bounds)
+    raw = compile_ptx(source, entry, signature, written_for, launch_bounds, with_lines)
     return linked(normalise_ptx(raw, entry), entry, compute_capability)
 
 
@@ -129,6 +131,7 @@ def compile_ptx(
     signature: Sequence[str],
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
+    with_lines: bool = True,
 ) -> str:
     """Compile printed source to PTX as numba-cuda emits it. Arguments as for ``build_cuda``."""
     numba_cuda = load_numba_cuda()
@@ -137,8 +140,9 @@ def compile_ptx(
         namespace = source_namespace(numba_cuda)
         exec(compile(source, filename, "exec"), namespace)
         return function_ptx(
-            numba_cuda, namespace[entry], types, compute_capability, launch_bounds
-        )
+            numba_cuda, namespace[entry], types, compute_capability, launch_bounds,
+            with_lines=with_lines,
+        )  # fmt: skip
 
 
 def function_ptx(
@@ -148,6 +152,7 @@ def function_ptx(
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
     fastmath: bool = False,
+    with_lines: bool = True,
 ) -> str:
     """The PTX that numba-cuda makes of a Python function.
 
@@ -157,6 +162,7 @@ def function_ptx(
         types: Numba's, of its parameters.
         compute_capability, launch_bounds: as for ``build_cuda``.
         fastmath: whether it may be compiled for other results.
+        with_lines: as for ``build_cuda``.
     """
     with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
         build = partial(
@@ -170,7 +176,8 @@ def function_ptx(
             fastmath=fastmath,
             launch_bounds=launch_bounds,
         )
-        ptx = _with_lines(build)
+        ptx = _with_lines(build) if with_lines else build(lineinfo=False)[0]
+    _check_labels(ptx)
     _check_target(ptx, compute_capability)
     return ptx
 
@@ -189,7 +196,10 @@ def _with_lines(build: Callable[..., Any]) -> str:
     else:
         if not _missing_labels(ptx):
             return ptx
-    ptx = build(lineinfo=False)[0]
+    return build(lineinfo=False)[0]
+
+
+def _check_labels(ptx: str) -> None:
     missing = _missing_labels(ptx)
     if missing:
         raise CudaBuildError(
@@ -197,7 +207,6 @@ def _with_lines(build: Callable[..., Any]) -> str:
             f"{', '.join(missing)}. Fix: use another version of the nvidia-nvvm wheel, and report "
             "the printed source."
         )
-    return ptx
 
 
 def _missing_labels(ptx: str) -> list[str]:

@@ -76,6 +76,23 @@ def build_handwritten(
         CudaToolchainError: the kernel must be built and its packages are missing.
     """
     text, name = _source(kernel, tuple(constants.items())), kernel.__name__
+    dynamic = int(constants.get(SHARED_BYTES, 0))
+    return build_text(text, name, signature, launch_bounds, dynamic, cache, compute_capability)
+
+
+def build_text(
+    text: str, name: str, signature: Sequence[str], launch_bounds: LaunchBounds, shared_bytes: int,
+    cache: KernelCache, compute_capability: tuple[int, int], with_lines: bool = True,
+) -> HandwrittenKernel:  # fmt: skip
+    """The built kernel of a module's text; raises as ``build_handwritten``.
+
+    Args:
+        text: of the module.
+        name: of the kernel in it.
+        shared_bytes: dynamic shared memory of each block.
+        signature, launch_bounds, cache, compute_capability: as for ``build_handwritten``.
+        with_lines: as for ``build_cuda``.
+    """
     how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
     parts = (*cache_parts(compute_capability), "handwritten", *how)
     key = cache_key(text, parts)
@@ -83,14 +100,13 @@ def build_handwritten(
     def build() -> Entry:
         show(4, f"source {name}", lambda: text)
         built = build_cuda(
-            text, name, signature, compute_capability, launch_bounds, _NEWEST_PTX
+            text, name, signature, compute_capability, launch_bounds, _NEWEST_PTX, with_lines
         )
         return entry_of(built, text)
 
     def load() -> HandwrittenKernel:
         built = object_of(cache.get(key, build))
-        dynamic = int(constants.get(SHARED_BYTES, 0))
-        return HandwrittenKernel(text, tuple(signature), built, dynamic)
+        return HandwrittenKernel(text, tuple(signature), built, shared_bytes)
 
     return cache.once(key, load)
 
@@ -100,17 +116,23 @@ def _source(kernel: Callable[..., None], constants: tuple[tuple[str, Number], ..
     return kernel_source(kernel, dict(constants))
 
 
-def kernel_source(kernel: Callable[..., None], constants: Mapping[str, Number]) -> str:
+def kernel_source(
+    kernel: Callable[..., None], constants: Mapping[str, Number], is_device: bool = False
+) -> str:
     """The module text of a kernel: the functions it calls as device functions, and itself.
 
     Numbers stand in place of their names: Numba asks for literals in places.
+
+    Args:
+        kernel, constants: as of ``build_handwritten``.
+        is_device: it is a device function as well.
     """
     numbers: dict[str, Number] = dict(constants)
     trees: dict[Any, ast.FunctionDef] = {}
     _collect(kernel, numbers, trees)
     texts = []
     for function, tree in trees.items():
-        mark = "" if function is kernel else "@device_function\n"
+        mark = "" if function is kernel and not is_device else "@device_function\n"
         texts.append(mark + ast.unparse(ast.fix_missing_locations(tree)))
     lines = [f"#   {name} = {value!r}" for name, value in sorted(numbers.items())]
     head = _HEAD.format(module=kernel.__module__.rpartition(".")[2], numbers="\n".join(lines))

@@ -68,7 +68,18 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
         return types.CPointer(element)(types.int64, dtype), emit
 
-    functions = (load_readonly, load_shared_by_gpu, pointer_from_address)
+    @tools.intrinsic
+    def pointer_within(typingctx, pointer, count, dtype):
+        """A pointer to elements of another type, ``count`` bytes behind one to bytes."""
+        element = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            place = builder.gep(args[0], [args[1]])
+            return builder.bitcast(place, context.get_data_type(element).as_pointer())
+
+        return types.CPointer(element)(types.CPointer(types.uint8), types.int64, dtype), emit
+
+    functions = (load_readonly, load_shared_by_gpu, pointer_from_address, pointer_within)
     return {function._name: function for function in functions}
 
 

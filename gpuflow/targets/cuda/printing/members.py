@@ -68,8 +68,9 @@ class MemberPrinter(CudaPrinter):
         if self.is_column:
             self._column_points(nest, axes)
             return
-        first = f"{self.index('cuda.blockIdx.x')} * cuda.blockDim.y + cuda.threadIdx.y"
-        self.emit(f"group_count = {self.index('cuda.gridDim.x * cuda.blockDim.y')}")
+        block, blocks = self.grid
+        first = f"{self.index(block)} * cuda.blockDim.y + cuda.threadIdx.y"
+        self.emit(f"group_count = {self.index(f'{blocks} * cuda.blockDim.y')}")
         with self.counting("point_id", self.index(first), "point_count", "group_count"):
             self.split("point_id", axes)
             self.inside(nest, self.block)
@@ -79,8 +80,9 @@ class MemberPrinter(CudaPrinter):
         width = self.launch.width
         if width > 1:
             self.emit(f"point_count = {self.index(f'point_count // {width}')}")
-        first = self.index(f"{self.index('cuda.blockIdx.x')} * 32")
-        self.emit(f"tile_step = {self.index('cuda.gridDim.x * 32')}")
+        block, blocks = self.grid
+        first = self.index(f"{self.index(block)} * 32")
+        self.emit(f"tile_step = {self.index(f'{blocks} * 32')}")
         with self.counting("tile_id", first, "point_count", "tile_step"):
             self.emit(f"point_id = {self.index('tile_id + cuda.threadIdx.x')}")
             self.emit("is_inside = point_id < point_count")

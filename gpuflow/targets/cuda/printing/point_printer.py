@@ -165,6 +165,18 @@ class CudaPrinter(KernelPrinter):
                 name = self.names.operand(operand.name)
                 self.emit(f"{name}_value = {widen(name, operand.dtype)}")
 
+    def device_function(self) -> str:
+        """Print a device function in place of a kernel, behind those that it calls."""
+        super().source()
+        at = self.signature_line
+        helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), ""]]
+        return "\n".join([*helpers, "@device_function", *self.lines[at:]])
+
+    @property
+    def grid(self) -> tuple[str, str]:
+        """The number of this block, and how many blocks there are."""
+        return ("0", "1") if self.launch.alone else ("cuda.blockIdx.x", "cuda.gridDim.x")
+
     # Index arithmetic
 
     def index(self, expression: str) -> str:
@@ -272,7 +284,7 @@ class CudaPrinter(KernelPrinter):
     def raw_load(self, operand: Operand, offset: str) -> str:
         """The element as it is stored."""
         name = self.names.operand(operand.name)
-        if operand.mode is Mode.IN:
+        if operand.mode is Mode.IN and not self.launch.alone:
             return f"load_readonly({name}, {offset})"
         return f"{name}[{offset}]"
 

@@ -27,7 +27,7 @@ from gpuflow.targets.cuda.printing.phases import moves_as_vector
 from gpuflow.targets.cuda.printing.pieces import PiecePrinter
 from gpuflow.targets.cuda.printing.point_printer import CudaPrintError, Nest
 from gpuflow.targets.cuda.printing.scalar_text import narrow, widen
-from gpuflow.targets.cuda.schedules.spread import axes_of
+from gpuflow.targets.cuda.schedules.spread import ALONE_THREADS, axes_of
 
 
 @record
@@ -59,6 +59,12 @@ class PointPrinter(PiecePrinter):
 
     def _thread_names(self) -> None:
         """Number the threads of the grid."""
+        if self.launch.alone:
+            width, height = ALONE_THREADS
+            first = f"{width} * cuda.threadIdx.y + cuda.threadIdx.x"
+            self.emit(f"thread_id = {self.index(first)}")
+            self.emit(f"thread_count = {self.index(str(width * height))}")
+            return
         first = self.index_product(self.index("cuda.blockIdx.x"), "cuda.blockDim.x")
         self.emit(f"thread_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
         count = self.index_product(self.index("cuda.gridDim.x"), "cuda.blockDim.x")
@@ -70,7 +76,7 @@ class PointPrinter(PiecePrinter):
         elif self.launch.width > 1:
             self._vector_points(nest)
         elif self.launch.pieces:
-            first, step = self.index("cuda.blockIdx.x"), self.index("cuda.gridDim.x")
+            first, step = map(self.index, self.grid)
             self._single_points(nest, first, step, self.piece)
         else:
             self._single_points(nest, "thread_id", "thread_count", self.block)

@@ -35,6 +35,7 @@ from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.graphs import may_record
 from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
+from gpuflow.targets.cuda.program.block_programs import block_launch
 from gpuflow.targets.cuda.program.library_calls import LibraryCall
 from gpuflow.targets.cuda.program.step_marks import GpuMarks
 from gpuflow.targets.cuda.program.work import Argument, Work
@@ -260,7 +261,18 @@ class _Places(NamedArrays):
         return None, self._kept[fused.pair].address
 
     def program_step(self, step: ProgramStep) -> None:
-        """Print a loop or branch that is driven from Python."""
+        """Print the launch of a loop that blocks run, or a loop or branch driven from Python."""
+        one = block_launch(step, self.device, self.text.keep)
+        if one is not None:
+            launch, numbers = one
+            places = [
+                *[None if o.buffer == NO_BUFFER else self.place(o.buffer) for o in step.operands],
+                *[self.place(buffer) for buffer in step.outputs],
+            ]
+            used = [place for place in [places[number] for number in numbers] if place is not None]
+            arguments = [self._argument(place) for place in used]
+            self.work.launch("launch", launch, arguments, step.name, self._variables(step.outputs))
+            return
         super().program_step(step)
         # Its last line is the call; allocations of outputs stand before.
         self.work.line(self.text.lines.pop())

@@ -10,6 +10,7 @@ thread of the group that works on a point.
     full       the whole grid          -                        the last block to finish
 
 Where Strips cut two axes, the points of strategy "point" are the pieces: a block does each.
+A kernel that is a step of a program of one block has that block alone, and its strategies but "full".
 The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice,
 and so is whether the group keeps it in registers or reads it again for every phase.
 With 32-bit indices the number of points and of threads together must stay below 2**31, for which
@@ -46,6 +47,8 @@ POINT_THREADS = 256
 # when the longest of its loops is.
 LANE_THREADS = 64
 FULL_THREADS = 256
+# Along x and y: a warp for a row, eight members for a column, and a piece of two axes.
+ALONE_THREADS = (32, 8)
 LONGEST_WARP_ROW = 1024
 MOST_ROW_THREADS = 512
 # Threads of a block of a small tile: few enough that each may have all the registers there are.
@@ -81,6 +84,7 @@ class Launch:
         pieces: of each axis of the points, how many a block does together; empty if a thread does
             each point by itself.
         lanes: points have loops of their own, and each has a thread, in small blocks.
+        alone: one block does the kernel, as a step of its program: see ``schedule_alone``.
     """
 
     strategy: str
@@ -95,6 +99,7 @@ class Launch:
     small_tile: bool = False
     pieces: tuple[int, ...] = ()
     lanes: bool = False
+    alone: bool = False
 
     @property
     def point_threads(self) -> int:
@@ -293,6 +298,20 @@ def _with_pairs(launch: Launch, kernel: Kernel, block: Block) -> Launch:
         return launch
     vectors = column_pairs(kernel, block)
     return replace(launch, width=vectors.width, vector_operands=vectors.operands)
+
+
+def schedule_alone(kernel: Kernel) -> Launch | None:
+    """The schedule of a kernel that is a step of a program of one block, of ALONE_THREADS.
+
+    Its text is a device function that knows no grid, and what it reads may have been written by the
+    same block. None: there is no such schedule.
+    """
+    launch = schedule_cuda(kernel, vectorize=False)
+    if launch.pieces and launch.piece_threads != ALONE_THREADS:
+        return None
+    if launch.strategy == "full":
+        launch = Launch("row", (), kernel.axes)
+    return replace(launch, alone=True, segmented=False)
 
 
 def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
