@@ -4,7 +4,7 @@
 
 Operands lie anyhow, in shared or in global memory; the result is row-major. Constants of the text:
 BATCH, M, N, K; the steps of the left operand LEFT_B, LEFT_M, LEFT_K, and of the right one RIGHT_B,
-RIGHT_K, RIGHT_N, in elements; KIND of the operands and OUT_KIND of the result, of the numbers below.
+RIGHT_K, RIGHT_N, in elements; KIND of the operands and OUT_KIND of the result, by number.
 
 The block has 32 x 8 threads. With 16-bit elements each warp makes tiles of 16 x 32 by tensor cores,
 whose fragments are read where the operands lie; see kernels/tiles.py for how they lie in registers.
@@ -15,9 +15,7 @@ there are threads along them, so that neighbours read neighbours.
 from __future__ import annotations
 
 from gpuflow.kernels.language import (
-    bfloat16_to_float32,
     cuda,
-    float16_to_float32,
     float32,
     float32_to_bfloat16,
     float32_to_float16,
@@ -26,7 +24,6 @@ from gpuflow.kernels.language import (
     local_array,
     multiply_bfloat16,
     multiply_float16,
-    uint16,
     uint32,
     unrolled,
 )
@@ -44,7 +41,7 @@ KIND = OUT_KIND = 0
 
 def multiply_in_block(out, left, right):
     """The products; the block meets before and behind."""
-    if KIND == FLOAT32 or KIND == FLOAT64:
+    if KIND in (FLOAT32, FLOAT64):
         _multiply_plain(out, left, right)
     else:
         _multiply_matrix(out, left, right)

@@ -132,6 +132,26 @@ def test_derivatives(kernel):
     )  # fmt: skip
 
 
+def test_derivatives_of_products_of_tiles_at_the_edge():
+    """Products of what a branch of each block loads; the branch stays in the block."""
+
+    @gf.kernel.block(
+        out=lambda a, b: gf.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype),
+        tile=lambda a, b: (3, 2),
+    )
+    def product(block, a, b):
+        left = jnp.tanh(block.load(a, (block.start[0], 0), (3, None)))
+        return block.dot(left, block.load(b, (0, block.start[1]), (None, 2)))
+
+    a = RNG.standard_normal((7, 4)).astype(np.float32)
+    b = RNG.standard_normal((4, 5)).astype(np.float32)
+    weights = RNG.standard_normal((7, 5)).astype(np.float32)
+    got = gf.grad(lambda a, b: (product(a, b) * weights).sum(), (0, 1))(a, b)
+    t = np.tanh(a.astype(np.float64))
+    np.testing.assert_allclose(got[0], weights @ b.T * (1 - t**2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got[1], t.T @ weights, rtol=1e-4, atol=1e-5)
+
+
 def test_a_gradient_through_a_loop_with_known_bounds():
     q, k, v = (RNG.standard_normal((18, 8)).astype(np.float32) for _ in range(3))
     mine = gf.grad(lambda *a: jnp.sum(jnp.sin(attention(*a)[0])), (0, 1, 2))(q, k, v)

@@ -21,7 +21,6 @@ from gpuflow.control.branches import cond
 from gpuflow.control.checkpoint import checkpoint
 from gpuflow.control.jit_options import check_callable, name_of
 from gpuflow.control.loops import map as lax_map
-from gpuflow.control.platform_dependent import platform_dependent
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.refs import Ref
 from gpuflow.ops.contractions.dot_general import dot_general

@@ -15,8 +15,9 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.passes.program import inline
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Layout, Library
+from gpuflow.core.lowering import Branch, Layout, Library, Loop
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
@@ -57,8 +58,11 @@ def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
 
 
 def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
-    """Repeat a program's equations outside; its outputs for ``operands``."""
-    inner = program.jaxpr
+    """Repeat a program's equations outside; its outputs for ``operands``.
+
+    Programs in them, which batching may have made, are opened: nobody does that later.
+    """
+    inner = inline(program.jaxpr)
     outer: dict[Var, Atom] = dict(safe_zip(inner.invars, operands))
     for eqn in inner.eqns:
         copy_into(build, eqn, outer)
@@ -78,8 +82,11 @@ def products_first(parts: Parts, build: Any) -> Parts | None:
     for eqn in parts.eqns:
         kept.append(eqn)
         known = all(type(a) is Literal or a in origin for a in eqn.inputs)
-        # What simplifying made for the compiler alone has no rule for all elements at once.
+        # What simplifying made for the compiler alone has no rule for all elements at once. Of a
+        # branch or loop each element does its own.
         if eqn.effects or eqn.primitive.batch is None or not known:
+            continue
+        if isinstance(eqn.primitive.lower, Branch | Loop):
             continue
         leaves = frozenset().union(*[origin[a] for a in eqn.inputs if type(a) is not Literal])
         origin.update({var: leaves for var in eqn.outputs})

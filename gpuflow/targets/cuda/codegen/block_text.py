@@ -5,7 +5,7 @@
         step_0(pointer_within(arena, 0, np.float32), pointer_within(operand_1, 256 * turn, ...), 7)
         barrier()
         count_0 = 0
-        while count_0 < 32:                           a scan in it: carries lie in two places in turn
+        while count_0 < 32:                           a scan in it; carries have two places in turn
             ...
 
 Each kernel of the program is a device function, as the emitters print it for a block that is alone;
@@ -50,7 +50,6 @@ from gpuflow.core.lowering import Branch, ScanForm, WhileForm, block_of
 from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import block_products, tiles
 from gpuflow.kir.nodes import arguments
-from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cuda.codegen.handwritten import kernel_source
 from gpuflow.targets.cuda.printing.printers import EMITTERS
 from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
@@ -121,7 +120,7 @@ def turns_text(step: ProgramStep, is_shared: bool) -> BlockText:
     operands, outs = writer.outside(step)
     table = operands[: form.num_consts]
     xs = safe_zip(operands[form.num_consts :], step.operands[form.num_consts :])
-    table += [_element(place, operand.aval.shape, operand.aval.dtype, "turn") for place, operand in xs]
+    table += [_element(place, x.aval.shape, x.aval.dtype, "turn") for place, x in xs]
     table += writer.values(inner)
     ys = safe_zip(outs, step.eqn.outputs)
     table += [_element(place, var.aval.shape, var.aval.dtype, "turn") for place, var in ys]
@@ -169,7 +168,7 @@ class _Writer:
         self.depth = 1
         self.functions: dict[str, str] = {}  # name by text
         self.operands: list[int | Constant] = []
-        self.named: dict[str, str] = {}  # variables at the head, by expression: Numba types each once
+        self.named: dict[str, str] = {}  # variables of the head by expression: typed once
         self.count = 0
         self.flags = 0
 
@@ -226,7 +225,7 @@ class _Writer:
     def pointer(self, place: Place, kind: str) -> str:
         """A pointer to elements."""
         expression = f"pointer_within({place[0]}, {place[1]}, np.{kind})"
-        return self.name(expression, "at") if place[1].isdecimal() and _is_known(place) else expression
+        return self.name(expression, "at") if _is_known(place) else expression
 
     # Places
 
@@ -357,7 +356,8 @@ class _Writer:
                 if size > 1:
                     self.emit(f"offset += (rest % {size}) * {stride}")
                     self.emit(f"rest = rest // {size}")
-            self.emit(f"{self.pointer(target, kind)}[{number}] = {self.pointer(source, kind)}[offset]")
+            to, of = self.pointer(target, kind), self.pointer(source, kind)
+            self.emit(f"{to}[{number}] = {of}[offset]")
             self.emit(f"{number} += {prod(ALONE_THREADS)}")
         self.emit("barrier()")
 
@@ -514,8 +514,10 @@ def _printed(kernel: Any, launch: Launch) -> str:
 
 
 def _is_known(place: Place) -> bool:
-    """Whether the variable of a place is one of the head."""
-    return place[0] in ("arena", "flags") or place[0].startswith("operand_")
+    """Whether a place is known at the head."""
+    variable, at = place
+    is_of_head = variable in ("arena", "flags") or variable.startswith("operand_")
+    return is_of_head and at.isdecimal()
 
 
 def _element_type(dtype: Any) -> str:
@@ -543,9 +545,9 @@ def _product_constants(product: Product, step: CallStep) -> Mapping[str, int]:
     """What the text of a product has to know."""
     left, right = step.operands
     kinds = [_KINDS.get(a.dtype) for a in (left.aval, right.aval, step.eqn.outputs[0].aval)]
-    same = kinds[0] is not None and kinds[0] == kinds[1]
-    if not same or (kinds[2] != kinds[0] and not (_is_half(kinds[0]) and kinds[2] == tiles.FLOAT32)):
-        raise NotOfOneBlockError(f"a product of {left.aval} and {right.aval} is a call of a library")
+    results = (kinds[0], tiles.FLOAT32) if _is_half(kinds[0]) else (kinds[0],)
+    if kinds[0] is None or kinds[0] != kinds[1] or kinds[2] not in results:
+        raise NotOfOneBlockError(f"a product of {left.aval} and {right.aval} is a library's")
     batch = batch_axes(left.lies, right.lies, product)
     sides = [
         [collapsed_axes(view, dims, 1) for dims in groups[1:]]

@@ -9,10 +9,18 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base.config import config
 from gpuflow.base.records import record
-from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep, Plan, ProgramStep, flops_of
-from gpuflow.core.aval import storage_dtype
+from gpuflow.compiler.planning.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Plan,
+    ProgramStep,
+    flops_of,
+)
 from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.kernel_cache import kernel_cache
@@ -40,6 +48,7 @@ _LEAST, _UNKNOWN = 1e-3, 32
 _MOST_SHARED = 96 << 10
 _MOST_ARENAS = 256 << 20
 _BLOCKS_PER_PROCESSOR = 2
+_BYTE = np.dtype(np.uint8)
 
 
 @record
@@ -147,7 +156,7 @@ def _launch(
             fixups.append((len(words), numbers.index(operand), 0))
             words.append(0)
     if not is_shared:
-        arenas = device.empty((blocks * text.arena_bytes,), storage_dtype("uint8"))
+        arenas = device.empty((blocks * text.arena_bytes,), _BYTE)
         keep(arenas)
         words.append(arenas.address)
     kernel = build_text(

@@ -10,7 +10,7 @@ thread of the group that works on a point.
     full       the whole grid          -                        the last block to finish
 
 Where Strips cut two axes, the points of strategy "point" are the pieces: a block does each.
-A kernel that is a step of a program of one block has that block alone, and its strategies but "full".
+A step of a program of one block has that block alone, and none of it is "full".
 The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice,
 and so is whether the group keeps it in registers or reads it again for every phase.
 With 32-bit indices the number of points and of threads together must stay below 2**31, for which
