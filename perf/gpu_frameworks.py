@@ -15,6 +15,7 @@ from gpu_rows import (
     COMPILED,
     CUPY,
     JAX,
+    NO_BLOCKS,
     NO_CUDNN,
     NO_EPILOGUES,
     NO_GRAPHS,
@@ -29,6 +30,7 @@ SETTINGS = {
     NO_EPILOGUES: {"GPUFLOW_CUDA_EPILOGUES": "0"},
     NO_GRAPHS: {"GPUFLOW_CUDA_GRAPHS": "0"},
     NO_CUDNN: {"GPUFLOW_CUDNN": "0"},
+    NO_BLOCKS: {"GPUFLOW_BLOCK_PROGRAMS": "0"},
     ATOMIC: {"GPUFLOW_ATOMIC_SUMS": "1"},
 }
 

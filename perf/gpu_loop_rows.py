@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import ode
-from gpu_rows import F32, JAX, Goal, Row
+from gpu_rows import F32, JAX, NO_BLOCKS, Goal, Row
 
 _FEW = 4096  # lanes, or steps, below which a size is one for the simulator
 
@@ -40,6 +40,43 @@ def _logistic(jax: Any) -> Callable[..., Any]:
     return lambda rates, start: jax.lax.scan(step, start, rates)[0]
 
 
+def _matrices(rng: np.random.Generator, n: int) -> list[Any]:
+    return [(rng.uniform(0, 1, (n, 48, 48)).astype(np.float32), F32)]
+
+
+def _largest(jax: Any) -> Callable[..., Any]:
+    """The largest eigenvalue of each of many matrices, one after the other: power iteration."""
+    jnp, lax = jax.numpy, jax.lax
+
+    def one(m: Any) -> Any:
+        def turn(_: Any, v: Any) -> Any:
+            v = m @ v
+            return v / jnp.abs(v).max()
+
+        v = lax.fori_loop(0, 20, turn, jnp.ones(48, F32))
+        return (m @ v).max()
+
+    return lambda matrices: lax.map(one, matrices)
+
+
+def _sequence(rng: np.random.Generator, n: int) -> list[Any]:
+    weights = [(0.1 * rng.standard_normal((64, 64)).astype(np.float32), F32) for _ in range(2)]
+    return [(rng.standard_normal((n, 16, 64)).astype(np.float32), F32), *weights]
+
+
+def _network(jax: Any) -> Callable[..., Any]:
+    """A recurrent network of 64 units over sequences, 16 of them."""
+
+    def states(x: Any, into: Any, along: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            h = jax.numpy.tanh(x @ into + h @ along)
+            return h, h.sum(1)
+
+        return jax.lax.scan(step, jax.numpy.zeros((16, 64), F32), x)
+
+    return states
+
+
 def loop_rows() -> list[Row]:
     """All of them."""
     return [
@@ -54,5 +91,13 @@ def loop_rows() -> list[Row]:
         Row(
             "scan of 100k scalar steps", _rates, _logistic, 100_000, 64,
             goal=Goal(times=1 / 20, rivals=(JAX,)), tolerance=1e-3,
+        ),
+        Row(
+            "lax.map of 1000 power iterations, 48 x 48", _matrices, _largest, 1000, 3,
+            goal=Goal(times=1 / 20, rivals=(JAX,)), without=(NO_BLOCKS,), tolerance=1e-3,
+        ),
+        Row(
+            "recurrent network, 1000 steps of 16 x 64", _sequence, _network, 1000, 4,
+            goal=Goal(times=1, rivals=(JAX,)), without=(NO_BLOCKS,), tolerance=1e-3,
         ),
     ]  # fmt: skip

@@ -20,9 +20,9 @@ TorchMaker = Callable[[Any, Callable[[Any], Any]], Callable[..., Any]]
 JAX, TORCH, COMPILED, CUPY = "jax", "torch", "torch.compile", "cupy"
 NO_KERNELS = "without handwritten kernels"
 NO_EPILOGUES, NO_GRAPHS = "without epilogues", "without graphs"
-NO_CUDNN = "without cuDNN"
+NO_CUDNN, NO_BLOCKS = "without cuDNN", "without loops of blocks"
 ATOMIC = "with atomic sums"
-OFF = (NO_KERNELS, NO_EPILOGUES, NO_GRAPHS, NO_CUDNN, ATOMIC)  # all are columns of their own
+OFF = (NO_KERNELS, NO_EPILOGUES, NO_GRAPHS, NO_CUDNN, NO_BLOCKS, ATOMIC)  # all are columns of their own
 MANY_SIZES = "500 random batch sizes"  # a row of its own kind: gpu_child.py
 _DRAWN = 1 << 22  # numbers that are drawn for an array; longer ones repeat them
 

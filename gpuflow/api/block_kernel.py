@@ -29,9 +29,6 @@ from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.runtime.device import default_device
 
 Shape = tuple[int, ...]
-# On GPUs so many blocks are computed side by side, array by array; it is no measured number.
-_SIDE_BY_SIDE = 512
-
 
 @record
 class _Tiling:
@@ -141,6 +138,9 @@ class Block:
             a: (m, k).
             b: (k, n), of the same dtype.
             add: (m, n), or None.
+
+        Raises:
+            TypeError: they are no such matrices.
         """
         a, b = jnp.asarray(a), jnp.asarray(b)
         check(
@@ -302,8 +302,9 @@ def block(
     its tile of each result; nothing is written otherwise. Tiles cover the results, so that no block
     sees what another one writes.
 
-    On the CPU several threads take blocks, each with memory for one block. On GPUs many blocks are
-    computed side by side, array by array: there it is no kernel of its own yet.
+    On the CPU several threads take blocks, each with memory for one block. On GPUs they are blocks
+    of one kernel, where their programs are made of what a block can do by itself: all but calls of
+    libraries other than ``b.dot``.
 
     Derivatives, in both modes, compute tiles again; what a block loaded is all that is kept.
     ``vmap`` computes a block for all elements at once.
