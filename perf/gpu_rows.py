@@ -22,7 +22,8 @@ NO_KERNELS = "without handwritten kernels"
 NO_EPILOGUES, NO_GRAPHS = "without epilogues", "without graphs"
 NO_CUDNN, NO_BLOCKS = "without cuDNN", "without loops of blocks"
 ATOMIC = "with atomic sums"
-OFF = (NO_KERNELS, NO_EPILOGUES, NO_GRAPHS, NO_CUDNN, NO_BLOCKS, ATOMIC)  # all are columns of their own
+# All are columns of their own.
+OFF = (NO_KERNELS, NO_EPILOGUES, NO_GRAPHS, NO_CUDNN, NO_BLOCKS, ATOMIC)
 MANY_SIZES = "500 random batch sizes"  # a row of its own kind: gpu_child.py
 _DRAWN = 1 << 22  # numbers that are drawn for an array; longer ones repeat them
 
