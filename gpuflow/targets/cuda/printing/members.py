@@ -25,6 +25,7 @@ from gpuflow.kir.nodes import (
     While,
 )
 from gpuflow.kir.rewrite import numbered_from_zero
+from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.printing import combining
 from gpuflow.targets.cuda.printing.phases import MOST_REPEATED, may_share
@@ -236,6 +237,7 @@ class MemberPrinter(CudaPrinter):
         size = 32 * 32 * self.launch.width if self.is_column else 32
         line = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
         if line not in self.lines:
+            self.shared_bytes += storage_bytes(dtype) * size
             self.lines.insert(self.signature_line + 1, line)
         return name
 

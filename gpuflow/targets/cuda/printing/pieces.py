@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from gpuflow.kir.nodes import Axis, Block, Copy, For, Kernel, Load, Local, Store, Strip, Value
+from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.printing.point_printer import CudaPrinter
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
@@ -34,6 +35,7 @@ class PiecePrinter(CudaPrinter):
         for local in self.kernel.locals:
             (_, rows), (_, lanes) = local.axes
             kind = STORAGE_BITS.get(local.dtype, local.dtype)
+            self.shared_bytes += storage_bytes(local.dtype) * rows * (lanes + 1)
             self.emit(f"{local.name} = shared_array(np.{kind}, {rows * (lanes + 1)})")
 
     # Strips

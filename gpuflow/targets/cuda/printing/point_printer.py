@@ -77,6 +77,7 @@ class CudaPrinter(KernelPrinter):
         self.index_type = f"int{kernel.index_bits}"
         self.helpers: dict[str, str] = {}  # device functions by name, in order of definition
         self.signature_line = 0
+        self.shared_bytes = 0  # of static shared memory, at most
         self.in_points = False  # inside the loop over points, or where there is none
 
     # Text around the body

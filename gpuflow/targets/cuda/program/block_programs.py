@@ -24,14 +24,13 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cuda.codegen.block_text import (
+from gpuflow.targets.cuda.codegen.block_lines import (
     ENTRY,
     BlockText,
     Constant,
     NotOfOneBlockError,
-    loop_text,
-    turns_text,
 )
+from gpuflow.targets.cuda.codegen.block_text import loop_text, turns_text
 from gpuflow.targets.cuda.codegen.handwritten import build_text
 from gpuflow.targets.cuda.driver.launch import Launch
 from gpuflow.targets.cuda.driver.program_device import GpuDevice

@@ -1,0 +1,324 @@
+"""The lines of a kernel in which a block runs a program by itself; block_text.py says which.
+
+Each kernel of the program is a device function, as the emitters print it for a block that is alone;
+numbers that a launch would bring stand in the text.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.planning.plan import ALIGNMENT, CallStep, Operand
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.blocks import Product
+from gpuflow.core.lowering import block_of
+from gpuflow.core.views import View, contiguous
+from gpuflow.kernels import block_products, tiles
+from gpuflow.kir.nodes import arguments
+from gpuflow.targets.cuda.codegen.handwritten import kernel_source
+from gpuflow.targets.cuda.printing.printers import EMITTERS
+from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
+from gpuflow.targets.cuda.schedules.spread import ALONE_THREADS, schedule_alone
+from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
+
+ENTRY = "block_program"
+# What would take too long to compile.
+_MOST_CALLS = 200
+# Of the 48 KB that a block may have besides what a launch asks for.
+_MOST_STATIC_BYTES = 40 << 10
+_KINDS = {
+    np.dtype(np.float32): tiles.FLOAT32, np.dtype(np.float64): block_products.FLOAT64,
+    np.dtype(np.float16): tiles.FLOAT16, dtypes.bfloat16: tiles.BFLOAT16,
+}  # fmt: skip
+_HALVES = (tiles.FLOAT16, tiles.BFLOAT16)
+_HEAD = """# A program that a block runs by itself, printed by gpuflow; what it calls:
+# targets/cuda/intrinsics/namespace.py
+import math
+
+import numpy as np
+"""
+
+
+class NotOfOneBlockError(Exception):
+    """A program has a step that no block does by itself."""
+
+
+@record(eq=False)
+class Constant:
+    """A value that a program takes besides its operands."""
+
+    value: Any
+    aval: ShapedArray
+
+
+@record
+class BlockText:
+    """A printed program.
+
+    Attributes:
+        text: a module that ``build.build_cuda`` compiles.
+        operands: its parameters are the addresses of these: operands of the step and its outputs
+            behind them, by number, or constants. Behind them stands that of all blocks' arenas, if
+            these are not in shared memory.
+        arena_bytes: of each block.
+    """
+
+    text: str
+    operands: tuple[int | Constant, ...]
+    arena_bytes: int
+
+
+# A variable that points to bytes, and an expression of the bytes from there.
+Place = tuple[str, str]
+
+
+def element_of(place: Place, shape: Sequence[int], dtype: Any, number: str) -> Place:
+    """Where an element of a stacked array is, by its number."""
+    count = prod(shape[1:]) * storage_dtype(dtype).itemsize
+    if count == 0:
+        return place
+    variable, at = place
+    return variable, f"{count} * {number}" if at == "0" else f"{at} + {count} * {number}"
+
+
+def plus(place: Place, count: int) -> Place:
+    """The place so many bytes behind."""
+    variable, at = place
+    if at.isdecimal():
+        return variable, str(int(at) + count)
+    return variable, f"{at} + {count}" if count else at
+
+
+class BlockLines:
+    """Collects the lines of the kernel, and the device functions that it calls."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 1
+        self.operands: list[int | Constant] = []
+        self.flags = 0  # bytes of conditions behind the arena
+        self._functions: dict[str, str] = {}  # names, by text
+        self._named: dict[str, str] = {}  # variables of the head, by expression: typed once
+        self._count = self._calls = self._static_bytes = 0
+
+    def emit(self, line: str) -> None:
+        """Append a line."""
+        self.lines.append("    " * self.depth + line)
+
+    @contextmanager
+    def indented(self, head: str) -> Iterator[None]:
+        """Append a line that ends in a colon; what is emitted inside is its suite."""
+        self.emit(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.emit("pass")
+        self.depth -= 1
+
+    def fresh(self, stem: str) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{stem}_{self._count}"
+
+    def text(self, arena_bytes: int, is_shared: bool) -> BlockText:
+        """The whole module."""
+        flags = -(-self.flags // ALIGNMENT) * ALIGNMENT
+        arena_bytes = max(-(-arena_bytes // ALIGNMENT) * ALIGNMENT + flags, ALIGNMENT)
+        names = [f"address_{k}" for k in range(len(self.operands))]
+        parameters = names if is_shared else [*names, "arenas"]
+        lines = [
+            f"def {ENTRY}({', '.join(parameters)}):",
+            f"    thread = np.int32({ALONE_THREADS[0]} * cuda.threadIdx.y + cuda.threadIdx.x)",
+        ]
+        if is_shared:
+            lines.append("    arena = dynamic_shared(np.uint8)")
+        else:
+            own = f"arenas + {arena_bytes} * np.int64(cuda.blockIdx.x)"
+            lines.append(f"    arena = pointer_from_address({own}, np.uint8)")
+        lines.append(f"    flags = pointer_within(arena, {arena_bytes - flags}, np.uint8)")
+        lines += [
+            f"    operand_{k} = pointer_from_address({name}, np.uint8)"
+            for k, name in enumerate(names)
+        ]
+        lines += [f"    {name} = {expression}" for expression, name in self._named.items()]
+        functions = [_within(text, name) for text, name in self._functions.items()]
+        parts = [_HEAD, *functions, "\n".join([*lines, *self.lines]), ""]
+        return BlockText("\n\n".join(parts), tuple(self.operands), arena_bytes)
+
+    # Places
+
+    def parameter(self, what: int | Constant) -> Place:
+        """The place of an operand or output of the step, or of a constant."""
+        self.operands.append(what)
+        return f"operand_{len(self.operands) - 1}", "0"
+
+    def constant(self, operand: Operand) -> Place:
+        """The place of a literal."""
+        return self.parameter(Constant(operand.value, operand.aval))
+
+    def pointer(self, place: Place, kind: str) -> str:
+        """A pointer to elements."""
+        expression = f"pointer_within({place[0]}, {place[1]}, np.{kind})"
+        return self._name(expression, "at") if _is_known(place) else expression
+
+    def _name(self, expression: str, stem: str) -> str:
+        """The variable that holds an expression of what is known at the head."""
+        return self._named.setdefault(expression, f"{stem}_{len(self._named)}")
+
+    # What a block does together, before it meets
+
+    def call_kernel(self, call: KernelCall, place: Callable[[int], Place]) -> None:
+        """Print the call of a kernel's device function.
+
+        Args:
+            call: of the kernel.
+            place: where a buffer is.
+        """
+        kernel = at_fitting_width(replace(call.kernel, segmented=False), [call])
+        launch = schedule_alone(kernel)
+        if launch is None:
+            raise NotOfOneBlockError(f"{kernel.name} works on pieces of another size")
+        printer = EMITTERS[launch.strategy](kernel, launch)
+        text = printer.device_function()
+        name = self._function(text, kernel.name, printer.shared_bytes)
+        words, kinds = [], [kind for _, kind in printer.parameters()]
+        for k, (argument, kind) in enumerate(safe_zip(arguments(kernel), kinds)):
+            if argument.kind == "pointer":
+                at = plus(place(call.buffers[k]), call.words[k])
+                words.append(self.pointer(at, kind[1:]))
+            else:
+                words.append(self._name(_number(call.words[k], kind), "number"))
+        line = f"{name}({', '.join(words)})"
+        if launch.points:
+            self.emit(line)
+            return
+        who = f"thread < {ALONE_THREADS[0]}" if launch.strategy == "row" else "thread == 0"
+        with self.indented(f"if {who}:"):
+            self.emit(line)
+
+    def call_library(self, step: CallStep, operands: list[Place], outs: list[Place]) -> None:
+        """Print the call of the device function that does what a library would."""
+        what = block_of(step.eqn)
+        if not isinstance(what, Product):
+            raise NotOfOneBlockError(f"{step.name} is a call of a library")
+        constants = _product_constants(what, step)
+        if constants["M"] * constants["N"] * constants["BATCH"] == 0:
+            return
+        text = kernel_source(block_products.multiply_in_block, constants, is_device=True)
+        name = self._function(text, "multiply", 0)
+        kinds = [_element_type(atom.aval.dtype) for atom in (*step.eqn.outputs, *step.operands)]
+        pointers = [self.pointer(*pair) for pair in safe_zip([*outs, *operands], kinds)]
+        self.emit(f"{name}({', '.join(pointers)})")
+
+    def copy(self, source: Place, target: Place, aval: Any, lies: View | None = None) -> None:
+        """Print a row-major copy of a view, which begins at ``source``; None: it is row-major."""
+        if aval.size == 0:
+            return
+        self._count_calls()
+        kind, parts = _word(storage_dtype(aval.dtype).itemsize)
+        lies = lies or contiguous(aval.shape)
+        broadcast = lies.broadcast or (False,) * len(lies.shape)
+        pairs = safe_zip(lies.strides, broadcast)
+        dims = safe_zip(lies.shape, [0 if repeats else step * parts for step, repeats in pairs])
+        dims = [*dims, (parts, 1)]
+        number = self.fresh("copied")
+        self.emit(f"{number} = np.int64(thread)")
+        with self.indented(f"while {number} < {prod([size for size, _ in dims])}:"):
+            self.emit(f"rest, offset = {number}, np.int64(0)")
+            for size, step in reversed(dims):
+                if size > 1:
+                    self.emit(f"offset += (rest % {size}) * {step}")
+                    self.emit(f"rest = rest // {size}")
+            to, of = self.pointer(target, kind), self.pointer(source, kind)
+            self.emit(f"{to}[{number}] = {of}[offset]")
+            self.emit(f"{number} += {prod(ALONE_THREADS)}")
+
+    def _function(self, text: str, stem: str, shared_bytes: int) -> str:
+        """The name of a device function of this text, with so much shared memory of its own."""
+        self._count_calls()
+        if text not in self._functions:
+            self._static_bytes += shared_bytes
+            if self._static_bytes > _MOST_STATIC_BYTES:
+                raise NotOfOneBlockError("its kernels want too much shared memory")
+            self._functions[text] = f"{stem}_{len(self._functions)}"
+        return self._functions[text]
+
+    def _count_calls(self) -> None:
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            raise NotOfOneBlockError("it has too many steps")
+
+
+def _is_known(place: Place) -> bool:
+    """Whether a place is known at the head."""
+    variable, at = place
+    is_of_head = variable in ("arena", "flags") or variable.startswith("operand_")
+    return is_of_head and at.isdecimal()
+
+
+def _within(text: str, name: str) -> str:
+    """Device functions in a function, so that their names meet no others; the last one is given."""
+    *_, last = text.split("\ndef ")
+    own = last.partition("(")[0].removeprefix("def ")
+    inside = textwrap.indent(text, "    ")
+    return f"def make_{name}():\n{inside}\n    return {own}\n\n\n{name} = make_{name}()\n"
+
+
+def _element_type(dtype: Any) -> str:
+    """What Numba knows the elements of a product as: 16-bit floats by their bits."""
+    return "uint16" if storage_dtype(dtype).itemsize == 2 else np.dtype(dtype).name
+
+
+def _word(itemsize: int) -> tuple[str, int]:
+    """Words of which an element is made, and how many."""
+    size = min(itemsize, 8)
+    return f"uint{8 * size}", itemsize // size
+
+
+def _number(word: int, kind: str) -> str:
+    """The text of a number that a launch passes as a word."""
+    if kind not in ("float32", "float64"):
+        return f"np.{kind}({word})"
+    data = np.array([word], np.int64).view(np.uint8)[: np.dtype(kind).itemsize]
+    value = float(data.view(kind)[0])
+    if np.isfinite(value):
+        return f"np.{kind}({value!r})"
+    sign = "-" if value == -np.inf else ""
+    return f"np.{kind}({sign}np.{'nan' if np.isnan(value) else 'inf'})"
+
+
+def _product_constants(product: Product, step: CallStep) -> Mapping[str, int]:
+    """What the text of a product has to know."""
+    left, right = step.operands
+    kind, other, result = [
+        _KINDS.get(a.dtype) for a in (left.aval, right.aval, step.eqn.outputs[0].aval)
+    ]
+    if kind is None or kind != other or result not in (kind, *[tiles.FLOAT32][: kind in _HALVES]):
+        raise NotOfOneBlockError(f"a product of {left.aval} and {right.aval} is a library's")
+    batch = batch_axes(left.lies, right.lies, product)
+    sides = [
+        [collapsed_axes(view, dims, 1) for dims in groups[1:]]
+        for view, groups in ((left.lies, product.left), (right.lies, product.right))
+    ]
+    if batch is None or len(batch) > 1 or any(axes is None for side in sides for axes in side):
+        raise NotOfOneBlockError("the operands of a product lie in too many pieces")
+    numbers, left_step, right_step = batch[0] if batch else (1, 0, 0)
+    (m, k), (depth, n) = [[(axes or [(1, 0)])[0] for axes in side] for side in sides]
+    return {
+        "BATCH": numbers, "M": m[0], "N": n[0], "K": k[0],
+        "LEFT_B": left_step, "LEFT_M": m[1], "LEFT_K": k[1],
+        "RIGHT_B": right_step, "RIGHT_K": depth[1], "RIGHT_N": n[1],
+        "KIND": kind, "OUT_KIND": result,
+    }  # fmt: skip
