@@ -86,11 +86,11 @@ def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
     elements = _over(_cut(values, bounds, definition, build), sizes, dims, build)
     # What is read of the array itself is stored before, unless other ops do so anyway.
     reads_it = any(made.primitive is slice_p and made.inputs[0] is old for made in build.eqns)
-    is_part = _is_part(values, old, definition)
-    if 2 * prod(window) > prod(shape) and (reads_it or is_part):
+    moved = _moved(values, definition)
+    if 2 * prod(window) > prod(shape) and (reads_it or moved is old):
         return False
-    if is_part:
-        elements = build.apply(copy_p, elements)
+    if moved is not values:
+        elements = build.apply(copy_p, elements)  # a view of what is updated would be read late
     # Windows begin at the places of all dimensions up to the last one with a step.
     rank = max((k + 1 for k, d in enumerate(dims) if bounds[d][2] != 1), default=0)
     places = _places(shape, bounds, dims[:rank], build)
@@ -131,13 +131,13 @@ def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
     return (combine, others[0]) if len(others) == 1 else ("set", new)
 
 
-def _is_part(atom: Atom, array: Atom, definition: Any) -> bool:
-    """Whether elements of an array have only been moved."""
+def _moved(atom: Atom, definition: Any) -> Atom:
+    """The array whose elements have only been moved."""
     source = definition(atom)
     while source is not None and _moves(source.primitive.lower):
         atom = source.inputs[0]
         source = definition(atom)
-    return atom is array
+    return atom
 
 
 def _moves(rule: Any) -> bool:
