@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.fusion.choices import places_in_place
+from gpuflow.compiler.fusion.choices import body_in_place, places_in_place
+from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Update
 
 _MOST_EQUATIONS = 32  # of one const
 
@@ -40,6 +41,21 @@ def consts_made_inside(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] 
     }  # fmt: skip
     kept = [atom for var, atom in pairs if var not in known]
     return build.apply(eqn.primitive, *kept, **params)
+
+
+def updated_elements(eqn: Eqn, definition: Any) -> int | None:
+    """About how many elements a turn computes if it makes consts inside; None: it does not."""
+    build = Replacement(eqn.source)
+    if consts_made_inside(eqn, definition, build) is None:
+        return None
+    params = build.eqns[-1].params
+    body = body_in_place(params["jaxpr"].jaxpr, params["num_consts"], params["num_carry"])
+    return sum(_elements(inner) for inner in body.eqns)
+
+
+def _elements(eqn: Eqn) -> int:
+    computed = eqn.inputs[3:] if isinstance(eqn.primitive.lower, Update) else eqn.outputs
+    return sum(atom.aval.size for atom in computed)
 
 
 def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:

@@ -310,6 +310,25 @@ def test_steps_mapped_and_differentiated():
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "step", "is_less"),
+    [(40, 4, False), (100_000, 1000, True), (100_000, 2, False), (100_001, 1000, True)],
+)
+def test_gradients_go_over_few_elements_where_that_is_less(size, step, is_less):
+    """A kernel of lanes would take all elements through all turns."""
+
+    def loss(x):
+        return (lax.fori_loop(0, 5, lambda i, x: x.at[1::step].set(i * 2.0), x) ** 2).sum()
+
+    x = np.arange(size, dtype=np.float32) % 100
+    wanted = 2 * x
+    wanted[1::step] = 0
+    np.testing.assert_array_equal(gf.jit(gf.grad(loss))(x), wanted)
+    updating = [plan for plan in plans_inside(plan_of(gf.grad(loss), x)) if plan.in_place]
+    assert len(updating) == 1 + is_less  # the loop itself always does
+    assert not any("select_n" in str(plan.jaxpr) for plan in updating)
+
+
 @pytest.mark.usefixtures("loops_of_steps")
 def test_what_is_no_update_leaves_the_loop():
     """Where a choice stays one, remainders are computed once."""

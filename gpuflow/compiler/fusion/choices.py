@@ -66,14 +66,23 @@ def choices_in_place(jaxpr: Jaxpr, donations: Donations, kept: Kept) -> Jaxpr:
     return jaxpr
 
 
-def places_in_place(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
-    """The choices of a loop's body that are updates, each with what says where: nobody reads that.
+def body_in_place(jaxpr: Jaxpr, first: int, count: int) -> Jaxpr:
+    """The body of a loop with updates of its carries, before programs in it are compiled.
 
     Args:
         jaxpr: the body.
         first, count: its carries among the inputs.
     """
-    changed = choices_in_place(jaxpr, carry_donations(jaxpr, first, count), NOTHING_KEPT)
+    return choices_in_place(jaxpr, carry_donations(jaxpr, first, count), NOTHING_KEPT)
+
+
+def places_in_place(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
+    """The choices of a loop's body that are updates, each with what says where: nobody reads that.
+
+    Args:
+        jaxpr, first, count: as of ``body_in_place``.
+    """
+    changed = body_in_place(jaxpr, first, count)
     stay = set(changed.eqns) if changed is not jaxpr else set(jaxpr.eqns)
     found = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in stay}
     return {eqn: choice[0] for eqn, choice in found.items() if choice is not None}
