@@ -82,8 +82,7 @@ def places_in_place(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
     Args:
         jaxpr, first, count: as of ``body_in_place``.
     """
-    changed = body_in_place(jaxpr, first, count)
-    stay = set(changed.eqns) if changed is not jaxpr else set(jaxpr.eqns)
+    stay = set(body_in_place(jaxpr, first, count).eqns)
     found = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in stay}
     return {eqn: choice[0] for eqn, choice in found.items() if choice is not None}
 
