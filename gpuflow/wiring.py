@@ -22,7 +22,7 @@ def install() -> None:
     """Plug in platforms, evaluators, rules, and what Array, Tracer and Ref have of methods."""
     register_platforms()
     eval_trace.process = evaluate
-    choices.rules.array = known_places.chosen_array
+    choices.rules.choice = known_places.as_choice
     choices.rules.update = known_places.as_update
     programs.evaluate = whole_programs.evaluate
     programs.run = whole_programs.run

@@ -30,7 +30,7 @@ from gpuflow.compiler.passes.program import (
     simplify_with_atomics,
 )
 from gpuflow.compiler.passes.reads_first import reads_first
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept
+from gpuflow.compiler.passes.updates_in_place import Donations, Kept, carry_donations
 from gpuflow.compiler.planning.ahead import has_no_effect, is_short
 from gpuflow.compiler.planning.bind import bind
 from gpuflow.compiler.planning.plan import Inner, Plan, Programs, kept_by
@@ -75,7 +75,7 @@ def compile_plan(
     program, values = rewritten(jaxpr, target, _report)
     donations: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
-        donations = _carry_donations(program, *carried)
+        donations = carry_donations(program, *carried)
     return _bound(program, donations, carried is not None, target), values
 
 
@@ -135,21 +135,6 @@ def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
     return (*passes, ("join calls", join_calls), ("overlap", overlap))
 
 
-def _carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
-    """The carries of a loop's body whose next value may take their memory.
-
-    One value may be that of several carries, and is then computed into the memory of the first.
-    """
-    donations: dict[Var, Var | None] = {}
-    known: set[Atom] = set(program.invars)
-    pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
-    for var, out in pairs:
-        if type(out) is Var and out not in known:
-            donations[var] = out
-            known.add(out)
-    return donations
-
-
 def _has_programs(eqn: Eqn) -> bool:
     return isinstance(eqn.primitive.lower, (Loop, Branch))
 
@@ -197,7 +182,7 @@ def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
     if not all(map(has_no_effect, program.eqns)):
         return None
     first, count = _carries(form)
-    donations, programs = _carry_donations(program, first, count), _inner_programs(program, target)
+    donations, programs = carry_donations(program, first, count), _inner_programs(program, target)
     program = choices_in_place(program, donations, kept_by(programs))
     program, updated = guarded_updates(program, donations, program.invars[first + count])
     plan = _bound_with(programs, program, updated, True, target)

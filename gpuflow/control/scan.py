@@ -15,7 +15,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.keeping import keep_scan
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_scan
-from gpuflow.control.scan_consts import consts_made_inside
+from gpuflow.control.scan_consts import consts_made_inside, updated_elements
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
 from gpuflow.control.scan_shared_sums import shared_sums
 from gpuflow.control.scan_simplify import simplify_scan
@@ -224,7 +224,7 @@ scan_p = register(
         partial_eval=partial(partial_scan, bind_scan),
         transpose=partial(transpose_scan, bind_scan),
         batch=_batch,
-        lower=Loop(_form, shared_sums, turns_apart),
+        lower=Loop(_form, shared_sums, turns_apart, updated_elements),
         simplify=_simplify,
         prune=prune_scan,
         keep=keep_scan,

@@ -5,86 +5,91 @@ Derivatives keep such a mask from the loop before, as a const.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.fusion.choices import body_in_place, places_in_place
+from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Update
 
-_MOST_EQUATIONS = 8  # of one const
+_MOST_EQUATIONS = 32  # of one const
 
 
 def consts_made_inside(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """A scan that makes in its body what cheap equations make of numbers alone.
+    """A scan that makes in its body what elementwise equations make of numbers alone.
 
-    So it is where all that reads such a const changes a carry, and only that: ``compiler/fusion/
-    choices.py`` may find that it changes few elements. Elsewhere reading costs less.
+    So it is where nobody but updates at known places reads such a const: these are not computed.
+    Elsewhere reading costs less.
     """
     body, count = simplified_body(eqn), eqn.params["num_consts"]
     if body.constvars:
         return None
     pairs = safe_zip(body.invars, eqn.inputs)
-    sources = {var: _from_numbers(atom, definition) for var, atom in pairs[:count]}
+    sources = {var: _from_numbers(atom, var, definition) for var, atom in pairs[:count]}
     known = {var for var, eqns in sources.items() if eqns}
-    changes = _changes(eqn, body, known) if known else set()
-    readers = [(var, inner) for inner in body.eqns for var in known.intersection(inner.inputs)]
-    inside = known - {var for var, inner in readers if inner not in changes}
-    inside -= set(body.outvars)
-    if not inside:
+    if known:
+        inner, rest = _with_made(body, {var: sources[var] for var in known}), count - len(known)
+        known -= _read(body, places_in_place(inner, rest, eqn.params["num_carry"]))
+    if not known:
         return None
-    made = [
-        new for var, atom in pairs if var in inside for new in _named(sources[var], atom, var)
-    ]
-    kept = [pair for pair in pairs if pair[0] not in inside]
-    inner = body.replace(
-        invars=tuple(var for var, _ in kept), eqns=(*made, *body.eqns), argument_names=()
-    )
+    inner = _with_made(body, {var: sources[var] for var in known})
     params = {
-        **eqn.params, "jaxpr": ClosedJaxpr(inner), "num_consts": count - len(inside)
+        **eqn.params, "jaxpr": ClosedJaxpr(inner), "num_consts": count - len(known)
     }  # fmt: skip
-    return build.apply(eqn.primitive, *[atom for _, atom in kept], **params)
+    kept = [atom for var, atom in pairs if var not in known]
+    return build.apply(eqn.primitive, *kept, **params)
 
 
-def _changes(eqn: Eqn, body: Jaxpr, known: set[Var]) -> set[Eqn]:
-    """Equations that make a carry's next value of the carry, each with a known const."""
-    producers = {var: inner for inner in body.eqns for var in inner.outputs}
-    first, count = eqn.params["num_consts"], eqn.params["num_carry"]
-    found: set[Eqn] = set()
-    for var, out in zip(body.invars[first : first + count], body.outvars, strict=False):
-        chain: list[Eqn] = []
-        atom: Atom | None = out
-        while atom is not None and atom is not var:
-            inner = producers.get(atom) if type(atom) is Var else None
-            atom = None if inner is None else _changed(inner, known)
-            if inner is not None:
-                chain.append(inner)
-        if atom is var:
-            found.update(chain)
-    return found
-
-
-def _changed(eqn: Eqn, known: set[Var]) -> Atom | None:
-    """The array of which an elementwise op with a known const may change some elements."""
-    if known.isdisjoint(eqn.inputs) or not isinstance(eqn.primitive.lower, Elementwise):
+def updated_elements(eqn: Eqn, definition: Any) -> int | None:
+    """About how many elements a turn computes if it makes consts inside; None: it does not."""
+    build = Replacement(eqn.source)
+    if consts_made_inside(eqn, definition, build) is None:
         return None
-    aval = eqn.outputs[0].aval
-    same = (a for a in eqn.inputs if a not in known and a.aval.shape == aval.shape)
-    return next(same, None)
+    params = build.eqns[-1].params
+    body = body_in_place(params["jaxpr"].jaxpr, params["num_consts"], params["num_carry"])
+    return sum(_elements(inner) for inner in body.eqns)
 
 
-def _from_numbers(atom: Atom, definition: Any) -> list[Eqn]:
-    """The cheap equations that make an array of numbers alone, in order; none: it is not so."""
+def _elements(eqn: Eqn) -> int:
+    computed = eqn.inputs[3:] if isinstance(eqn.primitive.lower, Update) else eqn.outputs
+    return sum(atom.aval.size for atom in computed)
+
+
+def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
+    """The body of a loop that makes some of its inputs."""
+    return body.replace(
+        invars=tuple(var for var in body.invars if var not in made),
+        eqns=(*[eqn for eqns in made.values() for eqn in eqns], *body.eqns), argument_names=(),
+    )  # fmt: skip
+
+
+def _read(body: Jaxpr, places: Mapping[Eqn, Atom]) -> set[Atom]:
+    """What a body reads, without what says where it updates."""
+    read: set[Atom] = set(body.outvars)
+    for eqn in reversed(body.eqns):
+        if eqn.effects or not read.isdisjoint(eqn.outputs):
+            read.update(atom for atom in eqn.inputs if atom is not places.get(eqn))
+    return read
+
+
+def _from_numbers(atom: Atom, var: Var, definition: Any) -> list[Eqn]:
+    """The equations that make ``var`` as ``atom`` is made, in order; none: not of numbers alone."""
     found: list[Eqn] = []
     waiting = [atom]
     while waiting:
         eqn = definition(waiting.pop())
-        if eqn is None or not is_cheap(eqn) or len(found) == _MOST_EQUATIONS:
+        if eqn is None or not _is_known(eqn) or len(found) == _MOST_EQUATIONS:
             return []
         found.append(eqn)
         waiting += [operand for operand in eqn.inputs if not _is_number(operand)]
-    return list(dict.fromkeys(reversed(found)))
+    return _named(list(dict.fromkeys(reversed(found))), atom, var)
+
+
+def _is_known(eqn: Eqn) -> bool:
+    return is_cheap(eqn) or isinstance(eqn.primitive.lower, Elementwise)
 
 
 def _is_number(atom: Atom) -> bool:

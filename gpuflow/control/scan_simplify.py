@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.fusion.choices import places_in_place
 from gpuflow.compiler.passes.program import dce, inline, simplify
 from gpuflow.control.programs import split_independent
 from gpuflow.control.scan_fission import (
@@ -76,7 +77,10 @@ def _hoist(parts: Parts, build: Any) -> tuple[Parts, bool]:
     inputs = (*parts.consts, *parts.carry, *parts.xs)
     outs = (*parts.carry_out, *parts.ys)
     body = Jaxpr((), inputs, outs, parts.eqns)
-    fixed, crossing = _hoistable(body, len(parts.consts))
+    fixed, crossing = _hoistable(body, len(parts.consts), {})
+    if crossing:
+        places = places_in_place(body, len(parts.consts), len(parts.carry))
+        fixed, crossing = _hoistable(body, len(parts.consts), places)
     if not crossing:
         return parts, False
     outer = dict(parts.consts)
@@ -86,10 +90,13 @@ def _hoist(parts: Parts, build: Any) -> tuple[Parts, bool]:
     return replace(parts, eqns=_without(parts.eqns, crossing), consts=consts), True
 
 
-def _hoistable(body: Jaxpr, num_consts: int) -> tuple[list[Eqn], list[Var]]:
+def _hoistable(
+    body: Jaxpr, num_consts: int, places: Mapping[Eqn, Atom]
+) -> tuple[list[Eqn], list[Var]]:
     """Equations of consts alone that are worth storing, in order, and what the body reads of them.
 
-    What is cheap to compute stays inside: storing it would cost more.
+    What is cheap to compute stays inside: storing it would cost more. So do ``places``, which
+    become updates at known places: they are not computed at all.
     """
     varying = [k >= num_consts for k in range(len(body.invars))]
     fixed, _ = split_independent(body, varying)
@@ -120,7 +127,8 @@ def _hoistable(body: Jaxpr, num_consts: int) -> tuple[list[Eqn], list[Var]]:
     for eqn in body.eqns:
         if id(eqn) not in is_fixed:
             for atom in eqn.inputs:
-                read(atom)
+                if atom is not places.get(eqn):
+                    read(atom)
     for atom in body.outvars:
         read(atom)
     return [eqn for eqn in fixed if id(eqn) in needed], list(crossing)

@@ -372,11 +372,15 @@ class Loop:
         turns_apart: ``eqn -> (equations, outputs)`` of a loop that carries nothing, and of what its
             turns share, in front of it and behind; None: turns see each other, or share nothing.
             None as the field: never.
+        updated: ``(eqn, definition) -> number``, of a loop that learns from what is around it where
+            it updates its carries: the elements that a turn computes, about; None: it does not.
+            None as the field: never.
     """
 
     form: Callable[[dict[str, Any]], ScanForm | WhileForm]
     shared_sums: Callable[..., Any] | None = None
     turns_apart: Callable[..., Any] | None = None
+    updated: Callable[..., int | None] | None = None
 
 
 @record

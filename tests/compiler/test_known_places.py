@@ -53,6 +53,8 @@ VECTORS = {
     "from the end": lambda i, x: x.at[-1].add(x[3] + i),
     "a slice": lambda i, x: x.at[2:7].set(x[5] + i),
     "of several values": lambda i, x: x.at[2:7].set(x[20:25] * 2),
+    "of what lies behind": lambda i, x: x.at[2:7].add(x[4:9]),
+    "of what lies backwards": lambda i, x: x.at[2:7].set(x[2:7][::-1]),
     "of its neighbours": lambda i, x: x.at[2:7].set(x[1:6] + 1),
     "written backwards": lambda i, x: x.at[6:1:-1].set(x[2:7] + i),
     "combined": lambda i, x: x.at[2:7].multiply(2.0).at[3:5].min(x[9] + i).at[-4:].max(i * 9.0),
@@ -64,6 +66,24 @@ VECTORS = {
     "all places of an ellipsis": lambda i, x: x.at[..., 7].set(x[8] + 1),
     "as a choice": lambda i, x: jnp.where(jnp.arange(N) == 4, x + i, x),
     "as a choice of some": lambda i, x: jnp.where(jnp.arange(N) > N - 3, x[3] + i, x),
+    "every second": lambda i, x: x.at[::2].set(i),
+    "every third, of itself": lambda i, x: x.at[1::3].set(x[1::3] * 2 + i),
+    "every third, of others": lambda i, x: x.at[1:30:3].set(x[30:] + i),
+    "backwards": lambda i, x: x.at[30:2:-5].set(x[:6] + i),
+    "backwards, as it is": lambda i, x: x.at[::-7].set(x[:6]),
+    "every seventh, combined": lambda i, x: x.at[3::7].add(x[2] + i).at[::7].max(i * 9.0),
+    "every seventh, of the old": lambda i, x: x.at[3::7].add(x[2] + i).at[::7].set(x[1::7]),
+    "every sixth, of a function": lambda i, x: x.at[5::6].apply(lambda old: old * 2 + 1),
+    "every ninth beside others": lambda i, x: x.at[i].set(x[5]).at[::9].add(1.0).at[7].set(i),
+    "as a choice of every fourth": lambda i, x: jnp.where(
+        lax.rem(jnp.arange(N), 4) == 3, x[3] + i, x
+    ),
+    "as a choice behind a place": lambda i, x: jnp.where(
+        lax.rem(jnp.arange(N) - 7, 4) == 1, x + i, x
+    ),
+    "as a choice by two steps": lambda i, x: jnp.where(
+        (lax.rem(jnp.arange(N) - 2, 4) == 0) & (lax.rem(jnp.arange(N), 6) == 4), x[3] + i, x
+    ),
 }  # fmt: skip
 
 MATRICES = {
@@ -73,6 +93,11 @@ MATRICES = {
     "an element": lambda i, x: x.at[3, 1].set(x[5, 2] + i),
     "a part": lambda i, x: x.at[2:9, 1:].set(x[3:10, :2] + i),
     "some rows": lambda i, x: x.at[-4:].multiply(jnp.arange(3)),
+    "every second row": lambda i, x: x.at[::2].set(x[1] + i),
+    "every second in a column": lambda i, x: x.at[::2, 1].set(x[1::2, 2] + i),
+    "some of some rows": lambda i, x: x.at[1:30:4, ::2].add(x[2:10, 1:] + i),
+    "some columns of a row": lambda i, x: x.at[3, ::-2].set(x[4, :2]),
+    "some columns": lambda i, x: x.at[:, ::2].set(i),
     "with a size of 1": lambda i, x: x.at[2:3, 1:].set(x[:1, :2] + 1),
 }
 
@@ -135,6 +160,196 @@ def test_in_every_kind_of_loop_and_branch(function):
     same_bits(gf.jit(function)(ARRAY), wanted)
 
 
+# Of arrays of these shapes at most half of the elements.
+STEPS = [
+    ((40,), np.s_[::3]), ((40,), np.s_[::-3]), ((40,), np.s_[2:30:7]), ((40,), np.s_[30:2:-7]),
+    ((40,), np.s_[39::5]), ((40,), np.s_[::40]), ((40,), np.s_[::-100]), ((40,), np.s_[1:38:2]),
+    ((6, 7), np.s_[::2, 3]), ((6, 7), np.s_[1::4, ::2]), ((6, 7), np.s_[:, ::-3]),
+    ((6, 7), np.s_[::3, 1:]), ((6, 7), np.s_[2, ::2]), ((6, 7), np.s_[..., 6::-3]),
+    ((6, 7), np.s_[None, ::5]), ((6, 7), np.s_[::5, None, -1]), ((1, 7), np.s_[::2, ::3]),
+    ((4, 3, 5), np.s_[::2, :, ::3]), ((4, 3, 5), np.s_[:, 1, ::2]), ((4, 3, 5), np.s_[1::2, ::2]),
+    ((4, 3, 5), np.s_[::-3, 1, 4]), ((2, 2, 2, 2), np.s_[:, ::2, :, 1::2]),
+]  # fmt: skip
+KINDS = [
+    (kind, dtype)
+    for kind in ("set", "add", "turned")
+    for dtype in ("float32", "int8", "bfloat16", "bool", "complex64", "float64")
+    if (kind, dtype) != ("add", "bool")
+]
+
+
+def updated(array, index, kind, turn):
+    """One turn in NumPy."""
+    if kind == "set":
+        array[index] = turn % 2 if array.dtype == bool else 3 * turn + 1
+    elif kind == "add":
+        array[index] += 2 * turn + 1
+    else:
+        part = array[index].copy()
+        array[index] = part[tuple(slice(None, None, -1) for _ in part.shape)]
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize(("kind", "dtype"), KINDS)
+def test_steps_as_in_numpy(kind, dtype):
+    """Sums of few small integers are exact in every dtype."""
+    wide = {"bool": bool, "complex64": complex}.get(dtype, float)
+
+    def body(i, x, index):
+        if kind == "set":
+            return x.at[index].set(i % 2 == 1 if dtype == "bool" else (3 * i + 1).astype(x.dtype))
+        if kind == "add":
+            return x.at[index].add((2 * i + 1).astype(x.dtype))
+        part = x[index]
+        return x.at[index].set(part[tuple(slice(None, None, -1) for _ in part.shape)])
+
+    with gf.enable_x64():
+        for shape, index in STEPS:
+            wanted = (np.arange(np.prod(shape)).reshape(shape) % 5).astype(wide)
+            x = jnp.asarray(wanted).astype(dtype)
+            made = gf.jit(loop(lambda i, x, index=index: body(i, x, index), 3))(x)
+            for turn in range(3):
+                updated(wanted, index, kind, turn)
+            np.testing.assert_array_equal(np.asarray(made).astype(wide), wanted, str(index))
+            check_in_place(loop(lambda i, x, index=index: body(i, x, index), 3), x)
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize(
+    ("shape", "index"),
+    [
+        ((40,), np.s_[5:5:2]), ((40,), np.s_[50::3]), ((40,), np.s_[2:9:-3]), ((40,), np.s_[::1]),
+        ((40,), np.s_[::-1]), ((1,), np.s_[::3]), ((0,), np.s_[::2]), ((0, 3), np.s_[:, ::2]),
+        ((4, 0), np.s_[::2, ::2]), ((4, 3), np.s_[3:3:2, ::2]), ((4, 3), np.s_[::4, ::3]),
+    ],
+)  # fmt: skip
+def test_steps_that_take_nothing_or_all(shape, index):
+    wanted = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    made = gf.jit(loop(lambda i, x: x.at[index].set(i).at[index].add(3), 3))(np.float32(wanted))
+    for turn in range(3):
+        wanted[index] = turn
+        wanted[index] += 3
+    np.testing.assert_array_equal(made, wanted)
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+@pytest.mark.parametrize("seed", range(12))
+def test_random_steps_as_in_numpy(seed):
+    """Several updates in each turn, each of elements of the array."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(1, 9, size=rng.integers(1, 4)))
+
+    def random_slice(size):
+        step = int(rng.choice([-4, -3, -2, -1, 1, 2, 3, 4]))
+        ends = [None if rng.random() < 0.4 else int(rng.integers(-size, size)) for _ in "ab"]
+        return int(rng.integers(-size, size)) if rng.random() < 0.2 else slice(*ends, step)
+
+    script = [
+        (tuple(map(random_slice, shape)), tuple(map(int, rng.integers(0, shape))), rng.integers(3))
+        for _ in range(4)
+    ]
+
+    def body(i, x):
+        for index, place, kind in script:
+            if kind == 0:
+                x = x.at[index].set(x[place] + i)
+            elif kind == 1:
+                x = x.at[index].add(x[place])
+            else:
+                x = x.at[index].set(x[index] - x[place])
+        return x
+
+    wanted = rng.integers(-3, 4, size=shape).astype(float)
+    x = np.float32(wanted)
+    for turn in range(3):
+        for index, place, kind in script:
+            value = wanted[place]
+            if kind == 0:
+                wanted[index] = value + turn
+            elif kind == 1:
+                wanted[index] += value
+            else:
+                wanted[index] -= value
+    np.testing.assert_array_equal(gf.jit(loop(body, 3))(x), wanted)
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+def test_steps_mapped_and_differentiated():
+    def function(x):
+        return lax.fori_loop(0, 5, lambda i, x: x.at[1::4].set(i * 2.0), x)
+
+    every = np.arange(N) % 4 == 1
+    rows = np.stack([ARRAY, ARRAY + 1])
+    for axis in (0, 1):
+        mapped = gf.vmap(function, in_axes=axis, out_axes=axis)
+        operand = rows if axis == 0 else rows.T.copy()
+        np.testing.assert_array_equal(
+            gf.jit(mapped)(operand), np.where(every, 8, rows) if axis == 0
+            else np.where(every, 8, rows).T,
+        )  # fmt: skip
+    check_in_place(gf.vmap(function), rows)
+
+    def values(x, v):
+        return lax.fori_loop(0, 5, lambda i, x: x.at[1::4].add(v), x)
+
+    lanes = np.float32([2, 3])
+    made = gf.jit(gf.vmap(values))(rows, lanes)
+    np.testing.assert_array_equal(made, rows + 5 * every * lanes[:, None])
+
+    def loss(x):
+        return (function(x) ** 2).sum()
+
+    backward = [p for p in plans_inside(plan_of(gf.grad(loss), ARRAY)) if p.jaxpr.eqns]
+    assert len(backward) == 2 and all(len(plan.in_place) == 1 for plan in backward)
+    assert not any("select_n" in str(plan.jaxpr) for plan in backward)
+    np.testing.assert_array_equal(
+        gf.jit(gf.grad(loss))(ARRAY), np.where(every, 0, 2 * ARRAY)
+    )
+    np.testing.assert_array_equal(
+        gf.jit(gf.grad(lambda v: values(ARRAY, v).sum()))(np.float32(2)), 5 * every.sum()
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "is_less"),
+    [(40, 4, False), (100_000, 1000, True), (100_000, 2, False), (100_001, 1000, True)],
+)
+def test_gradients_go_over_few_elements_where_that_is_less(size, step, is_less):
+    """A kernel of lanes would take all elements through all turns."""
+
+    def loss(x):
+        return (lax.fori_loop(0, 5, lambda i, x: x.at[1::step].set(i * 2.0), x) ** 2).sum()
+
+    x = np.arange(size, dtype=np.float32) % 100
+    wanted = 2 * x
+    wanted[1::step] = 0
+    np.testing.assert_array_equal(gf.jit(gf.grad(loss))(x), wanted)
+    updating = [plan for plan in plans_inside(plan_of(gf.grad(loss), x)) if plan.in_place]
+    assert len(updating) == 1 + is_less  # the loop itself always does
+    assert not any("select_n" in str(plan.jaxpr) for plan in updating)
+
+
+@pytest.mark.usefixtures("loops_of_steps")
+def test_what_is_no_update_leaves_the_loop():
+    """Where a choice stays one, remainders are computed once."""
+    for body in (
+        lambda i, x: (x * 0.5).at[::3].set(i),
+        lambda i, x: jnp.where(lax.rem(jnp.arange(N), 4) == 2, x[::-1], x),
+    ):
+        for plan in plans_inside(plan_of(loop(body), ARRAY)):
+            assert "rem" not in str(plan.jaxpr)
+        same_bits(gf.jit(loop(body))(ARRAY), one_by_one(body, ARRAY))
+
+
+def test_a_mask_of_size_1_repeats():
+    def function(x):
+        return jnp.where(jnp.broadcast_to(lax.iota(np.int32, 1) == 0, x.shape), x[3] + 7, x)
+
+    donating = gf.jit(function, donate_argnums=0)
+    np.testing.assert_array_equal(donating(jnp.asarray(ARRAY.copy())), np.full(N, 10))
+    np.testing.assert_array_equal(gf.jit(loop(lambda i, x: function(x), 2))(ARRAY), np.full(N, 17))
+
+
 @pytest.mark.usefixtures("loops_of_steps")
 def test_mapped_and_differentiated():
     def function(x):
@@ -189,9 +404,9 @@ STAY = {
     "a mask that is no window": lambda i, x: jnp.where(jnp.arange(N) != 3, x, i),
     "a traced mask": lambda i, x: jnp.where(jnp.arange(N) == i, x + 1, x),
     "nowhere": lambda i, x: x.at[N + 3].set(1.0),
-    "every second": lambda i, x: x.at[::2].set(i),
-    "of what lies behind": lambda i, x: x.at[2:7].add(x[4:9]),
-    "of what lies backwards": lambda i, x: x.at[2:7].set(x[2:7][::-1]),
+    "every third from behind the end": lambda i, x: jnp.where(
+        lax.rem(jnp.arange(N) - 50, 3) == 0, x + i, x
+    ),
     "almost all, by a part": lambda i, x: x.at[1:].add(x[0]),
     "almost all, of itself": lambda i, x: x.at[1:].set(x[:-1]),
 }  # fmt: skip

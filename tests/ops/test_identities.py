@@ -206,6 +206,14 @@ LAYOUTS = {
         x, np.float32(5), ((2, 1, 0), (0, 3, 0))), (0, 0), (2, 4)), ["broadcast_in_dim"]),
     "across padding": (lambda x: lax.slice(lax.pad(
         x, np.float32(5), ((2, 1, 0), (0, 3, 0))), (1, 2), (4, 6)), ["slice", "pad"]),
+    "what padding stands between": (lambda x: lax.slice(lax.pad(
+        x, np.float32(5), ((2, 1, 2), (1, 0, 1))), (2, 1), (18, 8), (3, 2)), []),
+    "some of what it stands between": (lambda x: lax.slice(lax.pad(
+        x, np.float32(5), ((2, 1, 2), (1, 0, 1))), (5, 1), (18, 8), (6, 4)), ["slice"]),
+    "every second of padding": (lambda x: lax.slice(lax.pad(
+        x, np.float32(5), ((2, 1, 0), (0, 3, 0))), (1, 2), (9, 7), (2, 2)), ["slice", "pad"]),
+    "padding between": (lambda x: lax.slice(lax.pad(
+        x, np.float32(5), ((0, 0, 1), (0, 0, 0))), (1, 0), (10, 4), (2, 1)), ["pad", "slice"]),
     "padding that cuts": (
         lambda x: lax.pad(x, np.float32(5), ((-2, -1, 0), (0, 0, 0))), ["slice"],
     ),
@@ -238,12 +246,17 @@ def test_random_slices_of_concatenations_and_pads():
         start = int(RANDOM.integers(0, total + 1))
         limit, step = int(RANDOM.integers(start, total + 1)), int(RANDOM.integers(1, 4))
         low, high = (int(n) for n in RANDOM.integers(-1, 4, 2))
+        gap = int(RANDOM.integers(0, 3))
 
-        def f(*xs, bounds=(start, limit, step), edges=(low, high)):
+        def f(*xs, bounds=(start, limit, step), edges=(low, high), gap=gap):
             joined = jnp.concatenate(xs)
             padded = lax.pad(joined, np.float32(9), ((max(edges[0], 0), max(edges[1], 0), 0),))
+            apart = lax.pad(joined, np.float32(9), ((max(edges[0], 0), edges[1], gap),))
             first, last, by = bounds
-            return joined[first:last:by], padded[first:last:by], joined[first:last][::by]
+            return (
+                joined[first:last:by], padded[first:last:by], joined[first:last][::by],
+                apart[first:last:by], apart[first:last:gap + 1],
+            )  # fmt: skip
 
         check_same(f, *[RANDOM.standard_normal(n).astype(np.float32) for n in sizes])
 

@@ -17,7 +17,13 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.passes.program import Definitions, Replacement
 from gpuflow.compiler.passes.reads_first import reads_first
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept, updated_pairs
+from gpuflow.compiler.passes.updates_in_place import (
+    NOTHING_KEPT,
+    Donations,
+    Kept,
+    carry_donations,
+    updated_pairs,
+)
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
 
@@ -30,11 +36,12 @@ class _Rules:
     """What ops say of choices; set by wiring.py.
 
     Attributes:
-        array: of an equation, the array that it may be an update of, or None.
+        choice: of an equation, where it takes other elements and the array that it may be an update
+            of, or None.
         update: ``(eqn, definition, build) -> bool``: build the update; False: there is none.
     """
 
-    array: Callable[[Eqn], Var | None] = _unplugged
+    choice: Callable[[Eqn], tuple[Atom, Var] | None] = _unplugged
     update: Callable[..., bool] = _unplugged
 
 
@@ -48,7 +55,7 @@ def choices_in_place(jaxpr: Jaxpr, donations: Donations, kept: Kept) -> Jaxpr:
         jaxpr: the program.
         donations, kept: what may be updated in place, see ``UpdateRule``.
     """
-    if not any(rules.array(eqn) is not None for eqn in jaxpr.eqns):
+    if not any(rules.choice(eqn) is not None for eqn in jaxpr.eqns):
         return jaxpr
     for var, end in donations.items():
         for out in jaxpr.outvars if end is None else (end,):
@@ -57,6 +64,27 @@ def choices_in_place(jaxpr: Jaxpr, donations: Donations, kept: Kept) -> Jaxpr:
                 described = describe_program(changed, donations, kept)
                 jaxpr = changed if described.place(out)[0] is var else jaxpr
     return jaxpr
+
+
+def body_in_place(jaxpr: Jaxpr, first: int, count: int) -> Jaxpr:
+    """The body of a loop with updates of its carries, before programs in it are compiled.
+
+    Args:
+        jaxpr: the body.
+        first, count: its carries among the inputs.
+    """
+    return choices_in_place(jaxpr, carry_donations(jaxpr, first, count), NOTHING_KEPT)
+
+
+def places_in_place(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
+    """The choices of a loop's body that are updates, each with what says where: nobody reads that.
+
+    Args:
+        jaxpr, first, count: as of ``body_in_place``.
+    """
+    stay = set(body_in_place(jaxpr, first, count).eqns)
+    found = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in stay}
+    return {eqn: choice[0] for eqn, choice in found.items() if choice is not None}
 
 
 def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, kept: Kept) -> Jaxpr | None:
@@ -72,13 +100,13 @@ def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, kept: Kept) -> Jaxpr | None
         if eqn is None or type(out) is not Var:
             return None
         pairs = {eqn.outputs[k]: eqn.inputs[operand] for operand, k in updated_pairs(eqn, kept)}
-        array = rules.array(eqn)
-        if array is not None:
+        choice = rules.choice(eqn)
+        if choice is not None:
             build = Replacement(eqn.source)
             if not rules.update(eqn, definition, build):
                 return None
             updates[out] = [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
-            pairs[out] = array
+            pairs[out] = choice[1]
         if out not in pairs:
             return None
         out = pairs[out]

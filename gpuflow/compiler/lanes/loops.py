@@ -8,6 +8,7 @@ from typing import Any
 from gpuflow.compiler.lanes.arrays import NotLanesError
 from gpuflow.compiler.lanes.convert import attempts, lane_equation, may_be_lanes
 from gpuflow.compiler.lanes.evaluate import Unrounded
+from gpuflow.compiler.lanes.work import TURN_AS_ELEMENTS, UPDATE_AS_ELEMENTS
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Inline, LaneForm, Loop, ScanForm, WhileForm
@@ -89,6 +90,8 @@ def lane_equations(
         eqn, used, unrounded, definition: as of ``lane_equation``.
     """
     eqn, used = _needed(eqn, used)
+    if _is_less_as_steps(eqn, definition):
+        return [eqn]
     around = used, unrounded, definition
     ways = [with_turns_as_lanes, _alone, with_shared_sums]
     if _carries(eqn) == 0:
@@ -98,6 +101,18 @@ def lane_equations(
         if made is not None:
             return made
     return [eqn]
+
+
+def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
+    """Whether a loop updates so few elements that lanes, which go over all, would take longer."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Loop) or rule.updated is None:
+        return False
+    lanes = max((var.aval.size for var in eqn.outputs), default=0)
+    if lanes <= TURN_AS_ELEMENTS:
+        return False
+    elements = rule.updated(eqn, definition.get)
+    return elements is not None and TURN_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
 
 
 def _carries(eqn: Eqn) -> int | None:

@@ -24,6 +24,10 @@ from gpuflow.core.lowering import (
 MOST_WORK = 1500  # operations of a lane: a longer text takes long to compile
 WORK_OF_A_TURN = 25
 
+# As many elements pass through a turn of a choice in lanes, some 0.1 ns each, as a turn that is run
+# from outside takes, and as it takes to update an element there.
+TURN_AS_ELEMENTS = 4000
+UPDATE_AS_ELEMENTS = 8
 
 Form = ScanForm | WhileForm | LaneForm | ClosedJaxpr | Sequence[Any]
 

@@ -22,6 +22,21 @@ Kept = Mapping[Eqn, Pairs]  # of loops and branches: what their programs change 
 NOTHING_KEPT: Kept = MappingProxyType({})
 
 
+def carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
+    """The carries of a loop's body whose next value may take their memory.
+
+    One value may be that of several carries, and is then computed into the memory of the first.
+    """
+    donations: dict[Var, Var | None] = {}
+    known: set[Atom] = set(program.invars)
+    pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
+    for var, out in pairs:
+        if type(out) is Var and out not in known:
+            donations[var] = out
+            known.add(out)
+    return donations
+
+
 def updated_pairs(eqn: Eqn, kept: Kept) -> Pairs:
     """The operands that live on in outputs of an equation, if nobody else needs them."""
     rule = eqn.primitive.lower

@@ -1,6 +1,7 @@
 """Choices at known places as updates.
 
-    select_n(iota >= 2 & iota < 7, x, new)  is  x with 5 elements of new, at 2
+    select_n(iota >= 2 & iota < 7, x, new)     is  x with 5 elements of new, at 2
+    select_n(rem(iota - 2, 3) == 0, x, new)    is  x with each third element of new, from 2 on
 
 ``x.at[2:7].set(new)`` is such a choice, and so are its derivatives, and ``jnp.where`` of a compared
 ``jnp.arange``. The compiler makes an update of it where that happens in the memory of ``x``.
@@ -9,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 import numpy as np
@@ -19,77 +20,102 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
+from gpuflow.ops.elementwise.arithmetic import add_p, mul_p, rem_p, sub_p
 from gpuflow.ops.elementwise.comparison import and_p, eq_p, ge_p, gt_p, le_p, lt_p
+from gpuflow.ops.elementwise.convert import copy_p
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import select_n_p
-from gpuflow.ops.indexing.updating import can_be_updated, update_windows_p
+from gpuflow.ops.indexing.updating import can_be_updated, counted, update_windows_p
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, squeeze_p
 from gpuflow.ops.layout.iota import iota_p
 from gpuflow.ops.layout.slicing import slice_p
 
-Span = tuple[int, int]  # the first index, and the one behind the last
-Bound = tuple[int, int, int]
+Bound = tuple[int, int, int]  # the first index, the one behind the last, and the step
 
 # Where a comparison of an index in [0, size) with a number holds.
-_SPANS: dict[Any, Callable[[int, int], Span]] = {
-    eq_p: lambda number, size: (number, number + 1),
-    lt_p: lambda number, size: (0, number),
-    le_p: lambda number, size: (0, number + 1),
-    ge_p: lambda number, size: (number, size),
-    gt_p: lambda number, size: (number + 1, size),
+_SPANS: dict[Any, Callable[[int, int], range]] = {
+    eq_p: lambda number, size: range(number, number + 1),
+    lt_p: lambda number, size: range(number),
+    le_p: lambda number, size: range(number + 1),
+    ge_p: lambda number, size: range(number, size),
+    gt_p: lambda number, size: range(number + 1, size),
 }
 
 # Of functions of kir.scalar, what updates call them.
 _COMBINED = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
 
 
-def chosen_array(eqn: Eqn) -> Var | None:
-    """The array that a choice may be an update of; None: it is no choice between two."""
+def as_choice(eqn: Eqn) -> tuple[Atom, Var] | None:
+    """Where a choice takes other elements, and the array that it may be an update of.
+
+    None: it is no choice between two.
+    """
     if eqn.primitive is not select_n_p or len(eqn.inputs) != 3:
         return None
     which, old, _ = eqn.inputs
     out = eqn.outputs[0].aval
     if type(old) is not Var or old.aval.shape != out.shape or not dtypes.is_bool(which.aval.dtype):
         return None
-    return old if can_be_updated(out.dtype, "set") else None
+    return (which, old) if can_be_updated(out.dtype, "set") else None
 
 
 def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
     """Build the update that a choice is; its output is that of the last equation.
 
     Args:
-        eqn: the choice; it has a ``chosen_array``.
+        eqn: the choice, of which ``as_choice`` tells something.
         definition: says what made an atom.
         build: makes equations.
 
     Returns:
-        Whether there is one: the places are known, and are one window.
+        Whether there is one: the places are known, of each dimension every so many.
     """
     which, old, new = eqn.inputs
     shape = old.aval.shape
     spans = _spans(which, definition)
     if spans is None:
         return False
-    bounds = [(*spans.get(d, (0, size)), 1) for d, size in enumerate(shape)]
-    if any(start >= limit for start, limit, _ in bounds):
+    taken = [spans.get(d, range(size)) for d, size in enumerate(shape)]
+    window = [len(span) for span in taken]
+    if 0 in window:
         return False
-    window = tuple(limit - start for start, limit, _ in bounds)
+    bounds = [(span[0], span[-1] + 1, span.step if len(span) > 1 else 1) for span in taken]
     dims = tuple(d for d, size in enumerate(window) if size != 1)
     combine, values = _combined(old, new, definition)
     sizes = [window[d] for d in dims]
     elements = _over(_cut(values, bounds, definition, build), sizes, dims, build)
     # What is read of the array itself is stored before, unless other ops do so anyway.
     reads_it = any(made.primitive is slice_p and made.inputs[0] is old for made in build.eqns)
-    if 2 * prod(window) > prod(shape) and (reads_it or _is_part(values, old, definition)):
+    moved = _moved(values, definition)
+    if 2 * prod(window) > prod(shape) and (reads_it or moved is old):
         return False
-    first = sum(start * by for (start, *_), by in zip(bounds, row_major_strides(shape)))
-    place = build.literal(first, ShapedArray((), np.dtype(np.int64)))
+    if moved is not values:
+        elements = build.apply(copy_p, elements)  # a view of what is updated would be read late
+    # Windows begin at the places of all dimensions up to the last one with a step.
+    rank = max((k + 1 for k, d in enumerate(dims) if bounds[d][2] != 1), default=0)
+    places = _places(shape, bounds, dims[:rank], build)
     everywhere = build.literal(True, ShapedArray((), np.dtype(np.bool_)))
     build.apply(
-        update_windows_p, old, place, everywhere, elements,
-        window_dims=dims, combine=combine, repeats=False,
+        update_windows_p, old, places, everywhere, elements,
+        window_dims=dims[rank:], combine=combine, repeats=False,
     )  # fmt: skip
     return True
+
+
+def _places(
+    shape: Sequence[int], bounds: Sequence[Bound], dims: Sequence[int], build: Any
+) -> Atom:
+    """The row-major elements at which windows begin, for each index of some dimensions."""
+    strides = row_major_strides(shape)
+    index = ShapedArray((), np.dtype(np.int64))
+    first = sum(start * by for (start, *_), by in zip(bounds, strides))
+    places: Atom = build.literal(first, index)
+    sizes = tuple(len(range(*bounds[d])) for d in dims)
+    for k, d in enumerate(dims):
+        distance = build.literal(bounds[d][2] * strides[d], index)
+        far = build.apply(mul_p, counted(build, sizes, k), distance)
+        places = build.apply(add_p, far, places)
+    return places
 
 
 def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
@@ -105,20 +131,20 @@ def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
     return (combine, others[0]) if len(others) == 1 else ("set", new)
 
 
-def _is_part(atom: Atom, array: Atom, definition: Any) -> bool:
-    """Whether elements of an array have only been moved."""
+def _moved(atom: Atom, definition: Any) -> Atom:
+    """The array whose elements have only been moved."""
     source = definition(atom)
     while source is not None and _moves(source.primitive.lower):
         atom = source.inputs[0]
         source = definition(atom)
-    return atom is array
+    return atom
 
 
 def _moves(rule: Any) -> bool:
     return isinstance(rule, Layout) or (isinstance(rule, Indexed) and rule.moves)
 
 
-def _spans(which: Atom, definition: Any) -> dict[int, Span] | None:
+def _spans(which: Atom, definition: Any) -> dict[int, range] | None:
     """The indices at which a predicate holds, of dimensions that matter; None: not known.
 
     An index of each dimension is inside independently of the others.
@@ -132,27 +158,57 @@ def _spans(which: Atom, definition: Any) -> dict[int, Span] | None:
         inner = _spans(source.inputs[0], definition)
         dims = source.params["broadcast_dimensions"]
         return None if inner is None else {dims[d]: span for d, span in inner.items()}
-    if source.primitive not in _SPANS:
+    return _compared(source, definition) if source.primitive in _SPANS else None
+
+
+def _compared(eqn: Eqn, definition: Any) -> dict[int, range] | None:
+    """The indices at which a comparison with a number holds."""
+    source, number = definition(eqn.inputs[0]), number_of(eqn.inputs[1], definition)
+    first, step = 0, None
+    if source is not None and source.primitive is rem_p and eqn.primitive is eq_p:
+        step = number_of(source.inputs[1], definition)
+        source = definition(source.inputs[0]) if step is not None else None
+        if source is not None and source.primitive is sub_p:
+            first = number_of(source.inputs[1], definition)
+            source = definition(source.inputs[0])
+    if source is None or source.primitive is not iota_p or number is None or first is None:
         return None
-    counted, number = definition(source.inputs[0]), number_of(source.inputs[1], definition)
-    if counted is None or counted.primitive is not iota_p or number is None:
-        return None
-    dtype, dimension = counted.params["dtype"], counted.params["dimension"]
-    size = counted.params["shape"][dimension]
+    dtype, dimension = source.params["dtype"], source.params["dimension"]
+    size = source.params["shape"][dimension]
     if not dtypes.is_integer(dtype) or dtype.kind not in "iu" or np.iinfo(dtype).max < size - 1:
         return None
-    start, limit = _SPANS[source.primitive](int(number), size)
-    return {dimension: (max(start, 0), min(limit, size))}
+    number, first = int(number), int(first)
+    if step is None:
+        span = _SPANS[eqn.primitive](number, size)
+    elif 0 <= number < step and (first == 0 or (dtype.kind == "i" and 0 < first < size)):
+        # A remainder has the sign of what is divided.
+        begin = first + number if number else first % int(step)
+        span = range(begin, size, int(step))
+    else:
+        return None
+    span = _common(span, range(size))
+    return {} if size == 1 and span else {dimension: span}  # a size of 1 may repeat
 
 
-def _both(one: dict[int, Span] | None, other: dict[int, Span] | None) -> dict[int, Span] | None:
+def _both(
+    one: dict[int, range] | None, other: dict[int, range] | None
+) -> dict[int, range] | None:
     if one is None or other is None:
         return None
     result = dict(one)
-    for d, (start, limit) in other.items():
-        first, last = result.get(d, (start, limit))
-        result[d] = max(first, start), min(last, limit)
+    for d, span in other.items():
+        result[d] = _common(result[d], span) if d in result else span
     return result
+
+
+def _common(one: range, other: range) -> range:
+    """The numbers that are in both."""
+    if one.step < other.step:
+        one, other = other, one
+    start, stop = max(one.start, other.start), min(one.stop, other.stop)
+    one = range(start + (one.start - start) % one.step, stop, one.step)
+    first = next((number for number in one[: other.step] if number in other), stop)
+    return range(first, stop, lcm(one.step, other.step))
 
 
 def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> Atom:
@@ -181,9 +237,10 @@ def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> At
             made = rule.sliced(source, own, cut, definition, build)
     if made is not None:
         return made
-    starts, limits, _ = zip(*own)
+    starts, limits, steps = zip(*own)
+    strides = None if all(step == 1 for step in steps) else steps
     return build.apply(
-        slice_p, atom, start_indices=starts, limit_indices=limits, strides=None
+        slice_p, atom, start_indices=starts, limit_indices=limits, strides=strides
     )
 
 

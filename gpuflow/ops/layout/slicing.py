@@ -424,16 +424,19 @@ def _pad_sliced(
     """What lies inside of the operand is a slice of it; the rest is padding of less."""
     x, value = eqn.inputs
     config = eqn.params["padding_config"]
-    if any(step != 1 for *_, step in bounds) or any(interior for *_, interior in config):
-        return None
+    shape = tuple(len(range(*bound)) for bound in bounds)
     region, rest = [], []
-    for size, (low, _, _), (start, limit, _) in zip(x.aval.shape, config, bounds):
-        first, last = start - low, limit - low
-        begin, end = min(max(first, 0), size), min(max(last, 0), size)
-        region.append((begin, end, 1))
-        rest.append((begin - first, last - end, 0))
-    if any(begin == end for begin, end, _ in region):
-        shape = tuple(limit - start for start, limit, _ in bounds)
+    for size, (low, _, interior), bound, count in zip(x.aval.shape, config, bounds, shape):
+        gap, step = interior + 1, bound[2] if count > 1 else interior + 1
+        if (bound[0] - low) % gap or step % gap:
+            return None  # it takes padding that stands between elements
+        first, step = (bound[0] - low) // gap, step // gap
+        # Of first, first + step, ... those that are elements.
+        begin = min(max(-(first // step), 0), count)
+        end = max(min(-((first - size) // step), count), begin)
+        region.append((first + begin * step, first + (end - 1) * step + 1, step))
+        rest.append((begin, count - end, 0))
+    if any(low + high == count for count, (low, high, _) in zip(shape, rest)):
         return build.apply(broadcast_in_dim_p, value, shape=shape, broadcast_dimensions=())
     inside = not any(low or high for low, high, _ in rest)
     if not inside and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
