@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
 
 if TYPE_CHECKING:
     import difflib
@@ -50,10 +51,27 @@ def missing_name(
             return import_module(f"{module}.{name}")
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        close = difflib.get_close_matches(name, public, 3, 0.77)
-        mend = " or ".join(f"{short}.{match}" for match in close) or f"one of {', '.join(public)}"
-        raise AttributeError(
-            f"[{module}] the name must be one that exists; got {name!r}. Fix: use {mend}."
-        )
+        raise AttributeError(_Unknown(module, short, name, public))
 
     return __getattr__
+
+
+@record(repr=False)
+class _Unknown:
+    """What an error says of a name, worked out when it is read: ``hasattr`` never reads it."""
+
+    module: str
+    short: str
+    name: str
+    public: list[str]
+
+    def __str__(self) -> str:
+        close = difflib.get_close_matches(self.name, self.public, 3, 0.77)
+        mend = " or ".join(f"{self.short}.{match}" for match in close)
+        everything = f"one of {', '.join(self.public)}"
+        return (
+            f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: use "
+            f"{mend or everything}."
+        )
+
+    __repr__ = __str__
