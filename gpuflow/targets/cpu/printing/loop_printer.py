@@ -38,7 +38,7 @@ from gpuflow.kir.nodes import (
     arguments,
 )
 from gpuflow.kir.scalar import PARTS
-from gpuflow.kir.walk import owned_blocks, statements
+from gpuflow.kir.walk import owned_blocks, statements, unused_number
 from gpuflow.targets.cpu.printing import borders, copies, first_places, interrupts
 from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
 
@@ -94,6 +94,7 @@ class CpuPrinter(KernelPrinter):
         self._scope_count = 1 + len(written)
         self._guarded = _conditional_loads(kernel.body)
         self._borders = itertools.count()
+        self.unused_numbers = itertools.count(unused_number(kernel.body))
         # Of the axes that are cut: where the piece begins and ends, innermost last.
         self._pieces: dict[str, list[tuple[str, str]]] = {}
         self._sizes: dict[str, list[int]] = {}
