@@ -15,7 +15,9 @@ SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45)
 def ops_of(function, *args):
     """The names of the ops of each step's kernel."""
     plan = pipeline.compile_plan(gf.jit(function).lower(*args).jaxpr)[0]
-    return [[eqn.primitive.name for eqn in step.eqns] for step in plan.steps]
+    return [
+        [eqn.primitive.name for eqn in step.eqns] for step in plan.steps if step.kind == "kernel"
+    ]
 
 
 def pieces(dtype=np.float32, inner=()):
@@ -201,3 +203,104 @@ def test_a_donated_operand():
     x = jnp.arange(8.0)
     got = gf.jit(lambda x: jnp.concatenate([x[4:] * 2, x[:4] + 1]), donate_argnums=0)(x)
     np.testing.assert_array_equal(got, np.concatenate([np.arange(4.0, 8) * 2, np.arange(4.0) + 1]))
+
+
+# --- parts of what is computed -------------------------------------------------------------
+
+
+def test_halves_of_what_is_computed_are_computed_where_they_are_read():
+    def gates(x, w, b):
+        i, f, o, c = jnp.split(x @ w + b, 4, -1)
+        return jnp.tanh(i) * c + jnp.tanh(f) * o
+
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype(np.float32) for s in ((8, 16), (16, 64), (64,)))
+    assert len(ops_of(gates, x, w, b)) == 1
+    i, f, o, c = np.split(x.astype(np.float64) @ w + b, 4, -1)
+    expected = np.tanh(i) * c + np.tanh(f) * o
+    np.testing.assert_allclose(gf.jit(gates)(x, w, b), expected, 1e-4, 1e-4)
+
+
+def test_slices_that_overlap_read_what_is_stored_once():
+    def differences(x):
+        y = jnp.sin(x)
+        return y[1:] - y[:-1]
+
+    steps = ops_of(differences, pieces()[3])
+    assert sum(ops.count("sin") for ops in steps) == 1
+
+
+def test_slices_of_ops_with_operands_that_repeat():
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.normal(size=s).astype(np.float32) for s in ((12, 9), (12, 1), (9,)))
+
+    def function(x, y, z):
+        whole = x * y + z - 2
+        return whole[:3, 1::2], whole[5:6], whole[7:, :4]
+
+    for got, truth in zip(gf.jit(function)(x, y, z), function(x, y, z), strict=True):
+        np.testing.assert_allclose(got, truth, 1e-6, 1e-6)
+
+
+def test_the_gradient_of_a_concatenation_is_no_copy():
+    def loss(*xs):
+        return jnp.sum(jnp.concatenate(xs, -1) ** 2) / 2
+
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(20, n)).astype(np.float32) for n in (3, 1, 8)]
+    gradient = gf.grad(loss, (0, 1, 2))
+    assert not copies_of(ops_of(gradient, *xs))
+    for got, x in zip(gf.jit(gradient)(*xs), xs, strict=True):
+        np.testing.assert_allclose(got, x, 1e-6)
+
+
+@pytest.mark.parametrize("edges", [(0, 0, 0), (2, 0, 1), (0, 3, 2), (-1, 2, 0), (1, -2, 1)])
+def test_the_gradient_of_a_pad(edges):
+    x = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    config = [edges, (1, 2, 0)]
+    places = lax.pad(np.arange(35, dtype=np.int32).reshape(7, 5), np.int32(-1), config)
+    weights = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
+    expected = np.zeros(35)
+    for k, w in zip(np.ravel(places), np.ravel(weights), strict=True):
+        expected[k] += w if k >= 0 else 0
+    got = gf.grad(lambda x: jnp.sum(lax.pad(x, np.float32(0), config) * weights))(x)
+    np.testing.assert_allclose(np.ravel(got), expected, 1e-6)
+
+
+# --- what repeats --------------------------------------------------------------------------
+
+REPEATED = {
+    "repeat": lambda xp, x: xp.repeat(x, 3),
+    "rows": lambda xp, x: xp.repeat(x, 2, 0),
+    "columns": lambda xp, x: xp.repeat(x, 5, -1),
+    "tile": lambda xp, x: xp.tile(x, (4,) * x.ndim),
+    "wider": lambda xp, x: xp.tile(x, (2, 1, 1, 3)),
+    "broadcast": lambda xp, x: xp.broadcast_to(x, (3, *x.shape)),
+    "one": lambda xp, x: xp.expand_dims(x, -1),
+    "computed": lambda xp, x: xp.repeat(x, 3) * 2 - xp.tile(x.reshape(-1), 3),
+    "alike": lambda xp, x: xp.repeat(x, 3, -1) + xp.repeat(x + 1, 3, -1),
+    "a part": lambda xp, x: xp.repeat(x, 3, 0)[1:4],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex64"])
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 1, 40), (0, 4)], ids=str)
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeats(name, shape, dtype):
+    x = np.random.default_rng(0).normal(0, 20, shape).astype(dtype)
+    got = gf.jit(lambda x: REPEATED[name](jnp, x))(x)
+    np.testing.assert_array_equal(got, REPEATED[name](np, x).astype(dtype))
+
+
+def test_what_is_done_with_repeated_elements_is_done_once_for_each():
+    steps = ops_of(lambda x: jnp.exp(jnp.repeat(x, 3)) * 2, pieces()[3])
+    (names,) = steps
+    assert names.index("mul") < names.index("broadcast_in_dim")
+
+
+@pytest.mark.parametrize("shift", [0, 1, -1, 3, 11, -29, 10**6, -(2**31), 2**31 - 1])
+def test_rolls_by_traced_places(shift):
+    x = np.arange(22, dtype=np.int32).reshape(11, 2)
+    for axis in (0, 1, None):
+        got = gf.jit(lambda x, s, axis=axis: jnp.roll(x, s, axis))(x, np.int32(shift))
+        np.testing.assert_array_equal(got, np.roll(x, shift, axis))
