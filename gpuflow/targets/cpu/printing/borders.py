@@ -27,6 +27,13 @@ from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
 from gpuflow.kir.walk import owned_blocks, pruned, statements
+from gpuflow.targets.cpu.printing.chosen import (
+    ChosenLoad,
+    leaves_of,
+    predicates_of,
+    print_choice,
+    with_chosen_loads,
+)
 from gpuflow.targets.cpu.printing.conditions import (
     Below,
     Facts,
@@ -94,8 +101,15 @@ def pieces(
         yield body, span
         return
     facts = Facts(printer, axis, body)
+    if not facts.is_short:
+        body = with_chosen_loads(facts, body)
+    chosen = [statement for statement in body.body if isinstance(statement, ChosenLoad)]
     tree = _tree(facts, body) if printer.counts_from_zero else Leaf(_without_branches(facts, body))
-    facts.print_invariants(_asked(tree))
+    predicates = [Holds(v.number) for load in chosen for v in predicates_of(load.place)]
+    places = [leaf.place for load in chosen for leaf in leaves_of(load.place)]
+    facts.print_invariants([*_asked(tree), *predicates], places)
+    for load in chosen:
+        print_choice(printer, load)
     yield from _Pieces(printer, axis).of(tree, span)
 
 

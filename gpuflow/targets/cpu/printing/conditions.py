@@ -113,7 +113,7 @@ class Facts:
         if len(results_of(statement)) != 1:
             return
         (out,) = results_of(statement)
-        if (always_runs or self._never_fails(statement)) and self._stays(statement):
+        if (always_runs or self.never_fails(statement)) and self._stays(statement):
             self.invariant.add(out.number)
         total = self._sum(statement) if out.dtype == "int64" else None
         if total is None and out.number in self.invariant:
@@ -139,12 +139,15 @@ class Facts:
                 return False
         return all(value.number in self.invariant for value in uses_of(statement))
 
-    def _never_fails(self, statement: Statement) -> bool:
+    def never_fails(self, statement: Statement) -> bool:
         """Whether a statement may run where the branch around it does not."""
-        if isinstance(statement, nodes.Load):
-            operand = self.printer.operands.get(statement.operand)
-            return operand is not None and operand.mode in (Mode.SCALAR, Mode.INDEX)
-        return not isinstance(statement, nodes.Apply) or statement.fn not in ("div", "rem")
+        match statement:
+            case nodes.Load(_, name):
+                operand = self.printer.operands.get(name)
+                return operand is not None and operand.mode in (Mode.SCALAR, Mode.INDEX)
+            case nodes.Apply(_, fn):
+                return fn not in ("div", "rem")
+        return isinstance(statement, nodes.Const | nodes.Select | nodes.Cast)
 
     def _sum(self, statement: Statement) -> Sum | None:
         match statement:
@@ -253,14 +256,18 @@ class Facts:
         holds = implied(literal[0], known)
         return None if holds is None else holds is literal[1]
 
-    def print_invariants(self, asked: Iterable[Below | Holds]) -> None:
-        """Print the statements before the loop that its borders and conditions need."""
+    def print_invariants(self, asked: Iterable[Below | Holds], sums: Iterable[Sum]) -> None:
+        """Print the statements before the loop that its borders, conditions and sums need."""
         wanted: set[int] = set()
         numbers = {self.printer.value(v): n for n in self.invariant for v in self._results(n)}
+        needed = list(sums)
         for on in asked:
-            texts = [text for text, _ in on.sum.terms] if isinstance(on, Below) else []
-            wanted.update(numbers[text] for text in texts if text in numbers)
-            wanted.update([on.number] if isinstance(on, Holds) else [])
+            if isinstance(on, Below):
+                needed.append(on.sum)
+            else:
+                wanted.add(on.number)
+        texts = [text for total in needed for text, _ in total.terms]
+        wanted.update(numbers[text] for text in texts if text in numbers)
         pending = list(wanted)
         while pending:
             for value in uses_of(self.definitions[pending.pop()]):
