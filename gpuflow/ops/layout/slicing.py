@@ -9,7 +9,6 @@ each dimension; negative low or high cut elements off, interior ones stand betwe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
@@ -33,10 +31,10 @@ from gpuflow.ops.layout.axes import (
     squeeze,
 )
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.computed_parts import Bound, computed_parts
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
-Bound = tuple[int, int, int]  # start, limit, stride
 
 
 # --- slice ---------------------------------------------------------------------------------
@@ -168,58 +166,11 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return [cut(source.inputs[0], joined)]
     rule = source.primitive.lower
     if isinstance(rule, Elementwise):
-        return _computed_parts(x, bounds, cut, definition, build)
+        return computed_parts(eqn, bounds, cut, definition, build)
     if not isinstance(rule, (Indexed, Layout)) or rule.sliced is None:
         return None
     result = rule.sliced(source, bounds, cut, definition, build)
     return None if result is None else [result]
-
-
-_MOST_SLICES = 16  # of one array that is computed in parts
-_MOST_COMPUTED = 32  # equations of each
-
-
-def _computed_parts(
-    x: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
-) -> list[Any] | None:
-    """A slice of what is computed is computed from slices, where that is no more to compute.
-
-    Then the whole is nowhere: what reads the slices has it in its kernels.
-    """
-    readers = definition.readers(x)
-    if readers is None or len(readers) > _MOST_SLICES:
-        return None
-    if any(reader.primitive is not slice_p for reader in readers):
-        return None
-    if sum(prod(reader.outputs[0].aval.shape) for reader in readers) > prod(x.aval.shape):
-        return None
-    left = _MOST_COMPUTED
-
-    def computed(atom: Any, bounds: Sequence[Bound], is_free: bool) -> Any:
-        nonlocal left
-        eqn = definition(atom)
-        if type(atom) is Literal or not atom.aval.shape:
-            return atom
-        if not is_free or not left or eqn is None or not _is_plain(eqn):
-            return cut(atom, bounds)
-        left -= 1
-        operands = []
-        for operand in eqn.inputs:
-            own = [
-                (0, 1, 1) if size == 1 and full != 1 else part
-                for size, full, part in zip(operand.aval.shape, atom.aval.shape, bounds)
-            ]
-            operands.append(computed(operand, own, definition.is_read_once(operand)))
-        return build.apply(eqn.primitive, *operands, **eqn.params)
-
-    return [computed(x, bounds, True)] if _is_plain(definition(x)) else None
-
-
-def _is_plain(eqn: Any) -> bool:
-    """Whether an elementwise op knows no sizes."""
-    primitive = eqn.primitive
-    is_elementwise = isinstance(primitive.lower, Elementwise)
-    return is_elementwise and not primitive.multiple_results and not primitive.size_params
 
 
 def _bounds(eqn: Any) -> list[Bound]:
