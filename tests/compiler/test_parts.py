@@ -53,6 +53,16 @@ def test_pieces_that_lie_in_memory_stay_one_kernel():
     assert ops_of(lambda x, y: jnp.concatenate([x, y]), x, y) == [["concatenate"]]
 
 
+def test_many_pieces_that_lie_in_memory_are_stored_one_by_one():
+    xs = [np.arange(3 + k, dtype=np.float32) for k in range(60)]
+
+    def function(*xs):
+        return jnp.concatenate(xs)
+
+    assert not copies_of(ops_of(function, *xs))
+    np.testing.assert_array_equal(gf.jit(function)(*xs), np.concatenate(xs))
+
+
 def test_pieces_that_share_what_is_costly_are_computed_together():
     def function(x):
         t = jnp.sin(x)

@@ -6,7 +6,8 @@
 
 A kernel of all parts needs them in memory: they would be written, read, and written again. This is
 done where the whole is stored anyway, as a result or for what is no kernel, and a part is computed
-for it alone. What reads the whole at its own index keeps it in its kernel.
+for it alone, or there are more than one kernel has loops for. What reads the whole at its own index
+keeps it in its kernel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
 
 MOST_PARTS = 128  # each is a step
+MOST_TOGETHER = 32  # in memory, that one kernel joins
 
 
 def stored_in_parts(jaxpr: Jaxpr) -> Jaxpr:
@@ -51,11 +53,12 @@ class _Judge:
         self.producer = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
 
     def is_worth(self, eqn: Eqn) -> bool:
-        """Whether an array is stored anyway, and parts are computed for it apart."""
+        """Whether an array is stored anyway, and parts are computed for it apart or are many."""
         if len(eqn.inputs) > MOST_PARTS or not self._is_stored(eqn.outputs[0]):
             return False
         computed = [atom for atom in eqn.inputs if self._is_computed_for_it(atom)]
-        return bool(computed) and self._share_nothing_costly(computed)
+        are_many = len(eqn.inputs) > MOST_TOGETHER
+        return (bool(computed) or are_many) and self._share_nothing_costly(computed)
 
     def _is_stored(self, var: Var) -> bool:
         """Whether a result, or anything that is no kernel of this index, needs it in memory."""

@@ -5,7 +5,8 @@
            o[i, j] = a                        for j: o[i, j] = base[first + j]
 
 A loop for each side would be as fast, but several such branches beside each other, as those of
-stencils made of rolls, are loops for all combinations of sides.
+stencils made of rolls, are loops for all combinations of sides. Of many pieces each has a loop:
+all of their places would be computed for each row.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from gpuflow.targets.cpu.printing.conditions import Facts, Sum
 
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
+
+MOST_PLACES = 4  # of one load
 
 
 @record
@@ -73,13 +76,13 @@ def with_chosen_loads(facts: Facts, block: Block) -> Block:
     body: list[Statement] = []
     for statement in block.body:
         place = _place_of(facts, statement) if isinstance(statement, nodes.If) else None
-        if place is None:
+        if place is None or sum(1 for _ in leaves_of(place)) > MOST_PLACES:
             body.append(statement)
             continue
         printer = facts.printer
         axis = printer.axes[facts.axis]
         names = printer.border_name(axis), printer.border_name(axis)
-        assert isinstance(statement, nodes.If)
+        assert isinstance(statement, nodes.If)  # or it has no place
         body.append(ChosenLoad(statement.outs[0], place, *names, facts.axis))  # type: ignore
     return replace(block, body=tuple(body))
 
