@@ -9,6 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.choices import choices_in_place
 from gpuflow.compiler.fusion.clones import clone_cheap
+from gpuflow.compiler.fusion.parts import stored_in_parts
 from gpuflow.compiler.fusion.shared_memory import shared_memory
 from gpuflow.compiler.lanes.loops import lane_loops
 from gpuflow.compiler.lanes.stored_order import stored_in_order
@@ -51,8 +52,9 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 # The first one with the rules for GPUs.
 GPU_PASSES = (("simplify", simplify_for_gpu), *PASSES[1:])
 ATOMIC_PASSES = (("simplify", simplify_with_atomics), *PASSES[1:])
-# A GPU's lanes store together what lies side by side: there a copy puts it in order.
-CPU_PASSES = (*PASSES, ("stored order", stored_in_order))
+# A GPU's lanes store together what lies side by side: there a copy puts it in order. And there one
+# launch for all parts of an array is better than one for each.
+CPU_PASSES = (*PASSES, ("parts", stored_in_parts), ("stored order", stored_in_order))
 
 _templates: dict[Hashable, Template] = {}
 _MOST_TEMPLATES = 1024

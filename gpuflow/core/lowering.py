@@ -122,6 +122,9 @@ class Indexed:
         summed: as in Library.
         broadcast: ``(eqn, shape, dims, build) -> atom``, the output broadcast, made directly.
         converted: ``(eqn, dtype, build) -> atom``, the output in another dtype, made directly.
+        in_parts: ``(eqn, build) -> atom``, of an op each of whose operands is a part of the output:
+            the same by updates of memory that is Unwritten, one for each operand, which their
+            kernels may compute; or None where that cannot be.
         apart: ``(in_avals, out_aval, params) -> [(operand dim, output dim), ...]`` for each
             operand: dimensions of equal sizes along which the op does the same at each index, and
             asks for nothing else, so that devices may do it apart. None: nothing is known.
@@ -139,6 +142,7 @@ class Indexed:
     summed: Callable[..., Any] | None = None
     broadcast: Callable[..., Any] | None = None
     converted: Callable[..., Any] | None = None
+    in_parts: Callable[..., Any] | None = None
     apart: Callable[..., Any] | None = None
 
 
@@ -296,6 +300,11 @@ class Barrier:
 
     Whatever reads an output runs after all operands were computed, and no pass looks through.
     """
+
+
+@record
+class Unwritten:
+    """Memory for the output, whatever is in it: no step runs. Updates write all of it."""
 
 
 @record

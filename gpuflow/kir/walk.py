@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Value
@@ -114,3 +115,28 @@ def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
             kept.append(statement)
             used |= all_uses(statement)
     return tuple(reversed(kept))
+
+
+def pruned(block: Block) -> Block:
+    """A block without the statements, in its branches and loops too, that nothing needs."""
+    used = {value.number for value in block.results}
+    kept: list[nodes.Statement] = []
+    for statement in reversed(block.body):
+        is_read = any(value.number in used for value in results_of(statement))
+        if not is_read and not _writes(statement):
+            continue
+        match statement:
+            case nodes.For(axis=str()):
+                statement = replace(statement, body=pruned(statement.body))
+            case nodes.If():
+                then, orelse = pruned(statement.then), pruned(statement.orelse)
+                statement = replace(statement, then=then, orelse=orelse)
+        kept.append(statement)
+        used |= all_uses(statement)
+    return replace(block, body=tuple(reversed(kept)))
+
+
+def _writes(statement: nodes.Statement) -> bool:
+    if isinstance(statement, nodes.Store | nodes.Copy):
+        return True
+    return any(_writes(inner) for block in owned_blocks(statement) for inner in block.body)

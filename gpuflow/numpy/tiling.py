@@ -153,8 +153,10 @@ def _roll_traced(a: Any, step: Any, dim: int) -> Any:
     size = aval_of(a).shape[dim]
     if not size:
         return a
-    places = lax.iota(np.int32, (size,))
-    places = remainder(places - lax.convert_element_type(step, np.int32), np.int32(size))
+    # One remainder for all: processors have none for vectors.
+    step = remainder(lax.convert_element_type(step, np.int32), np.int32(size))
+    places = lax.iota(np.int32, (size,)) - step
+    places = lax.select(places < 0, places + np.int32(size), places)
     return moveaxis(lax.row_gather(moveaxis(a, dim, 0), places, "clip"), 0, dim)
 
 

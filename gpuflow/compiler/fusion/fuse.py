@@ -21,6 +21,7 @@ from gpuflow.compiler.fusion.space import (
     NotOneKernelError,
     Program,
     Space,
+    is_fusible,
     iteration_of,
     operands_in_memory,
 )
@@ -63,7 +64,7 @@ def describe_program(
     fusible_outputs: set[Var] = set()
     readers = uses(jaxpr)
     rule = UpdateRule(jaxpr, readers, donations, kept)
-    stored = _stored_parts(jaxpr, readers, kept)
+    stored = _stored_parts(jaxpr, readers, kept) | _stored_repeats(jaxpr)
     updates: dict[int, InMemory] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         if isinstance(eqn.primitive.lower, Barrier):
@@ -120,6 +121,30 @@ def _stored_parts(jaxpr: Jaxpr, readers: dict[Var, list[int]], kept: Kept) -> se
         if out in jaxpr.outvars or any(not _gives_name(reader) for reader in behind):
             parts.add(out)
     return parts
+
+
+def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
+    """Arrays in which elements repeat, and that are results of the program, in any shape.
+
+    A copy of a view goes through its rows one after the other, and these may be of few elements.
+    """
+    results = {atom for atom in jaxpr.outvars if type(atom) is Var}
+    repeats: set[Var] = set()
+    for eqn in reversed(jaxpr.eqns):
+        rule = eqn.primitive.lower
+        if not isinstance(rule, Layout) or rule.steps is not None:
+            continue
+        out = eqn.outputs[0]
+        if out not in results:
+            continue
+        links = rule.links(eqn.inputs[0].aval, out.aval, **eqn.params)
+        if links is None:  # a reshape: the same elements in the same order
+            results.update(atom for atom in eqn.inputs if type(atom) is Var)
+            continue
+        added = {*range(out.aval.ndim)} - {d for _, d in links}
+        if is_fusible(eqn) and any(out.aval.shape[d] != 1 for d in added):
+            repeats.add(out)
+    return repeats
 
 
 def _gives_name(eqn: Eqn) -> bool:

@@ -168,6 +168,13 @@ class Definitions:
         readers = self._reads.get(atom, ())
         return all(k >= 0 and self._original_eqns[k].primitive is primitive for k in readers)
 
+    def readers(self, atom: Atom) -> list[Eqn] | None:
+        """The equations that read ``atom``; None: it is an output, or rules have added readers."""
+        if type(atom) is Literal or atom in self._outputs:
+            return None
+        places = self._reads.get(atom, ())
+        return None if -1 in places else [self._original_eqns[k] for k in places]
+
     def is_read(self, atom: Var) -> bool:
         """Whether an equation reads ``atom``, or it is an output of the program."""
         return bool(self._reads.get(atom)) or atom in self._outputs

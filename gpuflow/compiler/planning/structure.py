@@ -23,7 +23,7 @@ from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelSh
 from gpuflow.compiler.schedules.schedule import is_plain
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop
+from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop, Unwritten
 from gpuflow.core.views import View, contiguous
 
 Views = Mapping[Var, tuple[Var, View]]
@@ -203,6 +203,8 @@ class _Maker:
 
     def _call(self, group: int, position: int) -> Iterator[Shape]:
         eqn = self.jaxpr.eqns[position]
+        if isinstance(eqn.primitive.lower, Unwritten):
+            return
         slots = [self._slot(position, k) for k in range(len(eqn.inputs))]
         outputs = [self.number_of[var] for var in eqn.outputs]
         rule = eqn.primitive.lower

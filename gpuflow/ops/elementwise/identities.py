@@ -14,7 +14,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Literal
-from gpuflow.ops.layout.axes import broadcast_in_dim_p, squeeze_p
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, squeeze_p
 
 Rule = Callable[..., "list[Atom] | None"]
 
@@ -113,8 +113,10 @@ def sink_broadcasts(
     """
     shape = eqn.outputs[0].aval.shape
     sources = [_broadcast_source(atom, shape, definition) for atom in eqn.inputs]
-    if not shape or any(source is None for source in sources):
+    if not shape:
         return None
+    if any(source is None for source in sources):
+        return _sink_repeats(eqn, definition, build)
     real = sorted({d for source in sources if source for d in _real_dims(*source, shape)})
     if len(real) == len(shape):
         return None
@@ -126,6 +128,34 @@ def sink_broadcasts(
     return [
         build.apply(broadcast_in_dim_p, result, shape=shape, broadcast_dimensions=tuple(real))
     ]
+
+
+def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+    """An op of what repeats along a dimension that it joins then, as ``tile`` and ``repeat`` do."""
+    shape = eqn.outputs[0].aval.shape
+    operands: list[Atom] = []
+    for atom in eqn.inputs:
+        joined = producer(atom, reshape_p, definition)
+        repeated = None if joined is None else joined.inputs[0]
+        if repeated is not None and producer(repeated, broadcast_in_dim_p, definition) is None:
+            repeated = None
+        operands.append(atom if repeated is None else repeated)
+    wide = {operand.aval.shape for operand, atom in zip(operands, eqn.inputs, strict=True)
+            if operand is not atom}  # fmt: skip
+    if len(wide) != 1:
+        return None
+    (sizes,) = wide
+    for k, atom in enumerate(eqn.inputs):
+        if operands[k] is not atom or not atom.aval.shape:
+            continue
+        source = _broadcast_source(atom, shape, definition)
+        if source is None or source[0].aval.shape:
+            return None
+        operands[k] = build.apply(
+            broadcast_in_dim_p, source[0], shape=sizes, broadcast_dimensions=()
+        )
+    result = build.apply(eqn.primitive, *operands, **eqn.params)
+    return [build.apply(reshape_p, result, new_sizes=shape)]
 
 
 def _broadcast_source(

@@ -16,7 +16,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
-from gpuflow.core.lowering import Elementwise, Update
+from gpuflow.core.lowering import Elementwise, Unwritten, Update
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.comparison import and_p
@@ -158,6 +158,22 @@ update_windows_p = define(
 )
 
 
+# --- memory that updates write --------------------------------------------------------------
+
+
+def _unwritten_impl(xp: Any, *, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    return xp.zeros(shape, storage_dtype(dtype))
+
+
+unwritten_p = define(
+    "unwritten",
+    shape=lambda *, shape, dtype: ShapedArray(shape, dtype),
+    impl=_unwritten_impl,
+    lower=Unwritten(),
+    size_params=frozenset({"shape"}),
+)
+
+
 # --- for the ops that become updates --------------------------------------------------------
 
 
@@ -210,6 +226,28 @@ def places_of(
         return build.literal(0, _INDEX), everywhere
     place, inside = build.apply(window_places_p, *operands, checked=checked)
     return place, inside if checked else everywhere
+
+
+def store_parts(
+    build: Any, out: ShapedArray, dimension: int, parts: Sequence[Atom]
+) -> Any:
+    """The equations that store arrays behind each other along a dimension.
+
+    Returns:
+        The variable of the result; None where kernels hold no such elements.
+    """
+    if dtypes.is_extended(out.dtype) or not can_be_updated(out.dtype, "set"):
+        return None
+    stride, start = row_major_strides(out.shape)[dimension], 0
+    result = build.apply(unwritten_p, shape=out.shape, dtype=out.dtype)
+    for part in parts:
+        place = build.literal(start * stride, _INDEX)
+        result = build.apply(
+            update_windows_p, result, place, Literal(np.bool_(True), _TRUE), part,
+            window_dims=tuple(range(len(out.shape))), combine="set", repeats=False,
+        )  # fmt: skip
+        start += part.aval.shape[dimension]
+    return result
 
 
 def update(

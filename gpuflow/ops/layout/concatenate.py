@@ -11,6 +11,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_same_dtype, define, types_text
+from gpuflow.ops.indexing.updating import store_parts
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import joined_slices, slice_, slice_p
 from gpuflow.ops.zeros import instantiate
@@ -164,6 +165,14 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
     return [build.apply(concatenate_p, *merged, dimension=dimension)]
 
 
+def _concatenate_in_parts(eqn: Any, build: Any) -> Any:
+    """Pieces that lie in one range each; stored by rows they would be many short loops."""
+    out, dimension = eqn.outputs[0].aval, eqn.params["dimension"]
+    if any(size != 1 for size in out.shape[:dimension]):
+        return None
+    return store_parts(build, out, dimension, eqn.inputs)
+
+
 def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
     shared_dims = [(d, d) for d in range(out.ndim) if d != params["dimension"]]
     return [shared_dims] * len(ins)
@@ -197,7 +206,7 @@ concatenate_p = define(
     batch=_concatenate_batch,
     lower=Indexed(
         _concatenate_body, _concatenate_numbers, moves=True, sliced=_concatenate_sliced,
-        apart=_concatenate_apart,
+        in_parts=_concatenate_in_parts, apart=_concatenate_apart,
     ),
     simplify=_concatenate_simplify,
 )

@@ -17,7 +17,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Indexed, Layout
+from gpuflow.core.lowering import Elementwise, Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import sub
@@ -31,10 +31,10 @@ from gpuflow.ops.layout.axes import (
     squeeze,
 )
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.computed_parts import Bound, computed_parts
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
-Bound = tuple[int, int, int]  # start, limit, stride
 
 
 # --- slice ---------------------------------------------------------------------------------
@@ -165,6 +165,8 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         ]
         return [cut(source.inputs[0], joined)]
     rule = source.primitive.lower
+    if isinstance(rule, Elementwise):
+        return computed_parts(eqn, bounds, cut, definition, build)
     if not isinstance(rule, (Indexed, Layout)) or rule.sliced is None:
         return None
     result = rule.sliced(source, bounds, cut, definition, build)
@@ -341,6 +343,11 @@ def _pad_jvp(
 
 def _unpad(cotangent: Any, config: Config) -> Any:
     """The elements of a padded array that come from the operand."""
+    sizes = aval_of(cotangent).shape
+    if all(low >= 0 and high >= 0 for low, high, _ in config):
+        limits = [max(n - high, low) for n, (low, high, _) in zip(sizes, config)]
+        starts = [low for low, _, _ in config]
+        return slice_(cotangent, starts, limits, [interior + 1 for _, _, interior in config])
     zero = np.zeros((), aval_of(cotangent).dtype)[()]
     spread = pad(cotangent, zero, [(-low, -high, 0) for low, high, _ in config])
     shape = aval_of(spread).shape

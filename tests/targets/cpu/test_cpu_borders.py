@@ -327,3 +327,56 @@ def test_moving_a_million_elements_takes_as_long_as_a_multiply_add():
             if ratio <= 3:
                 break
         assert ratio <= 3, (name, ratio)
+
+
+def _text_of(function, *args):
+    return gf.jit(function).lower(*args).compile().explain(stage="text")
+
+
+@pytest.mark.parametrize(("count", "loops"), [(2, 1), (4, 1), (5, 5), (16, 16), (32, 32)])
+def test_pieces_along_an_outer_axis(count, loops):
+    # Sixteen pieces had a guarded load for each, and took 13 times as long as a copy. Few are
+    # chosen before one loop; of many each has one.
+    xs = [np.zeros((20 + k, 30), np.float32) for k in range(count)]
+    text = _text_of(lambda *xs: jnp.concatenate(xs), *xs)
+    assert "= load_x0_where(" not in text
+    assert text.count("for i1 in range") == loops
+    got = gf.jit(lambda *xs: jnp.concatenate(xs))(*[x + k for k, x in enumerate(xs)])
+    np.testing.assert_array_equal(got, np.concatenate([x + k for k, x in enumerate(xs)]))
+
+
+def test_a_stencil_of_rolls_has_a_loop_for_each_piece_of_a_row():
+    def stencil(xp, x):
+        around = [xp.roll(x, by, axis) for axis in range(x.ndim) for by in (1, -1)]
+        return sum(around) - 2 * x.ndim * x
+
+    for shape in ((40, 50), (9, 10, 33), (5, 4, 3, 30)):
+        x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+        text = _text_of(lambda x: stencil(jnp, x), x)
+        assert "= load_x0_where(" not in text
+        assert len(re.findall(r"for i\d in range", text)) == len(shape) - 1 + 4
+        np.testing.assert_array_equal(gf.jit(lambda x: stencil(jnp, x))(x), stencil(np, x))
+
+
+def test_what_a_piece_does_not_need_is_not_in_its_loop():
+    xs = [np.arange(40, dtype=np.int8) + k for k in range(8)]
+    text = _text_of(lambda *xs: jnp.stack(xs, -1), *xs)
+    first = text[text.index("for i1 in short_range(0, 1)") :]
+    first = first[: first.index("store_")]
+    assert "load_x0(" in first
+    assert not re.search(r"load_x[1-7]|select", first)
+    np.testing.assert_array_equal(gf.jit(lambda *xs: jnp.stack(xs, -1))(*xs), np.stack(xs, -1))
+
+
+def test_branches_in_branches_that_do_not_vary():
+    # Each choice, with values that are computed of what is loaded, and gaps between pieces.
+    xs = [np.arange(12, dtype=np.float32).reshape(3, 4) + 20 * k for k in range(5)]
+
+    def function(xp, *xs):
+        whole = xp.concatenate([xs[0], xs[1][:0], xs[2], xp.concatenate(xs[3:], 0)[1:]], 0)
+        columns = xp.concatenate([whole[:, 1:], whole[:, :1]], 1)
+        return columns * 2 + xp.roll(whole, 1, 0), whole[::-1] + columns
+
+    got = gf.jit(lambda *xs: function(jnp, *xs))(*xs)
+    for mine, truth in zip(got, function(np, *xs), strict=True):
+        np.testing.assert_array_equal(mine, truth)

@@ -5,7 +5,7 @@ dtypes, storages are storage dtypes):
 
     <fn>_<dtype>(...)            a function of kir.scalar
     cast_<dtype>_<dtype>(x)      a Cast
-    select_<dtype>(p, a, b)      a Select
+    select_<dtype>(p, a, b)      a Select; select_pointer(p, a, b)
     accumulate_add_<dtype>       a sum that may be reordered
     order_<fn>_<dtype>(x)        an integer that orders floats for fn, max or min, and nan last
     unorder_<fn>_<dtype>(k)      the float of such an integer
@@ -87,7 +87,7 @@ def named(name: str) -> Named | None:
         return _OF_LOCALS[verb](storage)
     if verb == "transpose" and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
         return Named((POINTER, "int64", "int64") * 2, (), partial(emit_transpose, storage))
-    if start == "select" and last in COMPUTE_DTYPES:
+    if start == "select" and last in (*COMPUTE_DTYPES, POINTER):
         return _select(last)
     if start.startswith("cast_"):
         return _cast(start.removeprefix("cast_"), last)

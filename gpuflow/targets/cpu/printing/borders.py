@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
-from gpuflow.kir.walk import owned_blocks, statements, unused_number
+from gpuflow.kir.walk import owned_blocks, pruned, statements
+from gpuflow.targets.cpu.printing.chosen import (
+    ChosenLoad,
+    leaves_of,
+    predicates_of,
+    print_choice,
+    with_chosen_loads,
+)
 from gpuflow.targets.cpu.printing.conditions import (
     Below,
     Facts,
@@ -94,8 +101,15 @@ def pieces(
         yield body, span
         return
     facts = Facts(printer, axis, body)
+    if not facts.is_short:
+        body = with_chosen_loads(facts, body)
+    chosen = [statement for statement in body.body if isinstance(statement, ChosenLoad)]
     tree = _tree(facts, body) if printer.counts_from_zero else Leaf(_without_branches(facts, body))
-    facts.print_invariants(_asked(tree))
+    predicates = [Holds(v.number) for load in chosen for v in predicates_of(load.place)]
+    places = [leaf.place for load in chosen for leaf in leaves_of(load.place)]
+    facts.print_invariants([*_asked(tree), *predicates], places)
+    for load in chosen:
+        print_choice(printer, load)
     yield from _Pieces(printer, axis).of(tree, span)
 
 
@@ -192,9 +206,9 @@ def _core(facts: Facts, body: Block) -> Tree:
 
 
 def folded(facts: Facts, block: Block, known: Known) -> Block:
-    """The block with the conditions decided that follow from what is known."""
+    """What is needed of the block with the conditions decided that follow from what is known."""
     truths: dict[int, bool | None] = {}
-    return _folded(block, lambda condition: facts.truth(condition, known, truths))
+    return pruned(_folded(block, lambda condition: facts.truth(condition, known, truths)))
 
 
 def _folded(block: Block, truth: Callable[[Value], bool | None]) -> Block:
@@ -236,21 +250,26 @@ def _without_branches(facts: Facts, block: Block) -> Block:
     """
     if not any(isinstance(s, nodes.If) for s in statements(block)):
         return block
-    return _Flattener(unused_number(facts.printer.kernel.body)).block(block, None)
+    return _Flattener(facts.printer.unused_numbers).block(block, None)
 
 
 class _Flattener:
-    """Makes selections of branches; new values are numbered from ``first_free``."""
+    """Makes selections of branches; new values get ``numbers``.
 
-    def __init__(self, first_free: int) -> None:
-        self.free = first_free
+    Loops over axes that stand in no branch are left: they are cut at borders of their own.
+    """
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self.numbers = numbers
 
     def block(self, block: Block, where: Value | None) -> Block:
         body: list[Statement] = []
         for statement in block.body:
             if isinstance(statement, nodes.For):
-                inner = self.block(statement.body, where)
-                body.append(replace(statement, body=inner))
+                if where is not None or statement.axis is None:
+                    inner = self.block(statement.body, where)
+                    statement = replace(statement, body=inner)
+                body.append(statement)
             elif isinstance(statement, nodes.If):
                 self._branch(statement, where, body)
             elif isinstance(statement, nodes.Load | nodes.Store) and where is not None:
@@ -282,8 +301,7 @@ class _Flattener:
         return together
 
     def _fresh(self) -> Value:
-        self.free += 1
-        return Value(self.free - 1, "bool")
+        return Value(next(self.numbers), "bool")
 
 
 # --- text ----------------------------------------------------------------------------------

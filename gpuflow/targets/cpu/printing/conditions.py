@@ -92,28 +92,28 @@ class Facts:
         self._literals: dict[int, Literal | None] = {}
         for statement in statements(printer.kernel.body):
             if isinstance(statement, nodes.Const) or self._mode(statement) is Mode.SCALAR:
-                self._note(statement, can_move=True)
-        self._note_block(body, can_move=True)
+                self._note(statement, always_runs=True)
+        self._note_block(body, always_runs=True)
 
     def _mode(self, statement: Statement) -> Mode | None:
         if not isinstance(statement, nodes.Load) or statement.operand in self.printer.locals:
             return None
         return self.printer.operands[statement.operand].mode
 
-    def _note_block(self, block: Block, can_move: bool) -> None:
+    def _note_block(self, block: Block, always_runs: bool) -> None:
         for statement in block.body:
-            self._note(statement, can_move)
+            self._note(statement, always_runs)
             if isinstance(statement, nodes.If | nodes.For):
                 for owned in owned_blocks(statement):
-                    self._note_block(owned, can_move=False)
+                    self._note_block(owned, always_runs=False)
 
-    def _note(self, statement: Statement, can_move: bool) -> None:
+    def _note(self, statement: Statement, always_runs: bool) -> None:
         for value in results_of(statement):
             self.definitions[value.number] = statement
         if len(results_of(statement)) != 1:
             return
         (out,) = results_of(statement)
-        if can_move and self._stays(statement):
+        if (always_runs or self.never_fails(statement)) and self._stays(statement):
             self.invariant.add(out.number)
         total = self._sum(statement) if out.dtype == "int64" else None
         if total is None and out.number in self.invariant:
@@ -138,6 +138,16 @@ class Facts:
             if varies or not is_fixed or statement.where is not None:
                 return False
         return all(value.number in self.invariant for value in uses_of(statement))
+
+    def never_fails(self, statement: Statement) -> bool:
+        """Whether a statement may run where the branch around it does not."""
+        match statement:
+            case nodes.Load(_, name):
+                operand = self.printer.operands.get(name)
+                return operand is not None and operand.mode in (Mode.SCALAR, Mode.INDEX)
+            case nodes.Apply(_, fn):
+                return fn not in ("div", "rem")
+        return isinstance(statement, nodes.Const | nodes.Select | nodes.Cast)
 
     def _sum(self, statement: Statement) -> Sum | None:
         match statement:
@@ -246,14 +256,18 @@ class Facts:
         holds = implied(literal[0], known)
         return None if holds is None else holds is literal[1]
 
-    def print_invariants(self, asked: Iterable[Below | Holds]) -> None:
-        """Print the statements before the loop that its borders and conditions need."""
+    def print_invariants(self, asked: Iterable[Below | Holds], sums: Iterable[Sum]) -> None:
+        """Print the statements before the loop that its borders, conditions and sums need."""
         wanted: set[int] = set()
         numbers = {self.printer.value(v): n for n in self.invariant for v in self._results(n)}
+        needed = list(sums)
         for on in asked:
-            texts = [text for text, _ in on.sum.terms] if isinstance(on, Below) else []
-            wanted.update(numbers[text] for text in texts if text in numbers)
-            wanted.update([on.number] if isinstance(on, Holds) else [])
+            if isinstance(on, Below):
+                needed.append(on.sum)
+            else:
+                wanted.add(on.number)
+        texts = [text for total in needed for text, _ in total.terms]
+        wanted.update(numbers[text] for text in texts if text in numbers)
         pending = list(wanted)
         while pending:
             for value in uses_of(self.definitions[pending.pop()]):

@@ -30,6 +30,7 @@ from gpuflow.kir.nodes import (
     Mode,
     Operand,
     Reduce,
+    Statement,
     Store,
     Stride,
     Strip,
@@ -38,8 +39,8 @@ from gpuflow.kir.nodes import (
     arguments,
 )
 from gpuflow.kir.scalar import PARTS
-from gpuflow.kir.walk import owned_blocks, statements
-from gpuflow.targets.cpu.printing import borders, copies, first_places, interrupts
+from gpuflow.kir.walk import owned_blocks, statements, unused_number
+from gpuflow.targets.cpu.printing import borders, chosen, copies, first_places, interrupts
 from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
@@ -94,6 +95,7 @@ class CpuPrinter(KernelPrinter):
         self._scope_count = 1 + len(written)
         self._guarded = _conditional_loads(kernel.body)
         self._borders = itertools.count()
+        self.unused_numbers = itertools.count(unused_number(kernel.body))
         # Of the axes that are cut: where the piece begins and ends, innermost last.
         self._pieces: dict[str, list[tuple[str, str]]] = {}
         self._sizes: dict[str, list[int]] = {}
@@ -184,6 +186,12 @@ class CpuPrinter(KernelPrinter):
         if self._is_short(axis):
             return f"for {axis.name} in short_range({', '.join(span)}):"
         return f"for {axis.name} in range({span[1] if span[0] == '0' else ', '.join(span)}):"
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, chosen.ChosenLoad):
+            chosen.print_load(self, statement)
+        else:
+            super().statement(statement)
 
     def loop(self, s: For) -> None:
         if s.axis is None:

@@ -1,0 +1,70 @@
+"""Slices of what is computed are computed from slices, where that is no more to compute.
+
+    y = x * 2 + 1                              b = x[:n] * 2 + 1
+    b, c = y[:n], y[n:]              ->        c = x[n:] * 2 + 1
+
+Then the whole is nowhere: what reads a slice computes it in its kernel, and slices of a
+concatenation are its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from gpuflow.core.jaxpr import Literal
+from gpuflow.core.lowering import Elementwise
+
+Bound = tuple[int, int, int]  # start, limit, stride
+
+_MOST_SLICES = 16  # of one array that is computed in parts
+_MOST_COMPUTED = 32  # equations of each
+
+
+def computed_parts(
+    eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
+) -> list[Any] | None:
+    """What a slice of an elementwise op becomes, or None.
+
+    Args:
+        eqn: the slice.
+        bounds: of each dimension.
+        cut: ``(atom, bounds) -> atom``, a slice of an operand.
+        definition, build: of its ``simplify`` rule.
+    """
+    x = eqn.inputs[0]
+    readers = definition.readers(x)
+    if readers is None or len(readers) > _MOST_SLICES:
+        return None
+    if any(reader.primitive is not eqn.primitive for reader in readers):
+        return None
+    if sum(prod(reader.outputs[0].aval.shape) for reader in readers) > prod(x.aval.shape):
+        return None
+    left = _MOST_COMPUTED
+
+    def computed(atom: Any, bounds: Sequence[Bound], is_free: bool) -> Any:
+        nonlocal left
+        source = definition(atom)
+        if type(atom) is Literal or not atom.aval.shape:
+            return atom
+        if not is_free or not left or source is None or not _is_plain(source):
+            return cut(atom, bounds)
+        left -= 1
+        operands = []
+        for operand in source.inputs:
+            own = [
+                (0, 1, 1) if size == 1 and full != 1 else part
+                for size, full, part in zip(operand.aval.shape, atom.aval.shape, bounds)
+            ]
+            operands.append(computed(operand, own, definition.is_read_once(operand)))
+        return build.apply(source.primitive, *operands, **source.params)
+
+    return [computed(x, bounds, True)] if _is_plain(definition(x)) else None
+
+
+def _is_plain(eqn: Any) -> bool:
+    """Whether an elementwise op knows no sizes."""
+    primitive = eqn.primitive
+    is_elementwise = isinstance(primitive.lower, Elementwise)
+    return is_elementwise and not primitive.multiple_results and not primitive.size_params

@@ -1,0 +1,316 @@
+"""Pieces that are computed for one array are stored where they lie in it, without a copy."""
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.compiler import pipeline
+
+SIZES = (5, 1, 0, 33, 64, 7)
+SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45)
+
+
+def ops_of(function, *args):
+    """The names of the ops of each step's kernel."""
+    plan = pipeline.compile_plan(gf.jit(function).lower(*args).jaxpr)[0]
+    return [
+        [eqn.primitive.name for eqn in step.eqns] for step in plan.steps if step.kind == "kernel"
+    ]
+
+
+def pieces(dtype=np.float32, inner=()):
+    rng = np.random.default_rng(3)
+    made = [rng.normal(0, 9, (size, *inner)).astype(dtype) for size in SIZES]
+    if np.issubdtype(dtype, np.floating):
+        made[3].reshape(-1)[: len(SPECIAL)] = SPECIAL
+    return made
+
+
+def copies_of(steps):
+    return [ops for ops in steps if "concatenate" in ops]
+
+
+# --- where it is done ----------------------------------------------------------------------
+
+
+def test_each_piece_is_stored_by_the_kernel_that_computes_it():
+    steps = ops_of(lambda *xs: jnp.concatenate([jnp.sin(x) * 2 for x in xs]), *pieces())
+    assert not copies_of(steps)
+    assert all("update_windows" in ops and "sin" in ops for ops in steps)
+    assert len(steps) == len(SIZES)
+
+
+def test_what_reads_the_whole_at_its_index_keeps_it_in_its_kernel():
+    x, y, _, z, *_ = pieces()
+    steps = ops_of(lambda *xs: jnp.exp(jnp.concatenate([jnp.sin(x) for x in xs])), x, y, z)
+    assert any("exp" in ops and "concatenate" in ops for ops in steps)
+
+
+def test_pieces_that_lie_in_memory_stay_one_kernel():
+    x, y, *_ = pieces()
+    assert ops_of(lambda x, y: jnp.concatenate([x, y]), x, y) == [["concatenate"]]
+
+
+def test_many_pieces_that_lie_in_memory_are_stored_one_by_one():
+    xs = [np.arange(3 + k, dtype=np.float32) for k in range(60)]
+
+    def function(*xs):
+        return jnp.concatenate(xs)
+
+    assert not copies_of(ops_of(function, *xs))
+    np.testing.assert_array_equal(gf.jit(function)(*xs), np.concatenate(xs))
+
+
+def test_pieces_that_share_what_is_costly_are_computed_together():
+    def function(x):
+        t = jnp.sin(x)
+        return jnp.concatenate([t * x, t + x, t - x])
+
+    assert copies_of(ops_of(function, pieces()[0]))
+
+
+def test_a_piece_that_something_else_reads_is_stored_once_more():
+    def function(x, y):
+        a, b = jnp.sin(x), jnp.cos(y)
+        return jnp.concatenate([a, b]), a
+
+    x, y = pieces()[3], pieces()[4]
+    whole, a = gf.jit(function)(x, y)
+    np.testing.assert_allclose(whole, np.concatenate([np.sin(x), np.cos(y)]), 1e-5, 1e-6)
+    np.testing.assert_array_equal(a, np.asarray(whole)[: len(x)])
+
+
+def test_rows_that_lie_apart_stay_one_kernel():
+    x = pieces(inner=(4,))[0]
+    assert copies_of(ops_of(lambda x: jnp.stack([jnp.sin(x), jnp.cos(x)], 1), x))
+
+
+# --- values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", [(), (3,), (2, 40)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "bool", "bfloat16"])
+def test_values(dtype, inner):
+    with gf.enable_x64():
+        xs = [jnp.asarray(x).astype(dtype) for x in pieces(inner=inner)]
+
+        def function(*xs):
+            return jnp.concatenate([x if k % 3 == 2 else -x | x if dtype == "bool" else x + x
+                                    for k, x in enumerate(xs)])  # fmt: skip
+
+        if dtype == "bool":
+            xs = [x & True for x in xs]
+            function = lambda *xs: jnp.concatenate([~x for x in xs])  # noqa: E731
+        eager = function(*xs)
+        got = gf.jit(function)(*xs)
+        assert got.dtype == eager.dtype
+        np.testing.assert_array_equal(
+            np.asarray(got).view(np.uint8), np.asarray(eager).view(np.uint8)
+        )
+
+
+def test_numbers_that_are_none_and_signs_of_zero():
+    x = pieces()[3]
+    got = gf.jit(lambda x, y: jnp.concatenate([-x, y[::-1], jnp.abs(x)]))(x, x)
+    expected = np.concatenate([-x, x[::-1], np.abs(x)])
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
+
+
+@pytest.mark.parametrize("view", [
+    lambda x: x[::-1], lambda x: x[::2], lambda x: x[1:], lambda x: x.T, lambda x: x[:, ::-3],
+])  # fmt: skip
+def test_operands_that_lie_in_any_way(view):
+    x = np.random.default_rng(0).normal(size=(36, 36)).astype(np.float32)
+    y = view(x)
+    got = gf.jit(lambda x, y: jnp.concatenate([view(x) * 3, y * 2, y[:0]]))(x, y)
+    np.testing.assert_array_equal(got, np.concatenate([y * 3, y * 2]))
+
+
+def test_one_program_serves_all_sizes():
+    function = gf.jit(lambda x, y: jnp.concatenate([x + 1, y * 2]))
+    for n, m in ((3, 4), (1, 1), (0, 5), (5, 0), (1000, 17), (17, 1000), (100_000, 3)):
+        x, y = np.arange(n, dtype=np.float32), np.arange(m, dtype=np.float32)
+        np.testing.assert_array_equal(function(x, y), np.concatenate([x + 1, y * 2]))
+
+
+def test_wholes_of_wholes():
+    x = np.random.default_rng(0).normal(size=(30, 20)).astype(np.float32)
+
+    def function(xp, x):
+        left = xp.concatenate([x * 2, x + 1], 0)
+        right = xp.concatenate([x - 1, xp.concatenate([x[:10] * 3, x[10:] * 5])], 0)
+        return xp.concatenate([xp.concatenate([left, right], 1), left.repeat(2, 1) * 2], 0)
+
+    np.testing.assert_array_equal(gf.jit(lambda x: function(jnp, x))(x), function(np, x))
+
+
+def test_more_pieces_than_a_kernel_has_arrays():
+    xs = [np.arange(k % 5, dtype=np.float32) for k in range(120)]
+    got = gf.jit(lambda *xs: jnp.concatenate([x * 2 for x in xs]))(*xs)
+    np.testing.assert_array_equal(got, np.concatenate(xs) * 2)
+
+
+def test_reductions_and_libraries_behind_and_before():
+    x = np.random.default_rng(0).normal(size=(30, 30)).astype(np.float32)
+
+    def function(xp, x):
+        whole = xp.concatenate([x @ x, x * 2, x.sum(0, keepdims=True), xp.exp(x)])
+        return whole @ x, whole.sum(1), xp.sort(whole, 0)
+
+    got = gf.jit(lambda x: function(jnp, x))(x)
+    for mine, truth in zip(got, function(np, x.astype(np.float64)), strict=True):
+        np.testing.assert_allclose(mine, truth, 2e-4, 2e-4)
+
+
+# --- transformations and loops -------------------------------------------------------------
+
+
+def whole_of(x, y):
+    return jnp.concatenate([jnp.sin(x) * y, y[:3], x * x])
+
+
+def test_derivatives_and_batches():
+    x, y = (np.random.default_rng(k).normal(size=20).astype(np.float32) for k in (1, 2))
+    weights = np.arange(43, dtype=np.float32)
+
+    def loss(x, y):
+        return jnp.sum(whole_of(x, y) * weights)
+
+    dx, dy = gf.jit(gf.grad(loss, (0, 1)))(x, y)
+    np.testing.assert_allclose(dx, np.cos(x) * y * weights[:20] + 2 * x * weights[23:], 1e-4, 1e-4)
+    slope = np.sin(x) * weights[:20]
+    slope[:3] += weights[20:23]
+    np.testing.assert_allclose(dy, slope, 1e-4, 1e-4)
+    xs, ys = np.stack([x, y, x + y]), np.stack([y, x, x - y])
+    expected = [np.concatenate([np.sin(a) * b, b[:3], a * a]) for a, b in zip(xs, ys, strict=True)]
+    np.testing.assert_allclose(gf.jit(gf.vmap(whole_of))(xs, ys), expected, 1e-5, 1e-6)
+
+
+def test_in_loops_and_branches():
+    x = np.linspace(-1, 1, 12, dtype=np.float32)
+
+    def turn(k, x):
+        return jnp.concatenate([x[6:] * 0.5, jnp.sin(x[:6])])
+
+    expected = x
+    for _ in range(5):
+        expected = np.concatenate([expected[6:] * np.float32(0.5), np.sin(expected[:6])])
+    np.testing.assert_allclose(
+        gf.jit(lambda x: lax.fori_loop(0, 5, turn, x))(x), expected, 1e-5, 1e-6
+    )
+    _, every = gf.jit(lambda x: lax.scan(lambda c, _: (turn(0, c), turn(0, c)), x, length=5))(x)
+    np.testing.assert_allclose(every[-1], expected, 1e-5, 1e-6)
+    for flag in (True, False):
+        got = gf.jit(lambda f, x: lax.cond(f, lambda x: turn(0, x), lambda x: x + 1, x))(flag, x)
+        truth = np.concatenate([x[6:] * np.float32(0.5), np.sin(x[:6])]) if flag else x + 1
+        np.testing.assert_allclose(got, truth, 1e-5, 1e-6)
+
+
+def test_a_donated_operand():
+    x = jnp.arange(8.0)
+    got = gf.jit(lambda x: jnp.concatenate([x[4:] * 2, x[:4] + 1]), donate_argnums=0)(x)
+    np.testing.assert_array_equal(got, np.concatenate([np.arange(4.0, 8) * 2, np.arange(4.0) + 1]))
+
+
+# --- parts of what is computed -------------------------------------------------------------
+
+
+def test_halves_of_what_is_computed_are_computed_where_they_are_read():
+    def gates(x, w, b):
+        i, f, o, c = jnp.split(x @ w + b, 4, -1)
+        return jnp.tanh(i) * c + jnp.tanh(f) * o
+
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype(np.float32) for s in ((8, 16), (16, 64), (64,)))
+    assert len(ops_of(gates, x, w, b)) == 1
+    i, f, o, c = np.split(x.astype(np.float64) @ w + b, 4, -1)
+    expected = np.tanh(i) * c + np.tanh(f) * o
+    np.testing.assert_allclose(gf.jit(gates)(x, w, b), expected, 1e-4, 1e-4)
+
+
+def test_slices_that_overlap_read_what_is_stored_once():
+    def differences(x):
+        y = jnp.sin(x)
+        return y[1:] - y[:-1]
+
+    steps = ops_of(differences, pieces()[3])
+    assert sum(ops.count("sin") for ops in steps) == 1
+
+
+def test_slices_of_ops_with_operands_that_repeat():
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.normal(size=s).astype(np.float32) for s in ((12, 9), (12, 1), (9,)))
+
+    def function(x, y, z):
+        whole = x * y + z - 2
+        return whole[:3, 1::2], whole[5:6], whole[7:, :4]
+
+    for got, truth in zip(gf.jit(function)(x, y, z), function(x, y, z), strict=True):
+        np.testing.assert_allclose(got, truth, 1e-6, 1e-6)
+
+
+def test_the_gradient_of_a_concatenation_is_no_copy():
+    def loss(*xs):
+        return jnp.sum(jnp.concatenate(xs, -1) ** 2) / 2
+
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(20, n)).astype(np.float32) for n in (3, 1, 8)]
+    gradient = gf.grad(loss, (0, 1, 2))
+    assert not copies_of(ops_of(gradient, *xs))
+    for got, x in zip(gf.jit(gradient)(*xs), xs, strict=True):
+        np.testing.assert_allclose(got, x, 1e-6)
+
+
+@pytest.mark.parametrize("edges", [(0, 0, 0), (2, 0, 1), (0, 3, 2), (-1, 2, 0), (1, -2, 1)])
+def test_the_gradient_of_a_pad(edges):
+    x = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    config = [edges, (1, 2, 0)]
+    places = lax.pad(np.arange(35, dtype=np.int32).reshape(7, 5), np.int32(-1), config)
+    weights = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
+    expected = np.zeros(35)
+    for k, w in zip(np.ravel(places), np.ravel(weights), strict=True):
+        expected[k] += w if k >= 0 else 0
+    got = gf.grad(lambda x: jnp.sum(lax.pad(x, np.float32(0), config) * weights))(x)
+    np.testing.assert_allclose(np.ravel(got), expected, 1e-6)
+
+
+# --- what repeats --------------------------------------------------------------------------
+
+REPEATED = {
+    "repeat": lambda xp, x: xp.repeat(x, 3),
+    "rows": lambda xp, x: xp.repeat(x, 2, 0),
+    "columns": lambda xp, x: xp.repeat(x, 5, -1),
+    "tile": lambda xp, x: xp.tile(x, (4,) * x.ndim),
+    "wider": lambda xp, x: xp.tile(x, (2, 1, 1, 3)),
+    "broadcast": lambda xp, x: xp.broadcast_to(x, (3, *x.shape)),
+    "one": lambda xp, x: xp.expand_dims(x, -1),
+    "computed": lambda xp, x: xp.repeat(x, 3) * 2 - xp.tile(x.reshape(-1), 3),
+    "alike": lambda xp, x: xp.repeat(x, 3, -1) + xp.repeat(x + 1, 3, -1),
+    "a part": lambda xp, x: xp.repeat(x, 3, 0)[1:4],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex64"])
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 1, 40), (0, 4)], ids=str)
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeats(name, shape, dtype):
+    x = np.random.default_rng(0).normal(0, 20, shape).astype(dtype)
+    got = gf.jit(lambda x: REPEATED[name](jnp, x))(x)
+    np.testing.assert_array_equal(got, REPEATED[name](np, x).astype(dtype))
+
+
+def test_what_is_done_with_repeated_elements_is_done_once_for_each():
+    steps = ops_of(lambda x: jnp.exp(jnp.repeat(x, 3)) * 2, pieces()[3])
+    (names,) = steps
+    assert names.index("mul") < names.index("broadcast_in_dim")
+
+
+@pytest.mark.parametrize("shift", [0, 1, -1, 3, 11, -29, 10**6, -(2**31), 2**31 - 1])
+def test_rolls_by_traced_places(shift):
+    x = np.arange(22, dtype=np.int32).reshape(11, 2)
+    for axis in (0, 1, None):
+        got = gf.jit(lambda x, s, axis=axis: jnp.roll(x, s, axis))(x, np.int32(shift))
+        np.testing.assert_array_equal(got, np.roll(x, shift, axis))
