@@ -316,6 +316,22 @@ def test_dynamic_shared_memory():
         run(body, [X, OUT], 64, module, shared_bytes=1 << 20)
 
 
+def test_loads_wider_than_what_is_needed():
+    """Elements of which no byte is used need neither be set nor lie in the array."""
+    module = ".shared .align 16 .b8 kept[512];\n.shared .align 16 .b8 small[12];"
+    body = FOUR + """
+    mov.u64 %x6, small; st.shared.u32 [%x6], %r0; st.shared.u32 [%x6+8], 7; bar.sync 0;
+    {}
+    ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [small]; add.u32 %r1, %r1, %r3;
+    st.global.u32 [%x12], %r1;"""
+    lane = X[:1]
+    mask = '.pragma "used_bytes_mask 3855";'  # of elements 0 and 2
+    after, _ = run(body.format(mask), [lane, OUT[:1]], 1, module)
+    np.testing.assert_array_equal(after[1], lane + 7)
+    with pytest.raises(PtxError):
+        run(body.format(""), [lane, OUT[:1]], 1, module)
+
+
 # --- atomics -----------------------------------------------------------------------------
 
 ATOMICS = {

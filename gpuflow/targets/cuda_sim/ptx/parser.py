@@ -28,6 +28,13 @@ _VARIABLE = re.compile(
     re.DOTALL,
 )
 
+# What NVVM says of a load that it has made wider, over bytes that nobody needs.
+_USED_BYTES = re.compile(r'"used_bytes_mask\s+(\d+)"')
+_WIDE_LOAD = re.compile(
+    r"(ld[\w.:]*)\.v\d(\.\w*?(\d+))\s+\{([^}]*)\}\s*,\s*"
+    rf"\[\s*({_NAME})\s*(?:\+\s*(-?\d+)\s*)?\]$"
+)
+
 
 class _Text:
     """The text without comments, and the line of any position in it."""
@@ -130,6 +137,24 @@ def _function(text: _Text, header: re.Match[str], module: Module) -> int:
     return stop + 1
 
 
+def _used_loads(statement: str, used: int) -> list[str]:
+    """Loads of the elements of a load of several of which bytes are used, by their bits.
+
+    Those of the others need not be there, nor be set.
+    """
+    wide = _WIDE_LOAD.search(statement)
+    if wide is None:
+        return [statement]
+    name, dtype, bits, targets, base, offset = wide.groups()
+    size, head = int(bits) // 8, statement[: wide.start()]
+    loads = []
+    for place, target in enumerate(targets.split(",")):
+        if used >> (place * size) & ((1 << size) - 1):
+            at = int(offset or 0) + place * size
+            loads.append(f"{head}{name}{dtype} {target.strip()}, [{base}+{at}]")
+    return loads
+
+
 def _parameters(text: str | None) -> list[Variable]:
     parameters = []
     for declaration in filter(None, (part.strip() for part in (text or "").split(","))):
@@ -159,8 +184,16 @@ class _Body:
 
     def read(self, at: int, stop: int) -> None:
         """Read the statements between two positions."""
+        used = None  # of the next load, the bytes that matter
         for statement, position in self._statements(at, stop):
-            if statement.startswith(".reg"):
+            if statement.startswith(".pragma"):
+                mask = _USED_BYTES.search(statement)
+                used = used if mask is None else int(mask[1])
+            elif used is not None:
+                for load in _used_loads(statement, used):
+                    self._instruction(load, position)
+                used = None
+            elif statement.startswith(".reg"):
                 self._registers(statement)
             elif statement.startswith((".shared", ".local", ".param", ".const", ".global")):
                 self._memory(statement, position)
