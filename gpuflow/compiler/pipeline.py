@@ -40,7 +40,9 @@ from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 
+# Equal equations are one before rules ask who reads what: slices of two equal sums are of one.
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("merge", cse),
     ("simplify", simplify),
     ("cse", cse),
     ("dce", dce),
@@ -49,9 +51,9 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("reads first", reads_first),
 )
 
-# The first one with the rules for GPUs.
-GPU_PASSES = (("simplify", simplify_for_gpu), *PASSES[1:])
-ATOMIC_PASSES = (("simplify", simplify_with_atomics), *PASSES[1:])
+# Simplifying with the rules for GPUs.
+GPU_PASSES = (PASSES[0], ("simplify", simplify_for_gpu), *PASSES[2:])
+ATOMIC_PASSES = (PASSES[0], ("simplify", simplify_with_atomics), *PASSES[2:])
 # A GPU's lanes store together what lies side by side: there a copy puts it in order. And there one
 # launch for all parts of an array is better than one for each.
 CPU_PASSES = (*PASSES, ("parts", stored_in_parts), ("stored order", stored_in_order))

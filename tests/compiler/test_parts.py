@@ -314,3 +314,13 @@ def test_rolls_by_traced_places(shift):
     for axis in (0, 1, None):
         got = gf.jit(lambda x, s, axis=axis: jnp.roll(x, s, axis))(x, np.int32(shift))
         np.testing.assert_array_equal(got, np.roll(x, shift, axis))
+
+
+def test_slices_of_equal_results_are_of_one():
+    """What is written twice, and sliced, is computed once, not once for each slice."""
+
+    def f(x):
+        return jnp.sin(x) * x
+
+    ops = ops_of(lambda x: f(x)[1:] - f(x)[:-1], jnp.ones(8))
+    assert sum(ops, []).count("sin") == 1
