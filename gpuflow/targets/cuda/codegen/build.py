@@ -176,8 +176,7 @@ def function_ptx(
             fastmath=fastmath,
             launch_bounds=launch_bounds,
         )
-        ptx = _with_lines(build) if with_lines else build(lineinfo=False)[0]
-    _check_labels(ptx)
+        ptx = _with_lines(build) if with_lines else _without_lines(build)
     _check_target(ptx, compute_capability)
     return ptx
 
@@ -196,10 +195,11 @@ def _with_lines(build: Callable[..., Any]) -> str:
     else:
         if not _missing_labels(ptx):
             return ptx
-    return build(lineinfo=False)[0]
+    return _without_lines(build)
 
 
-def _check_labels(ptx: str) -> None:
+def _without_lines(build: Callable[..., Any]) -> str:
+    ptx = build(lineinfo=False)[0]
     missing = _missing_labels(ptx)
     if missing:
         raise CudaBuildError(
@@ -207,6 +207,7 @@ def _check_labels(ptx: str) -> None:
             f"{', '.join(missing)}. Fix: use another version of the nvidia-nvvm wheel, and report "
             "the printed source."
         )
+    return ptx
 
 
 def _missing_labels(ptx: str) -> list[str]:
