@@ -324,3 +324,16 @@ def test_slices_of_equal_results_are_of_one():
 
     ops = ops_of(lambda x: f(x)[1:] - f(x)[:-1], jnp.ones(8))
     assert [op for step in ops for op in step].count("sin") == 1
+
+
+def test_long_programs_are_judged_in_linear_time():
+    """Each value is read twice: as many ways lead back as there are powers of two."""
+
+    def long(x):
+        for _ in range(200):
+            x = x * 0.5 + jnp.abs(x)
+        return x
+
+    x = np.linspace(-1, 1, 8)
+    got = gf.jit(lambda x, y: jnp.concatenate([long(x), long(y)]))(x, x[::-1].copy())
+    np.testing.assert_allclose(got[:8], got[8:][::-1])

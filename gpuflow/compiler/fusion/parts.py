@@ -89,15 +89,15 @@ class _Judge:
         """Whether kernels of parts compute nothing that they would better compute together."""
         owners: dict[Eqn, int] = {}
         for number, part in enumerate(parts):
-            pending = [part]
+            pending, seen = [part], set[Eqn]()
             while pending:
                 atom = pending.pop()
                 eqn = None if type(atom) is Literal else self.producer.get(atom)
-                if eqn is None or not is_fusible(eqn):
+                if eqn is None or eqn in seen or not is_fusible(eqn):
                     continue
-                owner = owners.setdefault(eqn, number)
-                if owner == number:
-                    pending += eqn.inputs
-                elif isinstance(eqn.primitive.lower, Elementwise) and not eqn.primitive.lower.cheap:
+                seen.add(eqn)
+                rule, owner = eqn.primitive.lower, owners.setdefault(eqn, number)
+                if owner != number and isinstance(rule, Elementwise) and not rule.cheap:
                     return False
+                pending += eqn.inputs
         return True
