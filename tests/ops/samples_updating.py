@@ -4,6 +4,7 @@ SAMPLES: dict = {}
 TESTED_ELSEWHERE = {
     "window_places": "tests/compiler/test_updates.py",
     "update_windows": "tests/compiler/test_updates.py",
+    "unwritten": "tests/compiler/test_parts.py",
     "kept_places": "tests/ops/test_scatter_parts.py",
     "scatter_parts": "tests/ops/test_scatter_parts.py",
 }

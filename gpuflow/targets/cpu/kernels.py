@@ -41,6 +41,7 @@ from gpuflow.targets.cpu.image import elf, linker, loader
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.printing import (
     borders,
+    chosen,
     conditions,
     copies,
     first_places,
@@ -79,6 +80,7 @@ _EMITTERS = (
     short_rows,
     rewrite,
     borders,
+    chosen,
     conditions,
     copies,
     scalar_functions,
