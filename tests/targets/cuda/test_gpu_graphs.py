@@ -175,8 +175,10 @@ def test_recording_stops_where_nothing_can_be_changed_or_copied(late, monkeypatc
 
 
 @requires_cuda_tools
-def test_the_steps_of_a_loop_are_not_recorded_one_by_one(late):
+def test_the_steps_of_a_loop_are_not_recorded_one_by_one(late, monkeypatch):
     """A loop of 60 steps made 60 recordings in each call: a recording counted as a replay."""
+    by_python = replace(config.environment, block_programs=False)
+    monkeypatch.setattr(config, "environment", by_python)
 
     def body(carry, x):
         for _ in range(3):
