@@ -159,7 +159,29 @@ class Names:
         return f"{self.operand(operand)}_stride_{axis}"
 
 
-class KernelPrinter:
+class Lines:
+    """Lines of Python text, and how deep the next one stands."""
+
+    lines: list[str]
+    depth: int
+
+    def emit(self, line: str) -> None:
+        """Append one line at the current depth."""
+        self.lines.append("    " * self.depth + line if line else "")
+
+    @contextmanager
+    def indented(self, head: str) -> Iterator[None]:
+        """Append a line that ends in a colon; what is emitted inside is its suite."""
+        self.emit(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.emit("pass")
+        self.depth -= 1
+
+
+class KernelPrinter(Lines):
     """Walks one kernel and prints it; see the module's text for the hooks."""
 
     target = ""
@@ -194,22 +216,7 @@ class KernelPrinter:
             self.entry()
         return Source("\n".join(self.lines) + "\n", self.function_name(), self.target)
 
-    # Lines
-
-    def emit(self, line: str) -> None:
-        """Append one line at the current depth."""
-        self.lines.append("    " * self.depth + line if line else "")
-
-    @contextmanager
-    def indented(self, head: str) -> Iterator[None]:
-        """Append a line that ends in a colon; what is emitted inside is its suite."""
-        self.emit(head)
-        self.depth += 1
-        before = len(self.lines)
-        yield
-        if len(self.lines) == before:
-            self.emit("pass")
-        self.depth -= 1
+    # Values
 
     def value(self, value: Value) -> str:
         """The expression that stands for a value."""

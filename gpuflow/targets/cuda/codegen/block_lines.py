@@ -7,8 +7,7 @@ numbers that a launch would bring stand in the text.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -31,6 +30,7 @@ from gpuflow.targets.cuda.printing.printers import EMITTERS
 from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
 from gpuflow.targets.cuda.schedules.spread import ALONE_THREADS, schedule_alone
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
+from gpuflow.targets.printer import Lines
 
 ENTRY = "block_program"
 # What would take too long to compile.
@@ -100,32 +100,16 @@ def plus(place: Place, count: int) -> Place:
     return variable, f"{at} + {count}" if count else at
 
 
-class BlockLines:
+class BlockLines(Lines):
     """Collects the lines of the kernel, and the device functions that it calls."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 1
+        self.lines, self.depth = [], 1
         self.operands: list[int | Constant] = []
         self.flags = 0  # bytes of conditions behind the arena
         self._functions: dict[str, str] = {}  # names, by text
         self._named: dict[str, str] = {}  # variables of the head, by expression: typed once
         self._count = self._calls = self._static_bytes = 0
-
-    def emit(self, line: str) -> None:
-        """Append a line."""
-        self.lines.append("    " * self.depth + line)
-
-    @contextmanager
-    def indented(self, head: str) -> Iterator[None]:
-        """Append a line that ends in a colon; what is emitted inside is its suite."""
-        self.emit(head)
-        self.depth += 1
-        before = len(self.lines)
-        yield
-        if len(self.lines) == before:
-            self.emit("pass")
-        self.depth -= 1
 
     def fresh(self, stem: str) -> str:
         """A new name."""
