@@ -30,6 +30,7 @@ from gpuflow.runtime.device import default_device
 
 Shape = tuple[int, ...]
 
+
 @record
 class _Tiling:
     """One result in tiles.

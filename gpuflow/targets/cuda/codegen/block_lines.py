@@ -72,11 +72,13 @@ class BlockText:
             behind them, by number, or constants. Behind them stands that of all blocks' arenas, if
             these are not in shared memory.
         arena_bytes: of each block.
+        is_shared: whether arenas are in shared memory.
     """
 
     text: str
     operands: tuple[int | Constant, ...]
     arena_bytes: int
+    is_shared: bool
 
 
 # A variable that points to bytes, and an expression of the bytes from there.
@@ -116,10 +118,11 @@ class BlockLines(Lines):
         self._count += 1
         return f"{stem}_{self._count}"
 
-    def text(self, arena_bytes: int, is_shared: bool) -> BlockText:
-        """The whole module."""
+    def text(self, arena_bytes: int, most_shared: int) -> BlockText:
+        """The whole module; an arena of more bytes than ``most_shared`` is in global memory."""
         flags = -(-self.flags // ALIGNMENT) * ALIGNMENT
         arena_bytes = max(-(-arena_bytes // ALIGNMENT) * ALIGNMENT + flags, ALIGNMENT)
+        is_shared = arena_bytes <= most_shared
         names = [f"address_{k}" for k in range(len(self.operands))]
         parameters = names if is_shared else [*names, "arenas"]
         lines = [
@@ -139,7 +142,7 @@ class BlockLines(Lines):
         lines += [f"    {name} = {expression}" for expression, name in self._named.items()]
         functions = [_within(text, name) for text, name in self._functions.items()]
         parts = [_HEAD, *functions, "\n".join([*lines, *self.lines]), ""]
-        return BlockText("\n\n".join(parts), tuple(self.operands), arena_bytes)
+        return BlockText("\n\n".join(parts), tuple(self.operands), arena_bytes, is_shared)
 
     # Places
 

@@ -48,12 +48,12 @@ from gpuflow.targets.cuda.codegen.block_lines import (
 )
 
 
-def turns_text(step: ProgramStep, is_shared: bool) -> BlockText:
+def turns_text(step: ProgramStep, most_shared: int) -> BlockText:
     """The text for a scan that carries nothing, in which each block takes turns.
 
     Args:
         step: the scan.
-        is_shared: whether the arena is in shared memory.
+        most_shared: bytes of an arena that may be in shared memory.
 
     Raises:
         NotOfOneBlockError: there is a step that no block does by itself.
@@ -66,10 +66,10 @@ def turns_text(step: ProgramStep, is_shared: bool) -> BlockText:
     with writer.indented(f"while turn < {form.length}:"):
         writer.turn(form, step, operands, outs, [], [], "turn", 0)
         writer.emit("turn += np.int64(cuda.gridDim.x)")
-    return writer.text(inner.plan.arena_bytes, is_shared)
+    return writer.text(inner.plan.arena_bytes, most_shared)
 
 
-def loop_text(step: ProgramStep, is_shared: bool) -> BlockText:
+def loop_text(step: ProgramStep, most_shared: int) -> BlockText:
     """The text for a loop that one block runs from its first turn to its last.
 
     Arguments and errors are those of ``turns_text``.
@@ -78,7 +78,7 @@ def loop_text(step: ProgramStep, is_shared: bool) -> BlockText:
     operands, outs = writer.outside(step)
     (arena, _), spare = carried_places(step, 0)
     writer.loop(step, operands, outs, arena, [("arena", str(at)) for at in spare])
-    return writer.text(workspace_bytes(step.eqn, step.programs), is_shared)
+    return writer.text(workspace_bytes(step.eqn, step.programs), most_shared)
 
 
 @record

@@ -70,15 +70,14 @@ def _work(plan: Plan) -> _Work:
     work = _Work()
     for step in plan.steps:
         if isinstance(step, ProgramStep):
-            inner = [_work(program.plan) for program in step.programs]
             rule = step.eqn.primitive.lower
-            form = rule.form(step.eqn.params) if isinstance(rule, Loop) else None
-            if isinstance(form, ScanForm):
-                work = work.plus(inner[0].times(form.length))
-            elif form is not None:
-                work = work.plus(inner[0]).plus(inner[1]).plus(_Work(waits=1))
+            if isinstance(rule, Loop):
+                form = rule.form(step.eqn.params)
+                turns = form.length if isinstance(form, ScanForm) else 1
+                work = work.plus(_turn(step).times(turns))
             else:
-                work = work.plus(max(inner, key=lambda w: w.busy)).plus(_Work(waits=1))
+                branches = [_work(program.plan) for program in step.programs]
+                work = work.plus(max(branches, key=lambda w: w.busy)).plus(_Work(waits=1))
         elif isinstance(step, KernelStep):
             points = sum(call.points for call in step.calls)
             work = work.plus(_Work(len(step.launches), 0, points * _ELEMENT))
@@ -89,10 +88,15 @@ def _work(plan: Plan) -> _Work:
     return work
 
 
+def _turn(step: ProgramStep) -> _Work:
+    """What a loop does in a turn; the host waits for the condition of a while_loop."""
+    works = [_work(inner.plan) for inner in step.programs]
+    return works[0] if len(works) == 1 else works[0].plus(works[1]).plus(_Work(waits=1))
+
+
 def _pays(step: ProgramStep, turns: int, blocks: int, processors: int) -> bool:
     """Whether a loop takes half as long, or less, if blocks run it."""
-    works = [_work(inner.plan) for inner in step.programs]
-    work = works[0] if len(works) == 1 else works[0].plus(works[1]).plus(_Work(waits=1))
+    work = _turn(step)
     if turns > 1:
         rounds, count = -(-turns // blocks), turns
     else:
@@ -129,18 +133,15 @@ def block_launch(
     if not _pays(step, turns, blocks, device.processors):
         return None
     try:
-        text = print_text(step, True)
-        is_shared = text.arena_bytes <= _MOST_SHARED
-        if not is_shared:
-            text = print_text(step, False)
+        text = print_text(step, _MOST_SHARED)
     except NotOfOneBlockError:
         return None
     blocks = max(1, min(blocks, _MOST_ARENAS // text.arena_bytes))
-    return _launch(text, is_shared, blocks, device, keep)
+    return _launch(text, blocks, device, keep)
 
 
 def _launch(
-    text: BlockText, is_shared: bool, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
+    text: BlockText, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
 ) -> tuple[Launch, list[int]]:
     numbers: list[int] = []
     words, fixups = array("q"), []
@@ -154,13 +155,13 @@ def _launch(
                 numbers.append(operand)
             fixups.append((len(words), numbers.index(operand), 0))
             words.append(0)
-    if not is_shared:
+    if not text.is_shared:
         arenas = device.empty((blocks * text.arena_bytes,), _BYTE)
         keep(arenas)
         words.append(arenas.address)
     kernel = build_text(
         text.text, ENTRY, ("int64",) * len(words), ALONE_THREADS[0] * ALONE_THREADS[1],
-        text.arena_bytes if is_shared else 0, kernel_cache(), device.compute_capability,
+        text.arena_bytes if text.is_shared else 0, kernel_cache(), device.compute_capability,
         with_lines=False,
     )  # fmt: skip
     run = device.prepare(kernel, (blocks, 1), ALONE_THREADS, words, kernel.shared_bytes)
