@@ -36,6 +36,7 @@ from gpuflow.runtime.device import default_device, in_use
 from gpuflow.runtime.eager import together
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memories, programs
+from gpuflow.runtime.scalars import NUMBERS, array_of
 from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
@@ -96,11 +97,22 @@ class JitFunction:
                     continue
                 try:
                     entry = form.entries[settings, *[leaf.aval for leaf in leaves]]
-                    if entry.consts:
-                        leaves = [*entry.consts, *leaves]
+                except KeyError:
+                    break  # new types
+                except AttributeError:  # other values than Arrays
+                    try:
+                        leaves = [array_of(x) if type(x) in NUMBERS else x for x in leaves]
+                        entry = form.entries[settings, *[leaf.aval for leaf in leaves]]
+                    except (AttributeError, KeyError, OverflowError):
+                        break
+                    if entry.executable.donated:  # which a number's array must not be
+                        break
+                if entry.consts:
+                    leaves = [*entry.consts, *leaves]
+                try:
                     arrays = [leaf._data for leaf in leaves]
-                except (KeyError, AttributeError):
-                    break  # new types, other values than Arrays, or deleted ones
+                except AttributeError:
+                    break  # a deleted one
                 if in_use.several:
                     device, arrays = together("jit", leaves, arrays, entry.counted(leaves))
                 else:

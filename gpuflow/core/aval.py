@@ -275,10 +275,10 @@ def aval_of(value: Any) -> ShapedArray:
     Raises:
         TypeError: ``value`` is not an array or a number.
     """
-    if isinstance(value, HasAval):
-        return value.aval
     rule = _aval_rules.get(type(value))
     if rule is None:
+        if isinstance(value, HasAval):
+            return value.aval
         rule = _inherited_rule(type(value))
         if rule is None:
             # The type of a ref tells what it is, and need not wait for its value.

@@ -8,6 +8,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact
@@ -44,6 +45,7 @@ def sigmoid(x: Any) -> Any:
     return lax.logistic(*check_arraylike("sigmoid", x))
 
 
+@composite
 def silu(x: Any) -> Any:
     """``x * sigmoid(x)`` of floats or complex numbers; also called swish."""
     (x,) = check_arraylike("silu", x)
@@ -58,26 +60,31 @@ def tanh(x: Any) -> Any:
     return jnp.tanh(x)
 
 
+@composite
 def softplus(x: Any) -> Any:
     """``log(1 + exp(x))`` without overflow."""
     return jnp.logaddexp(x, 0)  # by an integer: 0.0 would make integers weak floats
 
 
+@composite
 def log_sigmoid(x: Any) -> Any:
     """``log(sigmoid(x))`` without overflow."""
     return jnp.negative(softplus(jnp.negative(x)))
 
 
+@composite
 def soft_sign(x: Any) -> Any:
     """``x / (1 + abs(x))``."""
     return jnp.divide(x, jnp.add(jnp.abs(x), 1))
 
 
+@composite
 def mish(x: Any) -> Any:
     """``x * tanh(softplus(x))``."""
     return jnp.multiply(x, jnp.tanh(softplus(x)))
 
 
+@composite
 def gelu(x: Any, approximate: bool = True) -> Any:
     """``x`` times the normal distribution function of ``x``.
 
@@ -101,12 +108,14 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return lax.mul(x, lax.mul(number(0.5), lax.add(number(1.0), bent)))
 
 
+@composite
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Any:
     """``x`` where positive, else ``negative_slope * x``."""
     (x,) = check_arraylike("leaky_relu", x)
     return jnp.where(jnp.greater_equal(x, 0), x, jnp.multiply(negative_slope, x))
 
 
+@composite
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
     (x,) = check_arraylike("elu", x)
@@ -115,12 +124,14 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return jnp.where(positive, x, jnp.multiply(alpha, jnp.expm1(jnp.where(positive, 0.0, x))))
 
 
+@composite
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``."""
     bent = jnp.expm1(jnp.divide(jnp.minimum(x, 0.0), alpha))
     return jnp.add(jnp.maximum(x, 0.0), jnp.multiply(alpha, bent))
 
 
+@composite
 def selu(x: Any) -> Any:
     """The scaled ``elu`` that keeps mean and variance.
 
@@ -130,16 +141,19 @@ def selu(x: Any) -> Any:
     return jnp.multiply(scale, elu(x, alpha))
 
 
+@composite
 def hard_sigmoid(x: Any) -> Any:
     """``relu6(x + 3) / 6``."""
     return jnp.divide(relu6(jnp.add(x, 3.0)), 6.0)
 
 
+@composite
 def hard_tanh(x: Any) -> Any:
     """``x`` limited to [-1, 1]."""
     return jnp.where(jnp.greater(x, 1), 1, jnp.where(jnp.less(x, -1), -1, x))
 
 
+@composite
 def glu(x: Any, axis: int = -1) -> Any:
     """The first half of ``axis`` times the sigmoid of the second half."""
     (x,) = check_arraylike("glu", x)
@@ -147,6 +161,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     return jnp.multiply(first, sigmoid(second))
 
 
+@composite
 def hard_silu(x: Any) -> Any:
     """``x * hard_sigmoid(x)``; also called hard_swish."""
     return jnp.multiply(x, hard_sigmoid(x))
@@ -161,6 +176,7 @@ def identity(x: Any) -> Any:
     return jnp.asarray(x)
 
 
+@composite
 def squareplus(x: Any, b: Any = 4) -> Any:
     """``(x + sqrt(x**2 + b)) / 2``.
 
@@ -174,6 +190,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     return jnp.divide(jnp.add(x, root), 2)
 
 
+@composite
 def sparse_plus(x: Any) -> Any:
     """0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` between.
 
@@ -184,6 +201,7 @@ def sparse_plus(x: Any) -> Any:
     return jnp.where(jnp.less_equal(x, -1.0), 0.0, outside)
 
 
+@composite
 def sparse_sigmoid(x: Any) -> Any:
     """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``."""
     return jnp.multiply(0.5, jnp.clip(jnp.add(x, 1.0), 0.0, 2.0))

@@ -12,6 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention
 from gpuflow.nn.attention_fused import fused_attention, may_fuse
@@ -20,6 +21,7 @@ from gpuflow.ops.contractions.precision import canonical_precision
 _IMPLEMENTATIONS = (None, "xla", "cudnn")
 
 
+@composite
 def dot_product_attention(
     query: Any,
     key: Any,

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, known_index
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,
@@ -40,6 +41,7 @@ def _numbers(name: str, x: Any, where: Any) -> Any:
     return promote_args_inexact(name, x)[0]
 
 
+@composite
 def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
 
@@ -59,6 +61,7 @@ def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     return result if where is None else jnp.where(where, result, 0)
 
 
+@composite
 def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     """``log(softmax(x))`` along ``axis``, without overflow; arguments as in ``softmax``."""
     x = _numbers("log_softmax", x, where)
@@ -70,6 +73,7 @@ def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     return result if where is None else jnp.where(where, result, -np.inf)
 
 
+@composite
 def standardize(
     x: Any, axis: Axes = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5,
     where: Any = None, *, algorithm: str = "fast",
@@ -110,6 +114,7 @@ def standardize(
     return jnp.multiply(jnp.subtract(x, mean), scale)
 
 
+@composite
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
     """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
 
@@ -139,6 +144,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     return lax.convert_element_type(hot, user_dtype(float if dtype is None else dtype, "one_hot"))
 
 
+@composite
 def logmeanexp(x: Any, axis: Axes = None, where: Any = None, keepdims: bool = False) -> Any:
     """``log(mean(exp(x)))`` along ``axis``, without overflow.
 

@@ -14,6 +14,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, user_dtype
@@ -68,6 +69,7 @@ def get_scaled_dot_general_config(mode: str, global_scale: Any = None) -> BlockS
     return BlockScaleConfig(mode, 16, *types, scale, False)
 
 
+@composite
 def scaled_matmul(
     lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
 ) -> Any:

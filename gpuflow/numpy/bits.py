@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, check_choice, known_int
 from gpuflow.numpy.logic import as_bool
@@ -26,6 +27,7 @@ def _places(bitorder: str, rank: int) -> np.ndarray:
     return numbers.reshape((1,) * (rank - 1) + (8,))
 
 
+@composite
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """Eight truth values in each byte.
 
@@ -54,6 +56,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     return moveaxis(lax.reduce_sum(shifted, (len(lead) + 1,)), -1, place)
 
 
+@composite
 def unpackbits(
     a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big"
 ) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.logic import as_bool, clip, where
@@ -19,6 +20,7 @@ from gpuflow.numpy.shaping import broadcast_arrays, moveaxis, ravel
 from gpuflow.numpy.ufuncs import remainder
 
 
+@composite
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """Elements of the first array whose condition holds.
 
@@ -48,6 +50,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return out
 
 
+@composite
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     """Elements of the array whose number stands in ``a``.
 

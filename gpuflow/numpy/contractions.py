@@ -9,6 +9,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
@@ -205,6 +206,7 @@ def tensordot(
     return in_sharding("tensordot", out, out_sharding)
 
 
+@composite
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The scalar product of all elements; the first operand is conjugated."""
     a, b = _numbers("vdot", a, b, preferred_element_type)
@@ -224,6 +226,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     )
 
 
+@composite
 def outer(a: Any, b: Any, out: None = None) -> Any:
     """All products of an element of ``a`` with one of ``b``: a matrix."""
     no_out("outer", out)
@@ -232,6 +235,7 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
     return multiply(lax.broadcast_in_dim(a, (m, 1), (0,)), lax.broadcast_in_dim(b, (1, n), (1,)))
 
 
+@composite
 def vecdot(
     x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None,
     preferred_element_type: Any = None,

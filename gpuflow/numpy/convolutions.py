@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays, check_choice
 from gpuflow.numpy.elementary import conj
@@ -14,6 +15,7 @@ from gpuflow.numpy.promotion import promote_dtypes, promote_dtypes_inexact
 _MODES = ("full", "same", "valid")
 
 
+@composite
 def convolve(
     a: Any, v: Any, mode: str = "full", *, precision: Any = None,
     preferred_element_type: Any = None,
@@ -39,6 +41,7 @@ def convolve(
     return _slide(a, lax.rev(v, (0,)), mode, precision, preferred_element_type)
 
 
+@composite
 def correlate(
     a: Any, v: Any, mode: str = "valid", *, precision: Any = None,
     preferred_element_type: Any = None,

@@ -11,6 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.contractions import matmul
@@ -26,6 +27,7 @@ from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import divide
 
 
+@composite
 def average(
     a: Any, axis: Axes = None, weights: Any = None, returned: bool = False, keepdims: bool = False
 ) -> Any:
@@ -72,6 +74,7 @@ def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
     return lax.broadcast_in_dim(weights, sizes, sorted(places))
 
 
+@composite
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None,
     fweights: Any = None, aweights: Any = None, dtype: Any = None,
@@ -172,6 +175,7 @@ def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
     return out
 
 
+@composite
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
     """The correlation coefficients of variables; arguments as for ``cov``."""
     _float_dtype("corrcoef", dtype)

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy.creation import asarray
@@ -51,6 +52,7 @@ def matrices(name: str, *operands: Any) -> list[Any]:
     return [asarray(x) for x in (promote_args_inexact(name, x)[0] for x in operands)]
 
 
+@composite
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
     """The lower triangular ``L`` with ``L @ L.conj().T == a``, or the upper one.
 
@@ -147,6 +149,7 @@ def _is_lower(name: str, side: str | None) -> bool:
     return side != "U"
 
 
+@composite
 def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
     """Eigenvalues and eigenvectors of symmetric or Hermitian matrices.
 
@@ -165,6 +168,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     return EighResult(values, vectors)
 
 
+@composite
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Any:
     """The real eigenvalues of symmetric or Hermitian matrices, ascending."""
     (a,) = matrices("eigvalsh", a)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import linalg as lax_linalg
@@ -31,6 +32,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
+@composite
 def det(a: Any) -> Any:
     """The determinants of square matrices of shape (..., n, n).
 
@@ -132,6 +134,7 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
     return value, where(too_singular, 0, x)
 
 
+@composite
 def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
     """The sign of the determinants of square matrices and the logarithm of their absolute values.
 

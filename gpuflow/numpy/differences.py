@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known_int
 from gpuflow.numpy.joining import concatenate
@@ -39,6 +40,7 @@ def _steps(x: Any, axis: int) -> Any:
     return lax.sub(after, before)
 
 
+@composite
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """The differences of neighbors, ``n`` times.
 
@@ -78,6 +80,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     return x
 
 
+@composite
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``.
 
@@ -98,6 +101,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 # --- derivatives and integrals -------------------------------------------------------------
 
 
+@composite
 def gradient(f: Any, *varargs: Any, axis: Axes = None, edge_order: int | None = None) -> Any:
     """Numerical derivatives: central differences inside, one-sided ones at the edges.
 
@@ -177,6 +181,7 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
     return concatenate([first, inner, last], axis)
 
 
+@composite
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """The integral along an axis by the trapezoidal rule.
 
@@ -203,6 +208,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return 0.5 * sum_of(widths * (y[..., 1:] + y[..., :-1]), -1)
 
 
+@composite
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
     """Angles without jumps: neighbors come to differ by less than half a period.
 
@@ -238,6 +244,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
 # --- interpolation -------------------------------------------------------------------------
 
 
+@composite
 def interp(
     x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
 ) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
@@ -136,6 +137,7 @@ logaddexp2 = _log_of_sum(
 )
 
 
+@composite
 def hypot(x: Any, y: Any, /) -> Any:
     """``sqrt(x**2 + y**2)`` without overflow."""
     x, y = promote_args_inexact("hypot", x, y)
@@ -173,6 +175,7 @@ _trunc = _rounding(
 )
 
 
+@composite
 def trunc(x: Any) -> Any:
     """Round towards zero. Integers stay."""
     return _trunc(x)

@@ -6,12 +6,14 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.logic import equal, isclose, isnan
 from gpuflow.numpy.promotion import check_arraylike
 from gpuflow.numpy.reductions import all as all_elements
 
 
+@composite
 def allclose(
     a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
@@ -19,6 +21,7 @@ def allclose(
     return all_elements(isclose(a, b, rtol, atol, equal_nan))
 
 
+@composite
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements."""
     a1, a2 = check_arraylike("array_equal", a1, a2)
@@ -31,6 +34,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return all_elements(same)
 
 
+@composite
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether two arrays have equal elements after broadcasting.
 

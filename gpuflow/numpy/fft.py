@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import canonicalize_axis, known_index
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
@@ -154,6 +155,7 @@ def _one_axis(
     return _transform(name, fft_type, a, None if n is None else [n], [axis], norm)
 
 
+@composite
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The discrete Fourier transform ``sum_k a[k] exp(-2 pi i j k / n)`` along an axis.
 
@@ -170,16 +172,19 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     return _one_axis("fft", FftType.FFT, a, n, axis, norm)
 
 
+@composite
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of ``fft``."""
     return _one_axis("ifft", FftType.IFFT, a, n, axis, norm)
 
 
+@composite
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The first ``n // 2 + 1`` elements of the transform of real numbers."""
     return _one_axis("rfft", FftType.RFFT, a, n, axis, norm)
 
 
+@composite
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``."""
     return _one_axis("irfft", FftType.IRFFT, a, n, axis, norm)
@@ -188,11 +193,13 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
+@composite
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The real transform of a signal whose second half is the conjugate of its first one."""
     return _one_axis("hfft", FftType.IRFFT, conj(a), n, axis, _SWAPPED.get(norm, norm))
 
 
+@composite
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of ``hfft``: the first half of a signal with a real transform."""
     # Also of lists, unlike the others, as in JAX.
@@ -202,6 +209,7 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 # --- several axes --------------------------------------------------------------------------
 
 
+@composite
 def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The transform along several axes.
 
@@ -217,16 +225,19 @@ def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> An
     return _transform("fftn", FftType.FFT, a, s, axes, norm)
 
 
+@composite
 def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of ``fftn``."""
     return _transform("ifftn", FftType.IFFT, a, s, axes, norm)
 
 
+@composite
 def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The transform of real numbers along several axes, the first half of the last one."""
     return _transform("rfftn", FftType.RFFT, a, s, axes, norm)
 
 
+@composite
 def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of ``rfftn``."""
     return _transform("irfftn", FftType.IRFFT, a, s, axes, norm)
@@ -241,21 +252,25 @@ def _two_axes(name: str, function: Callable[..., Any], a: Any, s: Any, axes: Any
     return function(a, s, axes, norm)
 
 
+@composite
 def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The transform along two axes."""
     return _two_axes("fft2", fftn, a, s, axes, norm)
 
 
+@composite
 def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of ``fft2``."""
     return _two_axes("ifft2", ifftn, a, s, axes, norm)
 
 
+@composite
 def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The transform of real numbers along two axes, the first half of the last one."""
     return _two_axes("rfft2", rfftn, a, s, axes, norm)
 
 
+@composite
 def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of ``rfft2``."""
     return _two_axes("irfft2", irfftn, a, s, axes, norm)
@@ -284,6 +299,7 @@ def _check_count(name: str, n: Any, d: Any) -> int:
     return as_index(known_index(n))
 
 
+@composite
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies of the elements that ``fft`` gives: 0, 1, ..., then negative ones.
 
@@ -299,6 +315,7 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     return _placed(roll(frequencies, first), device)
 
 
+@composite
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies of the elements that ``rfft`` gives; arguments as for ``fftfreq``."""
     count = _check_count("rfftfreq", n, d)

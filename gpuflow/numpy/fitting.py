@@ -9,6 +9,7 @@ import ml_dtypes
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known_part
 from gpuflow.numpy.contractions import outer
@@ -22,6 +23,7 @@ from gpuflow.numpy.shaping import atleast_1d, expand_dims
 from gpuflow.numpy.solvers import inv
 
 
+@composite
 def polyfit(
     x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None,
     cov: Any = False,

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
@@ -66,6 +67,7 @@ def signbit(x: Any, /) -> Any:
     return lax.lt(bits, convert(0, _BITS[dtype.itemsize]))
 
 
+@composite
 def copysign(x1: Any, x2: Any, /) -> Any:
     """``abs(x1)`` with the sign of ``x2``."""
     x1, x2 = promote_args_inexact("copysign", x1, x2)
@@ -74,6 +76,7 @@ def copysign(x1: Any, x2: Any, /) -> Any:
     return select_where(signbit(x2), lax.neg(size), size)
 
 
+@composite
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
     x1, x2 = promote_args_inexact("heaviside", x1, x2)
@@ -82,6 +85,7 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     return where(lax.lt(x1, zero), zero, steps)
 
 
+@composite
 def angle(z: Any, deg: bool = False) -> Any:
     """The angle of complex numbers, in radians or degrees; that of negative numbers is pi."""
     z = as_array("angle", z)
@@ -93,12 +97,14 @@ def angle(z: Any, deg: bool = False) -> Any:
     return lax.mul(out, like(180 / np.pi, out)) if deg else out
 
 
+@composite
 def isreal(x: Any) -> Any:
     """Whether the imaginary part is 0, elementwise."""
     part = imag(as_array("isreal", x))
     return lax.eq(part, like(0, part))
 
 
+@composite
 def iscomplex(x: Any) -> Any:
     """Whether the imaginary part is not 0, elementwise."""
     part = imag(as_array("iscomplex", x))
@@ -108,12 +114,14 @@ def iscomplex(x: Any) -> Any:
 # --- nan loses -----------------------------------------------------------------------------
 
 
+@composite
 def fmax(x1: Any, x2: Any) -> Any:
     """The larger of two elements; a number wins over nan."""
     x1, x2 = promote_args("fmax", x1, x2)
     return where(greater(x1, x2) | isnan(x2), x1, x2)
 
 
+@composite
 def fmin(x1: Any, x2: Any) -> Any:
     """The smaller of two elements; a number wins over nan."""
     x1, x2 = promote_args("fmin", x1, x2)
@@ -123,6 +131,7 @@ def fmin(x1: Any, x2: Any) -> Any:
 # --- exponents and fractions ---------------------------------------------------------------
 
 
+@composite
 def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
     """The fraction and the whole part of a number, both with its sign."""
     no_out("modf", out)
@@ -159,6 +168,7 @@ def _frexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return (fraction, exponent), (lax.mul(tangents[0], scale), none)
 
 
+@composite
 def frexp(x: Any, /) -> tuple[Any, Any]:
     """``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``; 0, nan and infinities stay.
 
@@ -170,6 +180,7 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     return _frexp(x)
 
 
+@composite
 def ldexp(x1: Any, x2: Any, /) -> Any:
     """``x1 * 2**x2``, exact also where ``2**x2`` is no float.
 
@@ -200,6 +211,7 @@ def nextafter(x: Any, y: Any, /) -> Any:
     return lax.nextafter(*promote_args_inexact("nextafter", x, y))
 
 
+@composite
 def spacing(x: Any, /) -> Any:
     """The distance to the next float away from zero, with the sign of ``x``."""
     (x,) = promote_args_inexact("spacing", x)
@@ -216,6 +228,7 @@ def spacing(x: Any, /) -> Any:
 # --- functions with removable singularities ------------------------------------------------
 
 
+@composite
 def sinc(x: Any, /) -> Any:
     """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there."""
     (x,) = promote_args_inexact("sinc", x)
@@ -245,6 +258,7 @@ def _i0_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return _i0(x), lax.mul(tangents[0], lax.mul(lax.exp(lax.abs(x)), lax.bessel_i1e(x)))
 
 
+@composite
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind and order 0.
 

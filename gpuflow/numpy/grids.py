@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.creation import asarray
@@ -62,6 +63,7 @@ def meshgrid(
     return out
 
 
+@composite
 def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
     """The positions of all elements of a shape.
 
@@ -191,6 +193,7 @@ def mask_indices(
 # --- positions in the raveled array --------------------------------------------------------
 
 
+@composite
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """Positions in an array of ``shape`` from positions in its raveled form.
 
@@ -220,6 +223,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
 _RAVEL_MODES = ("raise", "wrap", "clip", "ignore")
 
 
+@composite
 def ravel_multi_index(
     multi_index: Any, dims: Sequence[int], mode: str = "raise", order: str = "C", *,
     dtype: Any = None,

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.creation import asarray
@@ -27,6 +28,7 @@ from gpuflow.numpy.shaping import ravel, reshape
 from gpuflow.ops.effects.device_put import in_sharding
 
 
+@composite
 def bincount(
     x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None,
     out_sharding: Any = None,
@@ -78,6 +80,7 @@ def bincount(
     return in_sharding("bincount", out, out_sharding)
 
 
+@composite
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
     """Which bin each element falls into: 0 before the first edge, ``len(bins)`` after the last.
 
@@ -103,6 +106,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     return where(bins[-1] >= bins[0], upwards, downwards)
 
 
+@composite
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
     """The edges of equal bins.
 
@@ -144,6 +148,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     return linspace(low, high, count + 1, dtype=dtype)
 
 
+@composite
 def histogram(
     a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Any, Any]:
@@ -185,6 +190,7 @@ def histogram(
     return counts, edges
 
 
+@composite
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None,
     density: bool | None = None,
@@ -208,6 +214,7 @@ def histogram2d(
     return counts, edges[0], edges[1]
 
 
+@composite
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None,
     density: bool | None = None,

@@ -9,6 +9,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
@@ -42,6 +43,7 @@ def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
     return [lax.abs(x) if signed else x for x in operands]
 
 
+@composite
 def gcd(x1: Any, x2: Any) -> Any:
     """The greatest common divisor of integers, by Euclid's algorithm in each element."""
     x1, x2 = _integers("gcd", x1, x2)
@@ -61,6 +63,7 @@ def gcd(x1: Any, x2: Any) -> Any:
     return lax.abs(divisor) if aval_of(divisor).dtype.kind == "i" else divisor
 
 
+@composite
 def lcm(x1: Any, x2: Any) -> Any:
     """The least common multiple of integers; 0 where one is 0."""
     x1, x2 = _integers("lcm", x1, x2)

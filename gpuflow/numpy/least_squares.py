@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions
@@ -36,6 +37,7 @@ from gpuflow.ops.linalg.algebra import (
 )
 
 
+@composite
 def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Any, ...]:
     """The ``x`` of least norm that minimizes the norm of ``a @ x - b``.
 
@@ -109,6 +111,7 @@ def _minimizer(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any]:
     return exact_matmul(adjoint(vh), scaled), reductions.sum(used), values
 
 
+@composite
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
     """The pseudo-inverses of matrices.
 

@@ -7,6 +7,7 @@ from typing import Any
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import contractions as _contractions
 from gpuflow.numpy import matrices as _matrices
@@ -70,6 +71,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
     return _contractions.outer(x1, x2)
 
 
+@composite
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """The cross product of vectors of three elements along ``axis``.
 

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.elementary import imag, real
@@ -125,11 +126,13 @@ isfinite = _classify(
 isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, "Whether infinite.")
 
 
+@composite
 def isposinf(x: Any, /, out: None = None) -> Any:
     """Whether plus infinity; not for complex numbers."""
     return _is_infinity("isposinf", x, out, np.inf)
 
 
+@composite
 def isneginf(x: Any, /, out: None = None) -> Any:
     """Whether minus infinity; not for complex numbers."""
     return _is_infinity("isneginf", x, out, -np.inf)
@@ -153,6 +156,7 @@ def _is_infinity(name: str, x: Any, out: Any, infinity: float) -> Any:
 # --- choices -------------------------------------------------------------------------------
 
 
+@composite
 def where(
     condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None,
     fill_value: Any = None,
@@ -190,6 +194,7 @@ def where(
     return select_where(condition, x, y)
 
 
+@composite
 def clip(
     arr: Any, /, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None
 ) -> Any:
@@ -221,6 +226,7 @@ def clip(
     return lax.asarray(arr)
 
 
+@composite
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
@@ -245,6 +251,7 @@ def nan_to_num(
 # --- comparisons with tolerance ------------------------------------------------------------
 
 
+@composite
 def isclose(
     a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:

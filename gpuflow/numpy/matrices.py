@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy import reductions
@@ -68,6 +69,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return lax.slice_in_dim(flat, start, stop, width + 1, rank - 2)
 
 
+@composite
 def trace(
     a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None
 ) -> Any:
@@ -86,6 +88,7 @@ def trace(
     return reductions.sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
+@composite
 def cross(
     a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Any:
@@ -137,6 +140,7 @@ def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
     return subtract(multiply(left[i], right[j]), multiply(left[j], right[i]))
 
 
+@composite
 def kron(a: Any, b: Any) -> Any:
     """The Kronecker product: every element of ``a`` times all of ``b``; not for bools."""
     a, b = _common("kron", a, b)
@@ -149,6 +153,7 @@ def kron(a: Any, b: Any) -> Any:
     return reshape(product, tuple(m * n for m, n in zip(left, right)))
 
 
+@composite
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The matrix whose columns are powers of ``x``.
 
@@ -186,6 +191,7 @@ def _check_batch_ranks(name: str, left: tuple[int, ...], right: tuple[int, ...])
         check_rank_promotion(name, [left, right])
 
 
+@composite
 def matvec(x1: Any, x2: Any, /) -> Any:
     """Matrices of shape (..., m, n) times vectors (..., n)."""
     x1, x2 = check_arraylike("matvec", x1, x2)
@@ -193,6 +199,7 @@ def matvec(x1: Any, x2: Any, /) -> Any:
     return squeeze(matmul(x1, expand_dims(x2, -1)), -1)
 
 
+@composite
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The conjugates of vectors (..., n) times matrices (..., n, m)."""
     x1, x2 = check_arraylike("vecmat", x1, x2)

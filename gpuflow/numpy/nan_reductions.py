@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions, sorting, statistics
 from gpuflow.numpy.arguments import as_array
@@ -27,6 +28,7 @@ def _without_nan(a: Any, value: float) -> Any:
     return choose(isnan(a), convert(value, aval_of(a).dtype), a) if _can_be_nan(a) else a
 
 
+@composite
 def nansum(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
     initial: Any = None, where: Any = None,
@@ -36,6 +38,7 @@ def nansum(
     return reductions.sum(a, axis, dtype, out, keepdims, initial, where)
 
 
+@composite
 def nanprod(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
     initial: Any = None, where: Any = None,
@@ -45,6 +48,7 @@ def nanprod(
     return reductions.prod(a, axis, dtype, out, keepdims, initial, where)
 
 
+@composite
 def nanmax(
     a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
@@ -53,6 +57,7 @@ def nanmax(
     return _extreme("nanmax", reductions.max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
+@composite
 def nanmin(
     a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
@@ -73,6 +78,7 @@ def _extreme(
     return choose(nothing, convert(np.nan, aval_of(a).dtype), extreme)
 
 
+@composite
 def nanargmax(
     a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Any:
@@ -80,6 +86,7 @@ def nanargmax(
     return _position("nanargmax", reductions.argmax, -np.inf, a, axis, out, keepdims)
 
 
+@composite
 def nanargmin(
     a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Any:
@@ -103,6 +110,7 @@ def _position(
 # --- means and variances -------------------------------------------------------------------
 
 
+@composite
 def nanmean(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
     where: Any = None,
@@ -122,6 +130,7 @@ def _count(a: Any, axis: Axes, keepdims: bool, mask: Any, dtype: Any) -> Any:
     return reductions.sum(lax.bitwise_not(isnan(a)), axis, dtype, None, keepdims, where=mask)
 
 
+@composite
 def nanvar(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
     keepdims: bool = False, where: Any = None, mean: Any = None,
@@ -158,6 +167,7 @@ def _choose(mask: Any, value: float, other: Any) -> Any:
     return choose(mask, convert(value, aval_of(other).dtype), other)
 
 
+@composite
 def nanstd(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
     keepdims: bool = False, where: Any = None, mean: Any = None,
@@ -170,11 +180,13 @@ def nanstd(
 # --- cumulative ----------------------------------------------------------------------------
 
 
+@composite
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """The sums of all elements up to each one, nan counting as 0; see ``cumsum``."""
     return sorting.cumsum(_without_nan(as_array("nancumsum", a), 0), axis, dtype, out)
 
 
+@composite
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """The products of all elements up to each one, nan counting as 1; see ``cumprod``."""
     return sorting.cumprod(_without_nan(as_array("nancumprod", a), 1), axis, dtype, out)

@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions
 from gpuflow.numpy.creation import asarray
@@ -31,6 +32,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
     return lax.sqrt(reductions.sum(squares, axes, keepdims=keepdims))
 
 
+@composite
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The norm of vectors, of matrices, or of all elements.
 
@@ -96,6 +98,7 @@ def _of_values(x: Any, ord: Any) -> Any:
     return reductions.min(values, -1)
 
 
+@composite
 def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """The norm ``sum(abs(x) ** ord) ** (1 / ord)``, its limits for inf and -inf, or for 0 the
     number of elements that are not 0.
@@ -133,6 +136,7 @@ def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: An
     return power(reductions.sum(powers, axis, keepdims=keepdims), 1 / ord)
 
 
+@composite
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """``norm`` of the matrices in the last two axes."""
     return norm(x, ord, (-2, -1), keepdims)
@@ -180,6 +184,7 @@ def cond(x: Any, p: Any = None) -> Any:
     return lax.select(no_inverse, infinite, kappa)
 
 
+@composite
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
     """The number of singular values above a bound.
 

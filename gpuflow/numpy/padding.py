@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import ConcretizationTypeError, check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.arguments import as_array
@@ -43,6 +44,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 _STATISTICS = {"maximum": largest, "minimum": smallest, "mean": mean, "median": median}
 
 
+@composite
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     """Put a border around an array.
 

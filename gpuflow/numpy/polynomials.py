@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.convolutions import convolve
@@ -33,6 +34,7 @@ from gpuflow.numpy.ufuncs import negative
 _WRITTEN_OUT = 32
 
 
+@composite
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """The value of a polynomial, by Horner's rule.
 
@@ -60,6 +62,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     return value
 
 
+@composite
 def polyadd(a1: Any, a2: Any) -> Any:
     """The sum of two polynomials."""
     first, second = promote_dtypes(*as_arrays("polyadd", a1, a2))
@@ -74,12 +77,14 @@ def _padded(coefficients: Any, length: int) -> Any:
     return lax.pad(coefficients, convert(0, aval.dtype), [(missing, 0, 0)])
 
 
+@composite
 def polysub(a1: Any, a2: Any) -> Any:
     """The difference of two polynomials."""
     first, second = promote_dtypes(*as_arrays("polysub", a1, a2))
     return polyadd(first, negative(second))
 
 
+@composite
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
     """The product of two polynomials.
 
@@ -95,6 +100,7 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
     return convolve(first, second, "full")
 
 
+@composite
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
     """Quotient and remainder of two polynomials.
 
@@ -146,6 +152,7 @@ def _falling(powers: np.ndarray, order: int, dtype: Any) -> Any:
     return asarray(factors.astype(np.float64).prod(0), dtype=dtype)
 
 
+@composite
 def polyder(p: Any, m: int = 1) -> Any:
     """The coefficients of the ``m``-th derivative.
 
@@ -160,6 +167,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     return p[:-order] * _falling(powers, order, aval_of(p).dtype)
 
 
+@composite
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """The coefficients of the ``m``-th integral.
 
@@ -237,6 +245,7 @@ def _roots(p: Any) -> Any:
     return eigvals(companion.at[0].set(-p[1:] / p[0]))
 
 
+@composite
 def poly(seq_of_zeros: Any) -> Any:
     """The coefficients of the polynomial with these roots, or of a matrix's characteristic one.
 

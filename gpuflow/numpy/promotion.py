@@ -10,12 +10,17 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
+from gpuflow.base.recent import Recent
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
+from gpuflow.core.trace import eval_trace, thread_state
 from gpuflow.ops.define import check_kind, is_number
 from gpuflow.ops.elementwise.convert import check_holds_complex
+from gpuflow.runtime.array import Array, from_numpy
+from gpuflow.runtime.scalars import NUMBERS
 
 PYTHON_SCALARS = (bool, int, float, complex)
+_numbers: Recent[Any, Array] = Recent(4096)  # by what they stand beside
 
 
 def check_arraylike(name: str, *operands: Any) -> Sequence[Any]:
@@ -217,13 +222,53 @@ def promote_args(name: str, *operands: Any) -> Sequence[Any]:
         ValueError: shapes that do not broadcast.
     """
     first, last = operands[0], operands[-1]
-    are_alike = type(first) is type(last) and isinstance(first, HasAval) and len(operands) < 3
-    if are_alike and first.aval is last.aval:
-        return operands  # arrays of one type need nothing, and are the common case
+    if len(operands) < 3:
+        if type(first) is type(last):  # also where it is one operand
+            if isinstance(first, HasAval) and first.aval is last.aval:
+                return operands  # arrays of one type need nothing, and are the common case
+        elif (pair := _with_number(first, last)) is not None:
+            return pair
     operands = check_arraylike(name, *operands)
     if len(operands) == 1:
         return promote_dtypes(*operands)
     return promote_shapes(name, promote_dtypes(*operands))
+
+
+def _with_number(first: Any, last: Any) -> tuple[Array, Array] | None:
+    """An array and a number beside it as an array of its type, where nothing is traced.
+
+    Numbers are remembered: to make an array takes as long as to add two.
+
+    Returns:
+        None: they are something else, or have another common type than that of the array.
+    """
+    if thread_state.trace is not eval_trace:
+        return None
+    if type(first) is Array and type(last) in NUMBERS:
+        number = _number_beside(first, last)
+        return None if number is None else (first, number)
+    if type(last) is Array and type(first) in NUMBERS:
+        number = _number_beside(last, first)
+        return None if number is None else (number, last)
+    return None
+
+
+def _number_beside(x: Array, number: Any) -> Array | None:
+    aval = x.aval
+    # 0.0 and -0.0 are equal; settings choose common types.
+    value = number if number and type(number) is not complex else repr(number)
+    key = config.trace_context(), aval.dtype, aval.weak_type, type(number), value
+    known = _numbers.get(key)
+    if known is None or known.device is not x.device:
+        dtype, is_weak = common_type([aval, aval_of(number)])
+        if (dtype, is_weak) != (aval.dtype, aval.weak_type):
+            return None
+        if type(number) is int:
+            check_fits(number, dtype)
+        value = np.asarray(convert(number, dtype, is_weak), dtype)
+        known = from_numpy(value, ShapedArray((), dtype, is_weak), x.device)
+        _numbers.put(key, known)
+    return known
 
 
 def check_numbers(name: str, *operands: Any) -> None:
@@ -249,8 +294,11 @@ def promote_args_numeric(name: str, *operands: Any) -> Sequence[Any]:
     return [convert(x, dtypes.int32) for x in operands]
 
 
-def promote_args_inexact(name: str, *operands: Any) -> list[Any]:
+def promote_args_inexact(name: str, *operands: Any) -> Sequence[Any]:
     """``promote_args`` to a float or complex dtype."""
+    first = operands[0]
+    if isinstance(first, HasAval) and dtypes.is_inexact(first.aval.dtype):
+        return promote_args(name, *operands)
     operands = check_arraylike(name, *operands)
     return promote_shapes(name, promote_dtypes_inexact(*operands))
 

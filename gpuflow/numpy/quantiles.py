@@ -11,6 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
 from gpuflow.numpy.logic import clip, isnan, where
@@ -25,6 +26,7 @@ from gpuflow.ops.effects.device_put import in_sharding
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 
+@composite
 def quantile(
     a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: Any = None,
@@ -51,6 +53,7 @@ def quantile(
     return _quantile("quantile", a, q, axis, method, keepdims, False, weights)
 
 
+@composite
 def nanquantile(
     a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: Any = None,
@@ -61,6 +64,7 @@ def nanquantile(
     return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights)
 
 
+@composite
 def percentile(
     a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: Any = None, out_sharding: Any = None
@@ -72,6 +76,7 @@ def percentile(
     return in_sharding("percentile", out, out_sharding)
 
 
+@composite
 def nanpercentile(
     a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: Any = None,
@@ -82,6 +87,7 @@ def nanpercentile(
     return _quantile("nanpercentile", a, parts, axis, method, keepdims, True, weights)
 
 
+@composite
 def median(
     a: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
@@ -91,6 +97,7 @@ def median(
     return _quantile("median", a, 0.5, axis, "midpoint", keepdims, False, None)
 
 
+@composite
 def nanmedian(
     a: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import known_index
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.numpy.creation import placed
 from gpuflow.numpy.logic import where
@@ -89,6 +90,7 @@ def _known_number(value: Any) -> Any:
     return int(value) if dtypes.is_integer(aval_of(value).dtype) else float(value)
 
 
+@composite
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False,
     dtype: Any = None, axis: int = 0, *, device: Any = None,
@@ -154,6 +156,7 @@ def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
     return lax.iota(np.int32, (rows, 1), 0), lax.iota(np.int32, (1, columns), 1)
 
 
+@composite
 def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
 ) -> Any:
@@ -168,11 +171,13 @@ def eye(
     return placed("eye", lax.convert_element_type(mask, wanted), device)
 
 
+@composite
 def identity(n: int, dtype: Any = None) -> Any:
     """The n by n identity matrix."""
     return eye(n, dtype=dtype)
 
 
+@composite
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
     """Ones on and below diagonal ``k`` of an N by M matrix, by default float32 with x64 too.
 
@@ -204,6 +209,7 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
     return lax.convert_element_type(k, np.int32) if hasattr(k, "aval") else np.int32(k)
 
 
+@composite
 def tril(m: Any, k: int = 0) -> Any:
     """The last two axes with zeros above diagonal ``k``."""
     m, rows, columns = _matrix("tril", m)
@@ -211,6 +217,7 @@ def tril(m: Any, k: int = 0) -> Any:
     return where(lower, m, convert(0, aval_of(m).dtype))
 
 
+@composite
 def triu(m: Any, k: int = 0) -> Any:
     """The last two axes with zeros below diagonal ``k``."""
     m, rows, columns = _matrix("triu", m)
@@ -230,6 +237,7 @@ def _matrix(name: str, m: Any) -> tuple[Any, int, int]:
     return m, aval.shape[-2], aval.shape[-1]
 
 
+@composite
 def diag(v: Any, k: int = 0) -> Any:
     """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix."""
     (v,) = check_arraylike("diag", v)
@@ -251,6 +259,7 @@ def diag(v: Any, k: int = 0) -> Any:
     return lax.row_gather(reshape(v, (rows * columns,)), places.astype(np.int32), "clip")
 
 
+@composite
 def diagflat(v: Any, k: int = 0) -> Any:
     """A matrix with the elements of ``v``, raveled, on diagonal ``k``."""
     (v,) = check_arraylike("diagflat", v)

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as jnp_where
@@ -190,6 +191,7 @@ def min(
 amax, amin = max, min
 
 
+@composite
 def ptp(a: Any, axis: Axes = None, out: None = None, keepdims: bool = False) -> Any:
     """The largest minus the smallest element."""
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
@@ -255,6 +257,7 @@ def _test(
     return finish(op(a, axes), aval_of(a).shape, axes, keepdims)
 
 
+@composite
 def count_nonzero(a: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """How many elements are nonzero."""
     (a,) = check_arraylike("count_nonzero", a)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpuflow import lax
-from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.trace import Tracer
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
 from gpuflow.numpy.logic import isnan, less
 from gpuflow.numpy.promotion import convert, promote_dtypes
@@ -17,11 +16,10 @@ from gpuflow.numpy.shaping import ravel, reshape
 from gpuflow.numpy.sorting import argsort
 from gpuflow.ops.elementwise.select import where as select_where
 
-# From here on bisection outside of jit is compiled as well: each step would read all elements.
-_WORTH_A_KERNEL = 1 << 16
 METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 
 
+@composite
 def searchsorted(
     a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan"
 ) -> Any:
@@ -41,7 +39,7 @@ def searchsorted(
     Raises:
         ValueError: another side or method, or an array of another rank.
 
-    Cost: O(m log n) by bisection, which is one kernel under jit.
+    Cost: O(m log n) by bisection, which is one kernel.
     """
     check_choice("searchsorted", "side", side, ("left", "right"))
     check_choice("searchsorted", "method", method, METHODS)
@@ -61,9 +59,6 @@ def searchsorted(
         before = _comes_before(line, lax.expand_dims(v, (aval_of(v).ndim,)), side)
         index = dtypes.index_dtype(aval_of(a).shape[0])
         return lax.reduce_sum(before.astype(index), (aval_of(v).ndim,))
-    steps = aval_of(v).size * aval_of(a).shape[0].bit_length()
-    if steps >= _WORTH_A_KERNEL and not isinstance(a, Tracer) and not isinstance(v, Tracer):
-        return _bisection_kernel(a, v, side)
     return _by_bisection(a, v, side)
 
 
@@ -98,9 +93,6 @@ def _by_bisection(a: Any, v: Any, side: str) -> Any:
         low = select_where(_comes_before(reached, v, side) & inside, place, low)
         span >>= 1
     return low
-
-
-_bisection_kernel = jit(_by_bisection, static_argnums=2)
 
 
 def _by_sorting(a: Any, v: Any, side: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays, check_choice, known, known_int
 from gpuflow.numpy.creation import asarray, full_like
@@ -26,6 +27,7 @@ from gpuflow.numpy.unique_elements import distinct
 METHODS = ("auto", "compare_all", "binary_search", "sort")
 
 
+@composite
 def isin(
     element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *,
     method: str = "auto",

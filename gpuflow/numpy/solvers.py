@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import linalg as lax_linalg
@@ -70,6 +71,7 @@ def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
     return lu_solve(spread(factors, batch, 2), spread(permutation, batch, 1), spread(b, batch, 2))
 
 
+@composite
 def solve(a: Any, b: Any) -> Any:
     """The solution of ``a @ x == b``.
 
@@ -101,6 +103,7 @@ def solve(a: Any, b: Any) -> Any:
     return lax.squeeze(solve_batched(a, expand_dims(b, 1)), (aval_of(a).ndim - 1,))
 
 
+@composite
 def inv(a: Any) -> Any:
     """The inverses of square matrices of shape (..., n, n)."""
     (a,) = matrices("inv", a)
@@ -108,6 +111,7 @@ def inv(a: Any) -> Any:
     return solve_batched(a, spread(identity_like(a), aval_of(a).shape[:-2], 2))
 
 
+@composite
 def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
     """The ``x`` with ``tensordot(a, x, x.ndim) == b``.
 
@@ -137,6 +141,7 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
     return reshape(solve(reshape(a, (count, count)), ravel(b)), unknown)
 
 
+@composite
 def tensorinv(a: Any, ind: int = 2) -> Any:
     """The inverse of ``a`` as a map from its last axes to its first ``ind`` ones.
 
@@ -161,6 +166,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 # --- powers and chains ---------------------------------------------------------------------
 
 
+@composite
 def matrix_power(a: Any, n: int) -> Any:
     """Square matrices times themselves, ``n`` times; negative powers are those of the inverse.
 
@@ -191,6 +197,7 @@ def matrix_power(a: Any, n: int) -> Any:
         base = matmul(base, base)
 
 
+@composite
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
     """The product of two or more matrices, in the cheapest order.
 

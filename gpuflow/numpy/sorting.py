@@ -9,6 +9,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, user_dtype
@@ -51,6 +52,7 @@ def sort(
     return lax.rev(out, (place,)) if descending else out
 
 
+@composite
 def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
     descending: bool = False, dtype: Any = None,
@@ -71,6 +73,7 @@ def argsort(
     return lax.rev(permutation, (place,)) if descending else permutation
 
 
+@composite
 def lexsort(keys: Any, axis: int = -1) -> Any:
     """The positions in the order of several keys, of which the last one is primary.
 

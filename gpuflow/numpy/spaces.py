@@ -7,6 +7,7 @@ from typing import Any
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.elementary import log10
@@ -26,6 +27,7 @@ def _bounds(name: str, start: Any, stop: Any, dtype: Any) -> tuple[Any, Any, Any
     return first, last, wanted
 
 
+@composite
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0,
     dtype: Any = None, axis: int = 0,
@@ -45,6 +47,7 @@ def logspace(
     return lax.convert_element_type(power(as_array("logspace", base), exponents), wanted)
 
 
+@composite
 def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as jnp_where
@@ -42,6 +43,7 @@ def _count(shape: Sequence[int], axes: Sequence[int], where: Any, keepdims: bool
     return sum(broadcast_to(as_bool(where), shape), tuple(axes), keepdims=keepdims)
 
 
+@composite
 def mean(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False, *,
     where: Any = None,
@@ -83,6 +85,7 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
     return _working_dtype(wanted), wanted
 
 
+@composite
 def var(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
     keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: Any = None,
@@ -133,6 +136,7 @@ def _correction(name: str, ddof: Any, correction: Any) -> Any:
     return ddof if correction is None else correction
 
 
+@composite
 def std(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
     keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: Any = None,

@@ -8,6 +8,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.bounds import note_positions
 from gpuflow.numpy.index_plan import normal_entry, wrap_negative
@@ -21,6 +22,7 @@ from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.ops.elementwise.select import where as select_where
 
 
+@composite
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
     unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
@@ -88,6 +90,7 @@ def _inside(positions: Any, size: int) -> Any:
     return lax.bitwise_and(above, lax.lt(positions, convert(size, dtype)))
 
 
+@composite
 def take_along_axis(
     arr: Any, indices: Any, axis: int | None = -1, mode: str | None = None,
     fill_value: Any = None, *, wrap_negative_indices: bool = True,

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.arguments import known
@@ -27,6 +28,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) or np.ndim(value) else (value,)
 
 
+@composite
 def tile(A: Any, reps: int | Sequence[int]) -> Any:
     """Repeat the whole array ``reps[d]`` times along axis d; missing axes are added in front."""
     (A,) = check_arraylike("tile", A)
@@ -42,6 +44,7 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
     return lax.reshape(tiled, [c * n for c, n in zip(counts, sizes, strict=True)])
 
 
+@composite
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None,
     out_sharding: Any = None,
@@ -109,6 +112,7 @@ def _repeat_traced(a: Any, repeats: Any, place: int, total: int) -> Any:
     return moveaxis(lax.row_gather(moveaxis(a, place, 0), source, "clip"), 0, place)
 
 
+@composite
 def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
     """Shift elements along axes; what leaves at the end comes back at the front.
 
@@ -173,6 +177,7 @@ def _roll_one(a: Any, step: int, dim: int) -> Any:
     return concatenate([tail, head], dim)
 
 
+@composite
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """The array turned by ``k`` right angles, from the first towards the second axis.
 

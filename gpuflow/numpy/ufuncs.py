@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,
@@ -186,6 +187,7 @@ def remainder(x: Any, y: Any, /) -> Any:
 mod = remainder
 
 
+@composite
 def fmod(x: Any, y: Any, /) -> Any:
     """Elementwise remainder with the sign of ``x``."""
     x, y = promote_args_numeric("fmod", x, y)
@@ -194,6 +196,7 @@ def fmod(x: Any, y: Any, /) -> Any:
     return lax.rem(x, y)
 
 
+@composite
 def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
     """``(x // y, x % y)``."""
     x, y = promote_args_numeric("divmod", x, y)

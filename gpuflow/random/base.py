@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +10,9 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import TypePromotionError, check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
@@ -30,11 +28,6 @@ from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.keys import typed_key
 
 Shape = int | Sequence[int]
-
-# Samples of so many numbers are compiled when they are drawn eagerly: a kernel takes a build once,
-# op by op each operation writes the whole sample.
-LARGE = 1 << 16
-
 
 # --- bits and uniform numbers --------------------------------------------------------------
 
@@ -86,6 +79,7 @@ def bits(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = 
     return in_sharding("bits", out, out_sharding)
 
 
+@composite
 def uniform(
     key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *,
     out_sharding: Any = None,
@@ -106,19 +100,7 @@ def uniform(
     return in_sharding("uniform", uniform_of(typed, sizes, dtype, minval, maxval), out_sharding)
 
 
-def compiled_if_large(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``draw(typed key, shape, dtype, *parameters)`` make large samples with one kernel."""
-    compiled = jit(draw, static_argnums=(1, 2))
-
-    @functools.wraps(draw)
-    def choose(typed: Any, shape: tuple[int, ...], dtype: Any, *parameters: Any) -> Any:
-        chosen = compiled if math.prod(shape) >= LARGE else draw
-        return chosen(typed, shape, dtype, *parameters)
-
-    return choose
-
-
-@compiled_if_large
+@composite
 def uniform_of(typed: Any, shape: tuple[int, ...], dtype: Any, minval: Any, maxval: Any) -> Any:
     """``uniform`` for a typed key."""
     low, high = (convert(v, dtype) for v in (minval, maxval))
@@ -157,6 +139,7 @@ def to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 # --- samplers ------------------------------------------------------------------------------
 
 
+@composite
 def normal(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard normal distribution; complex ones have variance 1.
 
@@ -175,7 +158,7 @@ def normal(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any 
     return normal_of(typed, sizes, float_dtype("normal", dtype))
 
 
-@compiled_if_large
+@composite
 def normal_of(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """``normal`` for a typed key and a real dtype."""
     low = np.nextafter(np.array(-1, dtype), np.array(0, dtype), dtype=dtype)[()]
@@ -183,6 +166,7 @@ def normal_of(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return lax.mul(np.array(np.sqrt(2), dtype)[()], lax.erf_inv(u))
 
 
+@composite
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -196,7 +180,7 @@ def truncated_normal(
     return in_sharding("truncated_normal", _truncated(typed, sizes, dtype, low, high), out_sharding)
 
 
-@compiled_if_large
+@composite
 def _truncated(typed: Any, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> Any:
     root = np.array(np.sqrt(2), dtype)[()]
     a, b = (lax.erf(lax.div(v, root)) for v in (low, high))
@@ -223,6 +207,7 @@ def _next_after(x: Any, towards: float) -> Any:
     return select_where(stays, x, moved)
 
 
+@composite
 def bernoulli(
     key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low", *,
     out_sharding: Any = None,
@@ -273,6 +258,7 @@ def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
     )
 
 
+@composite
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """-1 or 1, each with probability one half."""
     dtype = user_dtype(int if dtype is None else dtype, "rademacher")
@@ -281,6 +267,7 @@ def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: 
     return in_sharding("rademacher", out, out_sharding)
 
 
+@composite
 def randint(
     key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -347,22 +334,26 @@ def _randint(typed: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype
     return lax.add(low, convert(lax.rem(offset, span), dtype))
 
 
+@composite
 def exponential(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the exponential distribution with mean 1."""
     out = drawn("exponential", _exponential, key, shape, dtype)
     return in_sharding("exponential", out, out_sharding)
 
 
+@composite
 def laplace(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard Laplace distribution."""
     return in_sharding("laplace", drawn("laplace", _laplace, key, shape, dtype), out_sharding)
 
 
+@composite
 def logistic(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard logistic distribution."""
     return in_sharding("logistic", drawn("logistic", _logistic, key, shape, dtype), out_sharding)
 
 
+@composite
 def cauchy(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard Cauchy distribution."""
     return in_sharding("cauchy", drawn("cauchy", _cauchy, key, shape, dtype), out_sharding)
@@ -373,25 +364,25 @@ def drawn(name: str, draw: Callable[..., Any], key: Any, shape: Shape, dtype: An
     return draw(typed, as_shape(name, shape), float_dtype(name, dtype))
 
 
-@compiled_if_large
+@composite
 def _exponential(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return lax.neg(lax.log1p(lax.neg(uniform_of(typed, shape, dtype, 0.0, 1.0))))
 
 
-@compiled_if_large
+@composite
 def _laplace(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     low = -1.0 + float(ml_dtypes.finfo(dtype).epsneg)
     u = uniform_of(typed, shape, dtype, low, 1.0)
     return lax.mul(lax.sign(u), lax.log1p(lax.neg(lax.abs(u))))
 
 
-@compiled_if_large
+@composite
 def _logistic(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).tiny, 1.0)
     return lax.sub(lax.log(u), lax.log1p(lax.neg(u)))
 
 
-@compiled_if_large
+@composite
 def _cauchy(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).eps, 1.0)
     return lax.tan(lax.mul(convert(np.pi, dtype), lax.sub(u, convert(0.5, dtype))))

@@ -10,6 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
@@ -51,6 +52,7 @@ def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, 
     return sizes
 
 
+@composite
 def pareto(
     key: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -62,6 +64,7 @@ def pareto(
     return in_sharding("pareto", out, out_sharding)
 
 
+@composite
 def lognormal(
     key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -79,6 +82,7 @@ def lognormal(
     return in_sharding("lognormal", out, out_sharding)
 
 
+@composite
 def rayleigh(
     key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -92,6 +96,7 @@ def rayleigh(
     return in_sharding("rayleigh", out, out_sharding)
 
 
+@composite
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -108,6 +113,7 @@ def triangular(
     return in_sharding("triangular", jnp.where(u < (mode - left) / width, low, high), out_sharding)
 
 
+@composite
 def wald(
     key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -128,6 +134,7 @@ def wald(
     return in_sharding("wald", out, out_sharding)
 
 
+@composite
 def weibull_min(
     key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = None
 ) -> Any:
@@ -142,6 +149,7 @@ def weibull_min(
     return jnp.power(-jnp.log1p(-u), jnp.divide(1.0, concentration)) * scale
 
 
+@composite
 def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors."""
     dtype = float_dtype("maxwell", dtype)
@@ -149,6 +157,7 @@ def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any
     return in_sharding("maxwell", out, out_sharding)
 
 
+@composite
 def double_sided_maxwell(
     key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = None
 ) -> Any:
@@ -167,6 +176,7 @@ def double_sided_maxwell(
     return sample * scale + loc
 
 
+@composite
 def geometric(
     key: Any, p: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -194,6 +204,7 @@ def geometric(
     return in_sharding("geometric", convert(count, dtype), out_sharding)
 
 
+@composite
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None,
     method: str = "cholesky", *, out_sharding: Any = None
@@ -252,6 +263,7 @@ def multivariate_normal(
     return in_sharding("multivariate_normal", out, out_sharding)
 
 
+@composite
 def orthogonal(
     key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None, *,
     out_sharding: Any = None,

@@ -14,6 +14,7 @@ from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import as_shape
@@ -100,6 +101,7 @@ def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
     return jnp.where(mean == 0, np.zeros((), dtype), jnp.where(waits, small, large))
 
 
+@composite
 def poisson(
     key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -246,6 +248,7 @@ def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
     return jnp.where(keeps, drawn, count.astype(dtype) - drawn)
 
 
+@composite
 def binomial(
     key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = None
 ) -> Any:
@@ -272,6 +275,7 @@ def binomial(
     return _binomial(typed, count, jnp.broadcast_to(convert(p, p_dtype), sizes), dtype)
 
 
+@composite
 def multinomial(
     key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None,
     unroll: int | bool = 1,

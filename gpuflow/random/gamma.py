@@ -15,6 +15,7 @@ from gpuflow.api.programs import jit
 from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
@@ -130,6 +131,7 @@ def _draw(name: str, key: Any, a: Any, shape: Any, dtype: Any, in_logarithms: bo
     return _compiled_gamma(typed, alpha, in_logarithms)
 
 
+@composite
 def gamma(
     key: Any, a: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -147,6 +149,7 @@ def gamma(
     return in_sharding("gamma", _draw("gamma", key, a, shape, dtype, False), out_sharding)
 
 
+@composite
 def loggamma(
     key: Any, a: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -158,6 +161,7 @@ def _two_keys(name: str, key: Any) -> Any:
     return random_ops.random_split(typed_key(name, key)[0], (2,))
 
 
+@composite
 def beta(
     key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -173,6 +177,7 @@ def beta(
     return in_sharding("beta", x / (x + y), out_sharding)
 
 
+@composite
 def dirichlet(
     key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -207,6 +212,7 @@ def dirichlet(
     return in_sharding("dirichlet", out, out_sharding)
 
 
+@composite
 def chisquare(
     key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -216,6 +222,7 @@ def chisquare(
     return in_sharding("chisquare", lax.exp(loggamma(key, half, shape, dtype)) * 2, out_sharding)
 
 
+@composite
 def f(
     key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
@@ -230,6 +237,7 @@ def f(
     return in_sharding("f", above / below, out_sharding)
 
 
+@composite
 def t(
     key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -243,6 +251,7 @@ def t(
     return in_sharding("t", out, out_sharding)
 
 
+@composite
 def generalized_normal(
     key: Any, p: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -256,6 +265,7 @@ def generalized_normal(
     return in_sharding("generalized_normal", out, out_sharding)
 
 
+@composite
 def ball(
     key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:

@@ -12,6 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
@@ -22,7 +23,6 @@ from gpuflow.random.base import (
     Shape,
     check_mode,
     check_parameters,
-    compiled_if_large,
     drawn,
     float_dtype,
     resolution,
@@ -30,6 +30,7 @@ from gpuflow.random.base import (
 )
 
 
+@composite
 def gumbel(
     key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None, *,
     out_sharding: Any = None,
@@ -52,13 +53,13 @@ def gumbel(
     return in_sharding("gumbel", drawn("gumbel", draw, key, shape, dtype), out_sharding)
 
 
-@compiled_if_large
+@composite
 def _gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).tiny, 1.0)
     return lax.neg(lax.log(lax.neg(lax.log(u))))
 
 
-@compiled_if_large
+@composite
 def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """The bits below the resolution of a small uniform number come from a second one."""
     both = uniform_of(typed, (2, *shape), dtype, 0.0, 1.0)
@@ -69,7 +70,7 @@ def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return lax.neg(lax.log(lax.neg(lax.log1p(lax.neg(u)))))
 
 
-@compiled_if_large
+@composite
 def _finest_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """64 bits are a uniform number u; the smaller of u and 1 - u becomes a float, in full."""
     words = random_ops.random_bits(typed, 32, (2, *shape))
@@ -99,6 +100,7 @@ def _float_of_words(high: Any, low: Any) -> Any:
     return lax.bitcast_convert_type(lax.bitwise_or(exponent, mantissa), np.float32)
 
 
+@composite
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True,
     mode: str | None = None, *, out_sharding: Any = None

@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.shaping import as_shape
@@ -20,6 +21,7 @@ from gpuflow.random.gumbel import gumbel
 from gpuflow.random.keys import typed_key
 
 
+@composite
 def permutation(
     key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None
 ) -> Any:
@@ -71,6 +73,7 @@ def _shuffle(typed: Any, x: Any, axis: int) -> Any:
     return x
 
 
+@composite
 def choice(
     key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0,
     mode: str | None = None,

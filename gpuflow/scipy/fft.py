@@ -14,12 +14,14 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 from gpuflow.ops.linalg.algebra import complex_dtype
 
 
+@composite
 def dct(
     x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
 ) -> Any:
@@ -42,6 +44,7 @@ def dct(
     return _along("dct", x, type, [n], (axis,), norm, _forward)
 
 
+@composite
 def idct(
     x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
 ) -> Any:
@@ -49,6 +52,7 @@ def idct(
     return _along("idct", x, type, [n], (axis,), norm, _backward)
 
 
+@composite
 def dctn(
     x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
@@ -67,6 +71,7 @@ def dctn(
     return _along("dctn", x, type, sizes, along, norm, _forward)
 
 
+@composite
 def idctn(
     x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,

@@ -10,6 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.util import canonicalize_axes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, promote_args_inexact
 from gpuflow.numpy.reductions import keep_dims
@@ -17,6 +18,7 @@ from gpuflow.numpy.shaping import Axes
 from gpuflow.ops.elementwise.select import where as select_where
 
 
+@composite
 def logsumexp(
     a: Any, axis: Axes = None, b: Any = None, keepdims: bool = False, return_sign: bool = False,
     where: Any = None,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import guarded, shift
 
 
+@composite
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
     k, p = shift("bernoulli.logpmf", k, loc, p)
@@ -16,11 +18,13 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     return guarded(log, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
+@composite
 def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, p, loc))
 
 
+@composite
 def cdf(k: Any, p: Any) -> Any:
     """The probability of at most ``k``."""
     k, p = typed_operands("bernoulli.cdf", k, p)
@@ -28,6 +32,7 @@ def cdf(k: Any, p: Any) -> Any:
     return guarded(result, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
+@composite
 def ppf(q: Any, p: Any) -> Any:
     """The least ``k`` whose ``cdf`` is at least ``q``."""
     q, p = typed_operands("bernoulli.ppf", q, p)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.stirling import log_beta
 from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_binomial, standardize
 from gpuflow.scipy.stats.tails import beta_lower, beta_upper, log_beta_lower, log_beta_upper
@@ -26,35 +27,41 @@ def _at_edge(a: Any, b: Any) -> Any:
     return jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, jnp.log(b), -jnp.inf))
 
 
+@composite
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale, a, b = standardize("beta.logpdf", x, loc, scale, a, b)
     return guarded(_log_density(y, a, b) - jnp.log(scale), scale > 0.0, a > 0.0, b > 0.0)
 
 
+@composite
 def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
+@composite
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale, a, b = standardize("beta.cdf", x, loc, scale, a, b)
     return guarded(beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
+@composite
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
     y, scale, a, b = standardize("beta.logcdf", x, loc, scale, a, b)
     return guarded(log_beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
+@composite
 def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
     y, scale, a, b = standardize("beta.sf", x, loc, scale, a, b)
     return guarded(beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
+@composite
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
     y, scale, a, b = standardize("beta.logsf", x, loc, scale, a, b)

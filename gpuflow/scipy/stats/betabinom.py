@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.stirling import log_beta, log_choose
 from gpuflow.scipy.stats.common import guarded, is_whole, shift
 
 
+@composite
 def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
     k, n, a, b = shift("betabinom.logpmf", k, loc, n, a, b)
@@ -20,6 +22,7 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
     return guarded(log, (n >= 0.0) & is_whole(n), a > 0.0, b > 0.0, ~jnp.isnan(k))
 
 
+@composite
 def pmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, n, a, b, loc))

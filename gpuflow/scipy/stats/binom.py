@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 
+@composite
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
     k, n, p = shift("binom.logpmf", k, loc, n, p, prepare=real_operands)
@@ -20,6 +22,7 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     return guarded(log, right, ~jnp.isnan(k))
 
 
+@composite
 def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, n, p, loc))

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import guarded, log_probability, quantile, standardize
 
@@ -13,6 +14,7 @@ from gpuflow.scipy.stats.common import guarded, log_probability, quantile, stand
 _FAR = 1e10
 
 
+@composite
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("cauchy.logpdf", x, loc, scale)
@@ -26,6 +28,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(-log - jnp.log(scale) - math.log(math.pi), scale > 0.0)
 
 
+@composite
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     y, scale = standardize("cauchy.pdf", x, loc, scale)
@@ -37,24 +40,28 @@ def _below(y: Any) -> Any:
     return jnp.arctan2(jnp.ones_like(y), -y) / math.pi
 
 
+@composite
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale = standardize("cauchy.cdf", x, loc, scale)
     return guarded(_below(y), scale > 0.0)
 
 
+@composite
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
     y, scale = standardize("cauchy.logcdf", x, loc, scale)
     return guarded(log_probability(_below(y), _below(-y)), scale > 0.0)
 
 
+@composite
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
     y, scale = standardize("cauchy.sf", x, loc, scale)
     return guarded(_below(-y), scale > 0.0)
 
 
+@composite
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
     y, scale = standardize("cauchy.logsf", x, loc, scale)
@@ -70,12 +77,14 @@ def _standard_quantile(q: Any) -> Any:
     return quantile(jnp.where(central, near, jnp.where(upper, far, -far)), q)
 
 
+@composite
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``q``."""
     q, loc, scale = typed_operands("cauchy.ppf", q, loc, scale)
     return guarded(_standard_quantile(q) * scale + loc, scale > 0.0)
 
 
+@composite
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``sf`` takes to ``q``."""
     q, loc, scale = typed_operands("cauchy.isf", q, loc, scale)

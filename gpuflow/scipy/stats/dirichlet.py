@@ -7,6 +7,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.scipy.special.logarithms import xlogy
@@ -15,6 +16,7 @@ from gpuflow.scipy.special.logarithms import xlogy
 _TOLERANCE = 1e-6
 
 
+@composite
 def logpdf(x: Any, alpha: Any) -> Any:
     """The logarithm of the density at ``x``.
 
@@ -53,6 +55,7 @@ def logpdf(x: Any, alpha: Any) -> Any:
     return jnp.where(jnp.all(alpha > 0.0), log, jnp.nan)
 
 
+@composite
 def pdf(x: Any, alpha: Any) -> Any:
     """The density at ``x``; see ``logpdf``."""
     return jnp.exp(logpdf(x, alpha))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile, standardize
 
 
+@composite
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("expon.logpdf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.where(y < 0.0, -jnp.inf, -y - jnp.log(scale)), scale > 0.0)
 
 
+@composite
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     y, scale = standardize("expon.pdf", x, loc, scale, prepare=real_operands)
@@ -22,12 +25,14 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(jnp.where(y < 0.0, 0.0, density), scale > 0.0)
 
 
+@composite
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale = standardize("expon.cdf", x, loc, scale, prepare=real_operands)
     return guarded(-jnp.expm1(-inside(y > 0.0, y, 0.0)), scale > 0.0)
 
 
+@composite
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
     y, scale = standardize("expon.logcdf", x, loc, scale, prepare=real_operands)
@@ -35,18 +40,21 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(jnp.where(y <= 0.0, -jnp.inf, log), scale > 0.0)
 
 
+@composite
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
     y, scale = standardize("expon.sf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(-inside(y > 0.0, y, 0.0)), scale > 0.0)
 
 
+@composite
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
     y, scale = standardize("expon.logsf", x, loc, scale, prepare=real_operands)
     return guarded(-inside(y > 0.0, y, 0.0), scale > 0.0)
 
 
+@composite
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``q``."""
     q, loc, scale = real_operands("expon.ppf", q, loc, scale)

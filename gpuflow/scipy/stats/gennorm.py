@@ -6,10 +6,12 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded
 
 
+@composite
 def logpdf(x: Any, beta: Any) -> Any:
     """The logarithm of the density at ``x``."""
     x, beta = real_operands("gennorm.logpdf", x, beta)
@@ -17,11 +19,13 @@ def logpdf(x: Any, beta: Any) -> Any:
     return guarded(log, beta > 0.0)
 
 
+@composite
 def pdf(x: Any, beta: Any) -> Any:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, beta))
 
 
+@composite
 def cdf(x: Any, beta: Any) -> Any:
     """The probability of at most ``x``."""
     x, beta = real_operands("gennorm.cdf", x, beta)

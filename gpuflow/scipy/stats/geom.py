@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
 
 
+@composite
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
     k, p = shift("geom.logpmf", k, loc, p)
@@ -17,6 +19,7 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     return guarded(log, (p > 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
+@composite
 def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, p, loc))

@@ -5,21 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.stats.common import guarded, standardize
 
 
+@composite
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("laplace.logpdf", x, loc, scale)
     return guarded(-jnp.abs(y) - jnp.log(2.0 * scale), scale > 0.0)
 
 
+@composite
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     y, scale = standardize("laplace.pdf", x, loc, scale)
     return guarded(jnp.exp(-jnp.abs(y)) / (2.0 * scale), scale > 0.0)
 
 
+@composite
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale = standardize("laplace.cdf", x, loc, scale)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands, typed_operands
 from gpuflow.scipy.special.logarithms import expit, logit
 from gpuflow.scipy.stats.common import guarded, standardize
 
 
+@composite
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("logistic.logpdf", x, loc, scale)
@@ -17,6 +19,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(-size - 2.0 * jnp.log1p(jnp.exp(-size)) - jnp.log(scale), scale > 0.0)
 
 
+@composite
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     y, scale = standardize("logistic.pdf", x, loc, scale)
@@ -24,24 +27,28 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(small / (scale * jnp.square(1.0 + small)), scale > 0.0)
 
 
+@composite
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale = standardize("logistic.cdf", x, loc, scale, prepare=real_operands)
     return guarded(expit(y), scale > 0.0)
 
 
+@composite
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
     y, scale = standardize("logistic.sf", x, loc, scale, prepare=real_operands)
     return guarded(expit(-y), scale > 0.0)
 
 
+@composite
 def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``x``."""
     x, loc, scale = typed_operands("logistic.ppf", x, loc, scale)
     return guarded(loc + scale * logit(x), scale > 0.0)
 
 
+@composite
 def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``sf`` takes to ``x``."""
     x, loc, scale = typed_operands("logistic.isf", x, loc, scale)

@@ -7,11 +7,13 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import log_poisson
 
 
+@composite
 def logpmf(x: Any, n: Any, p: Any) -> Any:
     """The logarithm of the probability of the counts ``x``.
 
@@ -45,6 +47,7 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
     return jnp.where(whole, log, -jnp.inf)
 
 
+@composite
 def pmf(x: Any, n: Any, p: Any) -> Any:
     """The probability of the counts ``x``; see ``logpmf``."""
     return jnp.exp(logpmf(x, n, p))

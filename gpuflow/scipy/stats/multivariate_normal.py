@@ -7,10 +7,12 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 
 
+@composite
 def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
     """The logarithm of the density at ``x``.
 
@@ -56,6 +58,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
     return -0.5 * jnp.sum(jnp.square(y), -1) - n * HALF_LOG_2_PI - log_root
 
 
+@composite
 def pdf(x: Any, mean: Any, cov: Any) -> Any:
     """The density at ``x``; see ``logpdf``."""
     return jnp.exp(logpdf(x, mean, cov))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 
+@composite
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
     k, n, p = shift("nbinom.logpmf", k, loc, n, p)
@@ -19,6 +21,7 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     return guarded(log, n > 0.0, (p > 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
+@composite
 def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, n, p, loc))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands, typed_operands
 from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile, standardize
 
@@ -14,6 +15,7 @@ def _log_tail(y: Any, b: Any) -> Any:
     return -b * jnp.log(inside(y > 1.0, y, 1.0))
 
 
+@composite
 def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale, b = standardize("pareto.logpdf", x, loc, scale, b)
@@ -21,6 +23,7 @@ def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(jnp.where(y < 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
 
+@composite
 def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     y, scale, b = standardize("pareto.pdf", x, loc, scale, b)
@@ -28,12 +31,14 @@ def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(jnp.where(y < 1.0, 0.0, density), scale > 0.0, b > 0.0)
 
 
+@composite
 def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale, b = standardize("pareto.cdf", x, loc, scale, b)
     return guarded(-jnp.expm1(_log_tail(y, b)), scale > 0.0, b > 0.0)
 
 
+@composite
 def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
     y, scale, b = standardize("pareto.logcdf", x, loc, scale, b, prepare=real_operands)
@@ -41,18 +46,21 @@ def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(jnp.where(y <= 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
 
+@composite
 def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
     y, scale, b = standardize("pareto.sf", x, loc, scale, b)
     return guarded(jnp.power(inside(y > 1.0, y, 1.0), -b), scale > 0.0, b > 0.0)
 
 
+@composite
 def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
     y, scale, b = standardize("pareto.logsf", x, loc, scale, b)
     return guarded(_log_tail(y, b), scale > 0.0, b > 0.0)
 
 
+@composite
 def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``q``."""
     q, b, loc, scale = typed_operands("pareto.ppf", q, b, loc, scale)

@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import kernel, number_like, real_operands, typed_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_poisson, shift
 
@@ -15,6 +16,7 @@ _LARGE_MEAN = 100.0
 _ENTROPY_TERMS = 230
 
 
+@composite
 def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
     k, mu = jnp.broadcast_arrays(*shift("poisson.logpmf", k, loc, mu, prepare=real_operands))
@@ -23,11 +25,13 @@ def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
     return guarded(jnp.where(possible, log, -jnp.inf), mu >= 0.0, ~jnp.isnan(k))
 
 
+@composite
 def pmf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, mu, loc))
 
 
+@composite
 def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """The probability of at most ``k``."""
     k, mu = jnp.broadcast_arrays(*shift("poisson.cdf", k, loc, mu))
@@ -57,6 +61,7 @@ def _entropy(mu: Any) -> Any:
     return guarded(jnp.where(mu == 0.0, 0.0, result), mu >= 0.0)
 
 
+@composite
 def entropy(mu: Any, loc: Any = 0) -> Any:
     """The entropy in nats; it does not depend on ``loc``, which only broadcasts."""
     mu, loc = typed_operands("poisson.entropy", mu, loc)

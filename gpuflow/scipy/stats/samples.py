@@ -13,6 +13,7 @@ from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact
 
@@ -58,6 +59,7 @@ def _mode_of_vector(x: Any) -> tuple[Any, Any]:
     return ordered[jnp.argmax(counts)], jnp.max(counts)
 
 
+@composite
 def mode(
     a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False
 ) -> ModeResult:
@@ -111,6 +113,7 @@ def _ranks_of_vector(x: Any, method: str) -> Any:
     return 0.5 * (low + 1 + high).astype(dtypes.default_float())
 
 
+@composite
 def rankdata(
     a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate"
 ) -> Any:
@@ -152,6 +155,7 @@ def rankdata(
     return jnp.moveaxis(ranks.reshape(moved.shape), -1, place)
 
 
+@composite
 def sem(
     a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
     keepdims: bool = False,

@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
 from gpuflow.scipy.stats.common import guarded, standardize
 
 
+@composite
 def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale, df = standardize("t.logpdf", x, loc, scale, df)
@@ -30,6 +32,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(log - jnp.log(scale), scale > 0.0, df > 0.0)
 
 
+@composite
 def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, df, loc, scale))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 from gpuflow.scipy.stats.common import guarded, log_complement, standardize
@@ -33,6 +34,7 @@ def _log_below(y: Any, a: Any, b: Any) -> Any:
     return jnp.where(y <= a, -jnp.inf, jnp.where(y >= b, 0.0, log))
 
 
+@composite
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale, a, b = standardize("truncnorm.logpdf", x, loc, scale, a, b)
@@ -40,28 +42,33 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(jnp.where((y < a) | (y > b), -jnp.inf, log), scale > 0.0, a < b)
 
 
+@composite
 def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
+@composite
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
     y, scale, a, b = standardize("truncnorm.logcdf", x, loc, scale, a, b)
     return guarded(_log_below(y, a, b), scale > 0.0, a < b)
 
 
+@composite
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     return jnp.exp(logcdf(x, a, b, loc, scale))
 
 
+@composite
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
     y, scale, a, b = standardize("truncnorm.logsf", x, loc, scale, a, b)
     return guarded(_log_below(-y, -b, -a), scale > 0.0, a < b)
 
 
+@composite
 def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
     return jnp.exp(logsf(x, a, b, loc, scale))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands, strong_operands
 from gpuflow.scipy.stats.common import guarded, quantile, standardize
 
 
+@composite
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("uniform.logpdf", x, loc, scale, prepare=real_operands)
@@ -16,6 +18,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(log, scale > 0.0, ~jnp.isnan(y))
 
 
+@composite
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
     y, scale = standardize("uniform.pdf", x, loc, scale, prepare=real_operands)
@@ -23,12 +26,14 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return guarded(density, scale > 0.0, ~jnp.isnan(y))
 
 
+@composite
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
     y, scale = standardize("uniform.cdf", x, loc, scale, prepare=strong_operands)
     return guarded(jnp.clip(y, 0.0, 1.0), scale > 0.0)
 
 
+@composite
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``q``."""
     q, loc, scale = real_operands("uniform.ppf", q, loc, scale)

@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.bessel import i0e
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded
 
 
+@composite
 def logpdf(x: Any, kappa: Any) -> Any:
     """The logarithm of the density at ``x``."""
     x, kappa = real_operands("vonmises.logpdf", x, kappa)
@@ -19,6 +21,7 @@ def logpdf(x: Any, kappa: Any) -> Any:
     return guarded(kappa * angle - jnp.log(2.0 * math.pi * i0e(kappa)), kappa >= 0.0)
 
 
+@composite
 def pdf(x: Any, kappa: Any) -> Any:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, kappa))

@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.control.composite import composite
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded
 
 
+@composite
 def logpdf(x: Any, c: Any) -> Any:
     """The logarithm of the density at ``x``."""
     x, c = real_operands("wrapcauchy.logpdf", x, c)
@@ -22,6 +24,7 @@ def logpdf(x: Any, c: Any) -> Any:
     return guarded(log, possible)
 
 
+@composite
 def pdf(x: Any, c: Any) -> Any:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, c))

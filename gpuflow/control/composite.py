@@ -1,0 +1,180 @@
+"""Public functions made of several ops: called eagerly, such a function runs as one program.
+
+    @composite
+    def median(a: Any, axis: Axes = None, ...): ...
+
+Under a trace it is the function itself, whose ops join the program that is traced. See
+docs/design/0035-composites.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Container, Hashable, Iterator
+from enum import Enum
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.recent import Recent
+from gpuflow.control.jit_function import JitFunction
+from gpuflow.control.jit_options import JitOptions
+from gpuflow.core.trace import eval_trace, thread_state
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.scalars import NUMBERS, array_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Programs of one function.
+_MOST_PROGRAMS = 1024
+_NUMBERS = NUMBERS - {bool}  # which only choose
+# Annotation of parameters that take arrays, and of which a number is an operand.
+_OPERAND = "Any"
+# Stands for a program where there can be none.
+_UNTRACEABLE = "untraceable"
+
+
+class _UnfitError(Exception):
+    """An argument is neither an operand, nor can be a part of a program."""
+
+
+def composite(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function of arrays run as one program where it is called with values.
+
+    Args:
+        function: must depend on its arguments alone. Numbers for parameters annotated ``Any`` are
+            operands, so that a new number needs no new program, unless the function cannot be
+            traced with them.
+
+    Returns:
+        The function. It runs op by op where it is traced itself, where ops are checked one by one,
+        for arguments that are no arrays, numbers or options, and if it needs the values of arrays.
+    """
+    run = _Programs(function).run
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if thread_state.trace is eval_trace and not config.may_check:
+            return run(args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+class _Programs:
+    """The programs of one function, by what its calls have besides operands."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._known: Recent[Hashable, JitFunction | str] = Recent(_MOST_PROGRAMS)
+
+    @functools.cached_property
+    def _numeric(self) -> frozenset[str | int]:
+        """The parameters whose numbers are operands, by name and by position."""
+        code = self._function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        kinds = self._function.__annotations__
+        numeric = [name for name in names if kinds.get(name) == _OPERAND]
+        return frozenset([*numeric, *map(names.index, numeric)])
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function."""
+        if config.trace_context().disable_jit:
+            return self._function(*args, **kwargs)
+        for numeric in (self._numeric, frozenset()):
+            operands: list[Any] = []
+            try:
+                key = _key(args, kwargs, numeric, operands)
+                program = self._known.get(key)
+            except (_UnfitError, TypeError):  # a TypeError: what has no hash
+                break
+            if program is None:
+                program = self._traced(args, kwargs, numeric, operands)
+                self._known.put(key, program)
+            if isinstance(program, JitFunction):
+                return program(*operands)
+        return self._function(*args, **kwargs)
+
+    def _traced(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
+        operands: list[Any],
+    ) -> JitFunction | str:  # fmt: skip
+        """The program of such calls, or that there is none."""
+        function = self._function
+        # Without what the first call has for operands.
+        shapes = [_without(arg, k in numeric) for k, arg in enumerate(args)]
+        named = {name: _without(arg, name in numeric) for name, arg in kwargs.items()}
+
+        def program(*operands: Any) -> Any:
+            rest = iter(operands)
+            filled = [_filled(shape, rest) for shape in shapes]
+            return function(*filled, **{name: _filled(s, rest) for name, s in named.items()})
+
+        program.__name__ = function.__name__
+        jitted = JitFunction(program, JitOptions())
+        try:
+            jitted.trace(*operands)
+        except Exception:  # the function itself says what is wrong, if something is
+            return _UNTRACEABLE
+        return jitted
+
+
+class _Operand:
+    """Where an operand goes in the arguments of a program."""
+
+
+_HERE = _Operand()
+
+
+def _key(
+    args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
+    operands: list[Any],
+) -> Hashable:  # fmt: skip
+    """What a call has besides its operands, which are put on a list.
+
+    Raises:
+        _UnfitError: an argument that no program takes.
+    """
+    key = [_part(arg, k in numeric, operands) for k, arg in enumerate(args)]
+    for name, arg in kwargs.items():
+        key += [name, _part(arg, name in numeric, operands)]
+    return tuple(key)
+
+
+def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
+    kind = type(value)
+    if kind is Array:
+        operands.append(value)
+        return value.aval
+    if kind in _NUMBERS:
+        if is_numeric:
+            operands.append(array_of(value))
+            return kind
+        # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
+        return kind, value if kind is int else repr(value)
+    if kind is tuple or kind is list:
+        return kind, *[_part(item, is_numeric, operands) for item in value]
+    if kind is bool:
+        return kind, value
+    if value is None or kind is str or isinstance(value, np.dtype | type | Enum):
+        return value
+    raise _UnfitError(kind)
+
+
+def _without(value: Any, is_numeric: bool) -> Any:
+    kind = type(value)
+    if kind is Array or (is_numeric and kind in _NUMBERS):
+        return _HERE
+    if kind is tuple or kind is list:
+        return kind([_without(item, is_numeric) for item in value])
+    return value
+
+
+def _filled(shape: Any, operands: Iterator[Any]) -> Any:
+    if shape is _HERE:
+        return next(operands)
+    if type(shape) in (tuple, list):
+        return type(shape)([_filled(item, operands) for item in shape])
+    return shape

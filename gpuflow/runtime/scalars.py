@@ -1,0 +1,37 @@
+"""Python numbers as arrays: those that were used last are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.base.config import config
+from gpuflow.base.recent import Recent
+from gpuflow.core.aval import aval_of
+from gpuflow.runtime.array import Array, as_numpy
+from gpuflow.runtime.device import default_device
+
+NUMBERS = frozenset({bool, int, float, complex})
+_known: Recent[Any, Array] = Recent(4096)
+
+
+def array_of(number: Any) -> Array:
+    """A number as a weakly typed Array of rank 0 on the default device.
+
+    The array is everybody's: it must not be donated.
+
+    Args:
+        number: a bool, int, float or complex.
+
+    Raises:
+        OverflowError: an int that does not fit.
+    """
+    kind, device = type(number), default_device()
+    # 0.0 and -0.0 are equal, also as parts of complex numbers.
+    value = number if number and kind is not complex else repr(number)
+    key = config.trace_context(), kind, value  # settings say what type numbers have
+    array = _known.get(key)
+    if array is None or array.device is not device:
+        aval = aval_of(number)
+        array = Array(device.driver.from_host(as_numpy(number, aval)), aval, device)
+        _known.put(key, array)
+    return array
