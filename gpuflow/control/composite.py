@@ -20,6 +20,7 @@ from gpuflow.base.config import config
 from gpuflow.base.recent import Recent
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
+from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import eval_trace, thread_state
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.scalars import NUMBERS, array_of
@@ -56,7 +57,7 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if thread_state.trace is eval_trace and not config.may_check:
+        if thread_state.trace is eval_trace:
             return run(args, kwargs)
         return function(*args, **kwargs)
 
@@ -81,7 +82,8 @@ class _Programs:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function."""
-        if config.trace_context().disable_jit:
+        settings = config.trace_context()
+        if settings.disable_jit or settings.debug_nans or settings.debug_infs:
             return self._function(*args, **kwargs)
         for numeric in (self._numeric, frozenset()):
             operands: list[Any] = []
@@ -160,12 +162,17 @@ def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
         return kind, value
     if value is None or kind is str or isinstance(value, np.dtype | type | Enum):
         return value
+    if kind is np.ndarray or isinstance(value, np.generic):
+        operands.append(value)
+        return aval_of(value)
     raise _UnfitError(kind)
 
 
 def _without(value: Any, is_numeric: bool) -> Any:
     kind = type(value)
-    if kind is Array or (is_numeric and kind in _NUMBERS):
+    if kind is Array or kind is np.ndarray or isinstance(value, np.generic):
+        return _HERE
+    if is_numeric and kind in _NUMBERS:
         return _HERE
     if kind is tuple or kind is list:
         return kind([_without(item, is_numeric) for item in value])

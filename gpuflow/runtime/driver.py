@@ -49,18 +49,17 @@ class Driver(Protocol):
     Attributes:
         xp: the array module that ops' ``impl`` gets: NumPy. Of a driver that compiles every op it
             has ``copyto`` and ``empty`` only.
+        compiles_ops: whether all ops run as programs of one op, and none by its ``impl``.
         strided: ``(shape, dtype, data, offset, strides)``, in bytes: a view of data's memory.
     """
 
     xp: Any
+    compiles_ops: bool
     strided: Callable[..., Any]
 
     @property
-    def evaluate(self) -> Callable[..., Any] | None:
-        """``(primitive, avals, params, arrays, device) -> Arrays``: the outputs of one op.
-
-        None: through its ``impl``.
-        """
+    def ops(self) -> Any:
+        """The OneOpPrograms of the device: ops one by one."""
         ...
 
     @property

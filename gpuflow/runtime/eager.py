@@ -13,7 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise, Layout
+from gpuflow.core.lowering import Elementwise, Layout, Reduction, TupleReduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
@@ -30,6 +30,10 @@ from gpuflow.runtime.sharded import (
 )
 
 _MAX_CALLS = 16384
+# Elements from which on a kernel beats NumPy's loops, which compute with narrow floats one by one,
+# by more than it takes to compile one now and then.
+_LARGE, _LARGE_NARROW = 1 << 15, 1 << 10
+_NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,13 @@ class Call:
         outs: what the shape rule gave.
         is_plain: one op of NumPy on each element, which runs nobody else's code.
         is_silent: moves elements only, so that NumPy warns of nothing.
+        is_large: worth a program of its own: NumPy takes several times as long, with one thread.
     """
 
     outs: Any
     is_plain: bool
     is_silent: bool
+    is_large: bool
 
 
 _calls: dict[Hashable, Call] = {}
@@ -83,19 +89,16 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         device, arrays = _moved(arrays, device, _wanted(primitive, params) or device)
         is_new = device.driver is not before
     driver = device.driver
-    if driver.evaluate is not None:
+    if driver.compiles_ops:
         if is_new:  # it came here just now, and nobody else has it
-            out_arrays = [Array(arrays[0], avals[0], device)]
-        else:
-            out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
-        if config.may_check and (settings := _checks()) is not None:
-            for array in out_arrays:
-                check_finite(primitive.name, array.host(), array.aval, settings)
-        return out_arrays if primitive.multiple_results else out_arrays[0]
+            return _checked(primitive, [Array(arrays[0], avals[0], device)])
+        return _checked(primitive, driver.ops.run(primitive, avals, params, arrays, device))
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
         call = known_call(primitive, avals, params)
+    if call.is_large:
+        return _checked(primitive, driver.ops.run(primitive, avals, params, arrays, device))
     outs, xp = call.outs, driver.xp
     if call.is_plain:
         context = _quiet.pop() if _quiet else _quiet_context()
@@ -223,7 +226,20 @@ def known_call(
 def _new_call(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
     outs = primitive.shape(*avals, **params)
     rule = primitive.lower
-    return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout))
+    is_plain = isinstance(rule, Elementwise)
+    all_avals = [*avals, *(outs if primitive.multiple_results else (outs,))]
+    is_large = isinstance(rule, Elementwise | Reduction | TupleReduction) and any(
+        aval.size >= (_LARGE_NARROW if aval.dtype in _NARROW else _LARGE) for aval in all_avals
+    )
+    return Call(outs, is_plain, isinstance(rule, Layout), is_large)
+
+
+def _checked(primitive: Primitive, outs: list[Array]) -> Any:
+    """The results of an op, of which settings may ask for checks."""
+    if config.may_check and (settings := _checks()) is not None:
+        for array in outs:
+            check_finite(primitive.name, array.host(), array.aval, settings)
+    return outs if primitive.multiple_results else outs[0]
 
 
 def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:

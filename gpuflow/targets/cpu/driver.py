@@ -16,6 +16,7 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
+from gpuflow.runtime.single_ops import OneOpPrograms
 from gpuflow.targets.cpu.program import CpuProgram
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
@@ -25,7 +26,10 @@ class CpuDriver:
 
     xp: Any = np
     strided: Callable[..., Any] = np.ndarray
-    evaluate: Callable[..., Any] | None = None
+    compiles_ops = False
+
+    def __init__(self) -> None:
+        self.ops = OneOpPrograms(self)
 
     @property
     def target(self) -> Target:

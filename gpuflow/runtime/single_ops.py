@@ -1,8 +1,9 @@
-"""Ops one by one on GPUs: each is a compiled program of one equation.
+"""Ops one by one as compiled programs of one equation: all of them on GPUs, some on the CPU.
 
-``impl`` is for the CPU. CuPy lacks dtypes, functions and NumPy's exact behavior at the edges, and a
+``impl`` is NumPy's. CuPy lacks dtypes, functions and NumPy's exact behavior at the edges, and a
 function of ours costs as little to launch as one of CuPy's; so that eager and jitted results come
-from the same kernels (docs/design/0015-cuda-driver.md).
+from the same kernels (docs/design/0015-cuda-driver.md). On the CPU NumPy is as fast for small
+arrays and needs no compiler (docs/design/0035-composites.md).
 """
 
 from __future__ import annotations

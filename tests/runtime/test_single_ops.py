@@ -1,0 +1,92 @@
+"""Large ops outside of jit are programs of one equation: the values of NumPy, and one program."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.runtime import eager
+
+LARGE, NARROW = 1 << 15, 1 << 10
+
+
+def numbers(count, dtype):
+    x = np.random.default_rng(count).standard_normal(count) * 3
+    x[:6] = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40]
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * x[::-1]
+    with np.errstate(all="ignore"):
+        return x.astype(dtype)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The names of the ops that run as programs."""
+    names = []
+    ops = gf.devices("cpu")[0].driver.ops
+    run = ops.run
+
+    def spy(primitive, *rest):
+        names.append(primitive.name)
+        return run(primitive, *rest)
+
+    monkeypatch.setattr(ops, "run", spy)
+    return names
+
+
+@pytest.mark.parametrize(
+    "dtype, count",
+    [(np.float32, LARGE), (np.int32, LARGE), (np.complex64, LARGE), (np.float16, NARROW),
+     (ml_dtypes.bfloat16, NARROW)],
+)  # fmt: skip
+def test_values(dtype, count, programs):
+    for size in (count - 1, count, count + 1):
+        x = numbers(size, dtype)
+        wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+        y = jnp.asarray(x)
+        programs.clear()
+        product, negative = lax.mul(y, y), lax.neg(y)
+        assert programs == (["mul", "neg"] if size >= count else [])
+        with np.errstate(all="ignore"):
+            wanted = x * x
+        np.testing.assert_array_equal(np.asarray(negative).astype(wide.dtype), -wide)
+        eps = {2: 1e-2, 4: 1e-6, 8: 1e-6}[x.dtype.itemsize]
+        np.testing.assert_allclose(
+            np.asarray(product).astype(wide.dtype), wanted.astype(wide.dtype), rtol=eps
+        )
+
+
+def test_reductions(programs):
+    x = numbers(LARGE, np.float32)[6:].repeat(2)
+    rows = x[: 1 << 15].reshape(-1, 16)
+    for axes in ((0,), (1,), (0, 1)):
+        out = lax.reduce_sum(jnp.asarray(rows), axes)
+        wanted = rows.astype(np.float64).sum(axes)
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(lax.reduce_max(jnp.asarray(rows), axes), rows.max(axes))
+    assert int(lax.argmax(jnp.asarray(x), 0, np.int32)) == x.argmax()
+    assert programs == ["reduce_sum", "reduce_max"] * 3 + ["argmax"]
+
+
+def test_a_result_is_its_own():
+    x = jnp.asarray(numbers(LARGE, np.float32))
+    before = np.array(x)
+    gf.jit(lambda y: y * 0, donate_argnums=0)(lax.max(x, x))
+    np.testing.assert_array_equal(x, before)
+
+
+def test_checks_name_the_op():
+    x = jnp.zeros(LARGE)
+    with gf.debug_nans(True), pytest.raises(FloatingPointError, match="div"):
+        lax.div(x, x)
+
+
+def test_a_small_one_needs_no_program(programs):
+    assert not eager.known_call(lax.exp_p, (jnp.ones(3).aval,), {}).is_large
+    lax.exp(jnp.ones(LARGE - 1))
+    lax.rev(jnp.ones(LARGE), (0,))
+    assert programs == []
