@@ -53,7 +53,8 @@ def test_values(dtype, count, programs):
         assert programs == (["mul", "neg"] if size >= count else [])
         with np.errstate(all="ignore"):
             wanted = x * x
-        np.testing.assert_array_equal(np.asarray(negative).astype(wide.dtype), -wide)
+        got, negated = (np.asarray(v).astype(wide.dtype) for v in (negative, -x))
+        np.testing.assert_array_equal(got, negated)
         eps = {2: 1e-2, 4: 1e-6, 8: 1e-6}[x.dtype.itemsize]
         np.testing.assert_allclose(
             np.asarray(product).astype(wide.dtype), wanted.astype(wide.dtype), rtol=eps
