@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from gpuflow.compiler.target import Providers
 from gpuflow.core.blocks import Convolution, Fourier, Kernels, Lu, Product, Scan, Triangular
-from gpuflow.targets.cpu.providers import convolutions, handwritten, lu, products, triangular
+from gpuflow.targets.cpu.providers import (
+    convolutions,
+    handwritten,
+    lu,
+    packed_products,
+    products,
+    triangular,
+)
 
 PROVIDERS: Providers = {
-    Product: (products.PROVIDER,),
+    Product: (products.PROVIDER, packed_products.PROVIDER),
     Convolution: (convolutions.PROVIDER,),
     Triangular: (triangular.PROVIDER,),
     Lu: (lu.PROVIDER,),
