@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.primitive import Primitive
 
 if TYPE_CHECKING:
     from gpuflow.compiler.planning.plan import KernelStep, Plan
@@ -66,6 +67,12 @@ class Driver(Protocol):
     @property
     def target(self) -> Target:
         """What compiling a plan asks."""
+        ...
+
+    def program_of_op(
+        self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> Program | None:
+        """What makes an op outside of jit; None: its ``impl``."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -19,6 +19,7 @@ from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, common_device, default_device, in_use
+from gpuflow.runtime.driver import Driver, Program
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import needs_parts, programs
 from gpuflow.runtime.sharded import (
@@ -40,11 +41,13 @@ class Call:
         outs: what the shape rule gave.
         is_plain: one op of NumPy on each element, which runs nobody else's code.
         is_silent: moves elements only, so that NumPy warns of nothing.
+        program: what makes the op in place of its ``impl``; None: nothing does.
     """
 
     outs: Any
     is_plain: bool
     is_silent: bool
+    program: Program | None = None
 
 
 _calls: dict[Hashable, Call] = {}
@@ -95,7 +98,13 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
-        call = known_call(primitive, avals, params)
+        call = known_call(primitive, avals, params, driver)
+    if call.program is not None:
+        out_arrays = call.program.run(arrays, device)
+        if config.may_check:
+            for array in out_arrays:
+                _examine(primitive, array.data, array.aval, device)
+        return out_arrays if primitive.multiple_results else out_arrays[0]
     outs, xp = call.outs, driver.xp
     if call.is_plain:
         context = _quiet.pop() if _quiet else _quiet_context()
@@ -205,25 +214,31 @@ def _quiet_context() -> Context:
 
 
 def known_call(
-    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]
+    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], driver: Driver
 ) -> Call:
-    """The shape rule's answer, remembered for hashable params."""
+    """What there is to know of an op, remembered for hashable params.
+
+    Only a driver that does not evaluate ops itself asks; all such devices share one.
+    """
     key = (primitive, avals, tuple(params.items()) if params else ())
     try:
         call = _calls.get(key)
     except TypeError:
-        return _new_call(primitive, avals, params)
+        return _new_call(primitive, avals, params, driver)
     if call is None:
         if len(_calls) > _MAX_CALLS:
             _calls.clear()
-        call = _calls[key] = _new_call(primitive, avals, params)
+        call = _calls[key] = _new_call(primitive, avals, params, driver)
     return call
 
 
-def _new_call(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
+def _new_call(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], driver: Driver
+) -> Call:
     outs = primitive.shape(*avals, **params)
     rule = primitive.lower
-    return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout))
+    program = driver.program_of_op(primitive, avals, params)
+    return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout), program)
 
 
 def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:

@@ -10,13 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.planning.plan import Plan
+from gpuflow.compiler.pipeline import plan_of_call
+from gpuflow.compiler.planning.plan import Plan, calls_python
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.jaxpr import one_op
+from gpuflow.core.lowering import Library, block_of
+from gpuflow.core.primitive import Primitive
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
 from gpuflow.targets.cpu.program import CpuProgram
+from gpuflow.targets.cpu.providers.table import EAGER_BLOCKS
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 
@@ -31,6 +36,19 @@ class CpuDriver:
     def target(self) -> Target:
         """What compiling a plan asks."""
         return NATIVE_TARGET
+
+    def program_of_op(
+        self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> CpuProgram | None:
+        """A native program of one library call, of a block that is made so outside of jit too."""
+        rule = primitive.lower
+        if not isinstance(rule, Library) or rule.what is None:
+            return None
+        jaxpr = one_op(primitive, avals, params)
+        if not isinstance(block_of(jaxpr.jaxpr.eqns[0]), EAGER_BLOCKS):
+            return None
+        plan = plan_of_call(jaxpr, self.target)
+        return None if calls_python(plan) else self.program(plan, jaxpr.out_avals)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array that holds anything."""

@@ -20,18 +20,19 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, tile_shape
 from gpuflow.targets.cpu.native.calls import NativeCall
-from gpuflow.targets.cpu.native.copies import Places, operand_place
+from gpuflow.targets.cpu.native.copies import Places
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.printing.packed_products import WORDS, product_text
+from gpuflow.targets.cpu.providers.product_operands import Copies, readable
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 
 _SMALLEST_FLOPS = 1 << 20  # less work than this is done sooner than a worker wakes
 _PARTS_PER_THREAD = 2
-# Bytes of an element's depth in one slice, and rows and columns of a block: the left block stays in
-# a core's second cache, a panel of the right one in its first.
-_SLICE_BYTES, _ROWS, _COLUMNS = 1024, 192, 512
+# Bytes of a slice of the depth, rows of a group, and columns of a block: a group of the left
+# operand stays in a core's second cache. Shorter slices read and write more sums.
+_SLICE_BYTES, _GROUP, _COLUMNS = 4096, 96, 256
 _NARROW_FLOATS = (dtypes.bfloat16, dtypes.float16)
 
 
@@ -120,13 +121,14 @@ def packed_call(
     wanted = 1 if flops < _SMALLEST_FLOPS else threads
     column_block = _block(n, _COLUMNS, 1, tile_columns)
     column_blocks = -(-n // column_block)
-    row_block = _block(m, _ROWS, -(-wanted // (count * column_blocks)), tile_rows)
+    row_block = _block(m, m, -(-wanted // (count * column_blocks)), tile_rows)
+    row_group = min(_up(_GROUP, tile_rows), row_block)
     row_blocks = -(-m // row_block)
     blocks = count * row_blocks * column_blocks
     part_blocks = -(-blocks // min(blocks, wanted * _PARTS_PER_THREAD if wanted > 1 else 1))
     parts = -(-blocks // part_blocks)
     together = panel.together
-    packed = _up(row_block, tile_rows) + _up(column_block, tile_columns)
+    packed = row_group + column_block
     part_memory = _up(packed * _up(slice_depth, together), 64)
     is_apart = slices > 1 and np.dtype(panel.summed).itemsize != storage_dtype(
         np.dtype(form.out)
@@ -135,7 +137,7 @@ def packed_call(
     words = (
         0, 0, 0, 0, 0, m, n, k, a_row, a_step, b_column, b_step,
         inner[0], outer[1], inner[1], outer[2], inner[2],
-        row_block, column_block, row_blocks, column_blocks, slice_depth, slices,
+        row_block, row_group, column_block, row_blocks, column_blocks, slice_depth, slices,
         blocks, part_blocks, part_memory,
     )  # fmt: skip
     sums = m * n * count * np.dtype(panel.summed).itemsize if is_apart else 0
@@ -158,26 +160,31 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     form = formats(left.aval.dtype, right.aval.dtype, step.eqn.outputs[0].aval.dtype)
     if form is None:
         return None
-    lies = [operand.lies._replace(offset=0) for operand in step.operands]
-    call = packed_call(product, *lies, form, pool().threads)
-    if call is None:
+
+    def call_of(left: View, right: View) -> PackedCall | None:
+        return packed_call(product, left, right, form, pool().threads)
+
+    made = readable(product, step, call_of)
+    if made is None:
         return None
-    return NativeCall(partial(_emit, call, form), call.memory + call.sums)
+    call, copies = made
+    return NativeCall(partial(_emit, call, copies, form), copies.count + call.memory + call.sums)
 
 
 def _emit(
-    call: PackedCall, form: Formats, step: CallStep, services: NativeServices, code: Code,
-    places: Places,
+    call: PackedCall, copies: Copies, form: Formats, step: CallStep, services: NativeServices,
+    code: Code, places: Places,
 ) -> None:  # fmt: skip
     assert step.workspace is not None  # every call packs
     loaded = services.load_text(product_text(*form))
     code.keep(loaded)
+    left, right = copies.places(step, services, code, places)
     register, start = places.place(step.workspace)
+    memory = register, start + copies.count
     out = places.place(step.outputs[0])
-    left, right = (operand_place(operand, code, places) for operand in step.operands)
-    sums = (register, start + call.memory) if call.sums else out
+    sums = (register, start + copies.count + call.memory) if call.sums else out
     block = code.block(call.words)
-    at = {"a": left, "b": right, "out": out, "sums": sums, "memory": (register, start)}
+    at = {"a": left, "b": right, "out": out, "sums": sums, "memory": memory}
     for name, place in at.items():
         code.fill(block + WORDS.index(name), place)
     code.run(loaded.address, block, call.parts, 1, call.points)

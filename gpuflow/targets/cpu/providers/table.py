@@ -13,6 +13,10 @@ from gpuflow.targets.cpu.providers import (
     triangular,
 )
 
+# Blocks that are made so outside of jit as well, where others are NumPy's: its BLAS has threads of
+# its own, and no kernel has to be built for a new type.
+EAGER_BLOCKS = (Product,)
+
 PROVIDERS: Providers = {
     Product: (products.PROVIDER, packed_products.PROVIDER),
     Convolution: (convolutions.PROVIDER,),

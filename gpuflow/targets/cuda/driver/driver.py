@@ -254,6 +254,11 @@ class GpuDriver:
         """The outputs of one op, through a program of its own."""
         return self._ops.run(primitive, avals, params, arrays, device)
 
+    def program_of_op(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> None:
+        """None: ``evaluate`` makes all of them."""
+
     def acquire(self, program: GpuProgram) -> DeviceArena:
         """An arena that no running program uses, for a program that will run."""
         self.api.activate()

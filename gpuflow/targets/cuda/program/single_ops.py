@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from gpuflow.core.jaxpr import one_op
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver, Program
@@ -52,15 +52,3 @@ class OneOpPrograms:
         plan, values = compile_plan(jaxpr, target=self._driver.target)
         data = [self._driver.from_host(as_numpy(value, aval_of(value))) for value in values]
         return self._driver.program(plan, jaxpr.out_avals), data
-
-
-def one_op(
-    primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
-) -> ClosedJaxpr:
-    """A program that is one equation."""
-    inputs = tuple([Var(aval) for aval in avals])
-    outs = primitive.shape(*avals, **params)
-    outputs = tuple([Var(aval) for aval in (outs if primitive.multiple_results else (outs,))])
-    effects = primitive.effects(params)
-    eqn = Eqn(primitive, inputs, outputs, params, None, effects)
-    return ClosedJaxpr(Jaxpr((), inputs, outputs, (eqn,), effects))
