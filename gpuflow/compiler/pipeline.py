@@ -83,6 +83,11 @@ def compile_plan(
     return _bound(program, donations, carried is not None, target), values
 
 
+def plan_of_call(jaxpr: ClosedJaxpr, target: Target) -> Plan:
+    """The plan of a program that is a library call: no pass rewrites it, so nothing is built."""
+    return _bound(jaxpr.jaxpr, {}, False, target)
+
+
 def _bound(
     program: Jaxpr, donations: Donations, into_destinations: bool, target: Target
 ) -> Plan:

@@ -184,6 +184,18 @@ def evaluate(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> li
     return [read(atom) for atom in jaxpr.outvars]
 
 
+def one_op(
+    primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+) -> ClosedJaxpr:
+    """A program that is one equation."""
+    inputs = tuple([Var(aval) for aval in avals])
+    outs = primitive.shape(*avals, **params)
+    outputs = tuple([Var(aval) for aval in (outs if primitive.multiple_results else (outs,))])
+    effects = primitive.effects(params)
+    eqn = Eqn(primitive, inputs, outputs, params, None, effects)
+    return ClosedJaxpr(Jaxpr((), inputs, outputs, (eqn,), effects))
+
+
 def subjaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
     """The jaxprs that ``eqn`` holds."""
     rule = eqn.primitive.subjaxprs

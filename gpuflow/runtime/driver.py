@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.primitive import Primitive
 
 if TYPE_CHECKING:
     from gpuflow.compiler.planning.plan import KernelStep, Plan
@@ -49,22 +50,29 @@ class Driver(Protocol):
     Attributes:
         xp: the array module that ops' ``impl`` gets: NumPy. Of a driver that compiles every op it
             has ``copyto`` and ``empty`` only.
-        compiles_ops: whether all ops run as programs of one op, and none by its ``impl``.
         strided: ``(shape, dtype, data, offset, strides)``, in bytes: a view of data's memory.
     """
 
     xp: Any
-    compiles_ops: bool
     strided: Callable[..., Any]
 
     @property
-    def ops(self) -> Any:
-        """The OneOpPrograms of the device: ops one by one."""
+    def evaluate(self) -> Callable[..., Any] | None:
+        """``(primitive, avals, params, arrays, device) -> Arrays``: the outputs of one op.
+
+        None: through its ``impl``.
+        """
         ...
 
     @property
     def target(self) -> Target:
         """What compiling a plan asks."""
+        ...
+
+    def program_of_op(
+        self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> Program | None:
+        """What makes an op outside of jit; None: its ``impl``."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -13,12 +13,13 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise, Layout, Reduction, TupleReduction
+from gpuflow.core.lowering import Elementwise, Layout
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, common_device, default_device, in_use
+from gpuflow.runtime.driver import Driver, Program
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import needs_parts, programs
 from gpuflow.runtime.sharded import (
@@ -30,10 +31,6 @@ from gpuflow.runtime.sharded import (
 )
 
 _MAX_CALLS = 16384
-# Elements from which on a kernel beats NumPy's loops, which compute with narrow floats one by one,
-# by more than it takes to compile one now and then.
-_LARGE, _LARGE_NARROW = 1 << 15, 1 << 10
-_NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +41,13 @@ class Call:
         outs: what the shape rule gave.
         is_plain: one op of NumPy on each element, which runs nobody else's code.
         is_silent: moves elements only, so that NumPy warns of nothing.
-        is_large: worth a program of its own: NumPy takes several times as long, with one thread.
+        program: what makes the op in place of its ``impl``; None: nothing does.
     """
 
     outs: Any
     is_plain: bool
     is_silent: bool
-    is_large: bool
+    program: Program | None = None
 
 
 _calls: dict[Hashable, Call] = {}
@@ -89,16 +86,25 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         device, arrays = _moved(arrays, device, _wanted(primitive, params) or device)
         is_new = device.driver is not before
     driver = device.driver
-    if driver.compiles_ops:
+    if driver.evaluate is not None:
         if is_new:  # it came here just now, and nobody else has it
-            return _checked(primitive, [Array(arrays[0], avals[0], device)])
-        return _checked(primitive, driver.ops.run(primitive, avals, params, arrays, device))
+            out_arrays = [Array(arrays[0], avals[0], device)]
+        else:
+            out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
+        if config.may_check and (settings := _checks()) is not None:
+            for array in out_arrays:
+                check_finite(primitive.name, array.host(), array.aval, settings)
+        return out_arrays if primitive.multiple_results else out_arrays[0]
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
-        call = known_call(primitive, avals, params)
-    if call.is_large:
-        return _checked(primitive, driver.ops.run(primitive, avals, params, arrays, device))
+        call = known_call(primitive, avals, params, driver)
+    if call.program is not None:
+        out_arrays = call.program.run(arrays, device)
+        if config.may_check:
+            for array in out_arrays:
+                _examine(primitive, array.data, array.aval, device)
+        return out_arrays if primitive.multiple_results else out_arrays[0]
     outs, xp = call.outs, driver.xp
     if call.is_plain:
         context = _quiet.pop() if _quiet else _quiet_context()
@@ -208,38 +214,32 @@ def _quiet_context() -> Context:
 
 
 def known_call(
-    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]
+    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], driver: Driver
 ) -> Call:
-    """The shape rule's answer, remembered for hashable params."""
+    """What there is to know of an op, remembered for hashable params.
+
+    Only a driver that does not evaluate ops itself asks; all such devices share one.
+    """
     key = (primitive, avals, tuple(params.items()) if params else ())
     try:
         call = _calls.get(key)
-    except TypeError:
-        return _new_call(primitive, avals, params)
+    except TypeError:  # nothing is remembered, so that a program is not worth its plan
+        return _new_call(primitive, avals, params, None)
     if call is None:
         if len(_calls) > _MAX_CALLS:
             _calls.clear()
-        call = _calls[key] = _new_call(primitive, avals, params)
+        call = _calls[key] = _new_call(primitive, avals, params, driver)
     return call
 
 
-def _new_call(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
+def _new_call(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any],
+    driver: Driver | None,
+) -> Call:  # fmt: skip
     outs = primitive.shape(*avals, **params)
     rule = primitive.lower
-    is_plain = isinstance(rule, Elementwise)
-    all_avals = [*avals, *(outs if primitive.multiple_results else (outs,))]
-    is_large = isinstance(rule, Elementwise | Reduction | TupleReduction) and any(
-        aval.size >= (_LARGE_NARROW if aval.dtype in _NARROW else _LARGE) for aval in all_avals
-    )
-    return Call(outs, is_plain, isinstance(rule, Layout), is_large)
-
-
-def _checked(primitive: Primitive, outs: list[Array]) -> Any:
-    """The results of an op, of which settings may ask for checks."""
-    if config.may_check and (settings := _checks()) is not None:
-        for array in outs:
-            check_finite(primitive.name, array.host(), array.aval, settings)
-    return outs if primitive.multiple_results else outs[0]
+    program = None if driver is None else driver.program_of_op(primitive, avals, params)
+    return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout), program)
 
 
 def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:

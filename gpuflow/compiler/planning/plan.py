@@ -368,9 +368,9 @@ def all_kernels(plan: Plan) -> list[Kernel]:
 
 
 def calls_python(plan: Plan) -> bool:
-    """Whether the plan, or a program inside it, calls a library or the host."""
+    """Whether the plan, or a program inside it, makes a call by its ``impl``."""
     return any(
-        isinstance(step, CallStep)
+        (isinstance(step, CallStep) and step.choice is None)
         or (isinstance(step, ProgramStep) and any(calls_python(p.plan) for p in step.programs))
         for step in plan.steps
     )

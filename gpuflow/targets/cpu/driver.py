@@ -13,11 +13,12 @@ import numpy as np
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.primitive import Primitive
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
-from gpuflow.runtime.single_ops import OneOpPrograms
 from gpuflow.targets.cpu.program import CpuProgram
+from gpuflow.targets.cpu.single_ops import plan_of_op
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 
@@ -26,15 +27,22 @@ class CpuDriver:
 
     xp: Any = np
     strided: Callable[..., Any] = np.ndarray
-    compiles_ops = False
-
-    def __init__(self) -> None:
-        self.ops = OneOpPrograms(self)
+    evaluate: Callable[..., Any] | None = None
 
     @property
     def target(self) -> Target:
         """What compiling a plan asks."""
         return NATIVE_TARGET
+
+    def program_of_op(
+        self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> CpuProgram | None:
+        """A native program, of some ops."""
+        planned = plan_of_op(primitive, avals, params)
+        if planned is None:
+            return None
+        plan, jaxpr = planned
+        return self.program(plan, jaxpr.out_avals)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array that holds anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache as cached
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from gpuflow.targets.cpu.codegen import (
     narrow_floats,
     polynomials,
     processor,
+    product_tiles,
     scalar_functions,
     text_compiler,
     text_names,
@@ -99,6 +101,7 @@ _EMITTERS = (
     polynomials,
     coefficients,
     processor,
+    product_tiles,
     text_compiler,
     text_variables,
     transposes,
@@ -142,7 +145,18 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
         verify(kernel)
         verify(rewritten(kernel, CPU_REWRITES))
     key = _key(kernel)
-    return cache.once(key, lambda: _load(kernel, key, cache))
+
+    def source() -> Source:
+        show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
+        return print_cpu(kernel)
+
+    return cache.once(key, lambda: _load(kernel.name, source, key, cache))
+
+
+def compile_text(source: Source, cache: KernelCache) -> LoadedKernel:
+    """The same for a text that no kernel of KernelIR stands behind."""
+    key = cache_key(source.text, cache_parts())
+    return cache.once(key, lambda: _load(source.entry, lambda: source, key, cache))
 
 
 def load_stored(kernel: Kernel, cache: KernelCache, check: bool = False) -> bool:
@@ -167,12 +181,11 @@ def _key_with(kernel: Kernel, parts: tuple[str, ...]) -> str:
     return cache_key(kernel_text(kernel), parts)
 
 
-def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
+def _load(name: str, printed: Callable[[], Source], key: str, cache: KernelCache) -> LoadedKernel:
     def build_entry() -> Entry:
-        source = print_cpu(kernel)
-        show(1, f"build {kernel.name}", lambda: f"cache miss {key}")
-        show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
-        show(4, f"source {kernel.name}", lambda: f"{cache.path(key, 'py')}\n{source.text}")
+        show(1, f"build {name}", lambda: f"cache miss {key}")
+        source = printed()
+        show(4, f"source {name}", lambda: f"{cache.path(key, 'py')}\n{source.text}")
         built = build_cpu(source)
         return Entry(built.code, built.suffix, source.text, built.entry, built.imports)
 

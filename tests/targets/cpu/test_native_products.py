@@ -21,7 +21,14 @@ def tolerance(dtype, depth):
 
 
 def check(spec, left, right):
-    made = gf.jit(lambda a, b: jnp.einsum(spec, a, b))(left, right)
+    compare(spec, left, right, gf.jit(lambda a, b: jnp.einsum(spec, a, b))(left, right))
+
+
+def check_eager(spec, left, right):
+    compare(spec, left, right, jnp.einsum(spec, jnp.asarray(left), jnp.asarray(right)))
+
+
+def compare(spec, left, right, made):
     wide = np.complex128 if np.iscomplexobj(left) else np.float64
     expected = np.einsum(spec, left.astype(wide), right.astype(wide))
     size = np.einsum(spec, abs(left.astype(wide)), abs(right.astype(wide)))
@@ -68,7 +75,7 @@ def test_float64_and_complex128():
         check("mk,kn->mn", a + 1j, a.T.copy() - 2j)
 
 
-def test_views_that_blas_cannot_read_take_the_plain_way():
+def test_views_that_blas_cannot_read_are_copied():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((40, 30, 2)).astype(np.float32)
     f = gf.jit(lambda x: (x[::2, ::2, 0] @ x[::2, ::2, 1].T, x[::-1, :, 0] @ x[..., 1].T))
@@ -83,6 +90,31 @@ def test_empty_operands(shapes):
     a, b = (np.ones(shape, np.float32) for shape in shapes)
     made = gf.jit(lambda a, b: a @ b)(a, b)
     assert made.shape == (shapes[0][0], shapes[1][1]) and not np.asarray(made).any()
+
+
+@pytest.mark.parametrize("spec", ["mk,k->m", "k,kn->n", "km,k->m", "bmk,bk->bm", "abmk,k->abm"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_products_with_vectors_outside_of_jit(spec, dtype):
+    rng = np.random.default_rng(0)
+    sizes = dict(zip("mnkab", (190, 170, 300, 3, 5)))
+    left, right = (
+        rng.standard_normal([sizes[d] for d in dims]).astype(dtype)
+        for dims in spec.split("->")[0].split(",")
+    )
+    check_eager(spec, left, right)
+    for jit in (True, False):  # with a dimension of size 1, which the compiler sums as well
+        spec_1, operand = spec.replace("->", "z->") + "z", right[..., None]
+        (check if jit else check_eager)(spec_1, left, operand)
+
+
+def test_vectors_with_gaps_are_read_where_they_lie():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, 60, 3)).astype(np.float32)
+    made = gf.jit(lambda x: (x[:, :, 0] @ x[0, :, 1:2], x[3:4, ::-1, 0] @ x[..., 1].T))(x)
+    for one, pair in zip(
+        made, ((x[:, :, 0], x[0, :, 1:2]), (x[3:4, ::-1, 0], x[..., 1].T)), strict=True
+    ):
+        np.testing.assert_allclose(one, pair[0] @ pair[1], rtol=1e-4, atol=1e-4)
 
 
 def test_nan_in_unused_memory_does_not_matter_and_in_operands_does():

@@ -62,8 +62,22 @@ class CpuTarget:
         """Whether its loads and stores of all types leave out single elements."""
         return {"avx512bw", "avx512vl"} <= self.features
 
+    @property
+    def vector_registers(self) -> tuple[int, int]:
+        """How many vector registers it has, and the bits of one."""
+        if self.has_masks:
+            return 32, 512
+        if self.is_x86:
+            return 16, 256 if "avx2" in self.features else 128
+        return 32, 128
+
+    @property
+    def is_x86(self) -> bool:
+        """Whether LLVM's functions for x86-64 are there."""
+        return platform.machine() in _X86
+
     def _has(self, feature: str) -> bool:
-        if platform.machine() in _X86:
+        if self.is_x86:
             return feature in self.features
         return platform.machine() in ("aarch64", "arm64")
 

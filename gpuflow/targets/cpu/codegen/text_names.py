@@ -15,6 +15,7 @@ dtypes, storages are storage dtypes):
     local_<storage>(n)           n elements on the stack; n is a number
     load_<storage>(p, i), store_<storage>(p, i, x)
     transpose_<storage>(..)      a block of elements with rows and columns exchanged, see transposes
+    multiply_<kind>(..)          a tile of a product of matrices, see product_tiles
     reader(storage, scope, scopes), writer(storage, scope, scopes)
     guarded_reader(storage, scope, scopes)
 
@@ -42,6 +43,7 @@ from gpuflow.targets.cpu.codegen.elements import (
     stored_type,
     widened,
 )
+from gpuflow.targets.cpu.codegen.product_tiles import PANELS, emit_tile
 from gpuflow.targets.cpu.codegen.scalar_functions import emit_function
 from gpuflow.targets.cpu.codegen.transposes import emit_transpose
 from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
@@ -87,6 +89,9 @@ def named(name: str) -> Named | None:
         return _OF_LOCALS[verb](storage)
     if verb == "transpose" and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
         return Named((POINTER, "int64", "int64") * 2, (), partial(emit_transpose, storage))
+    if verb == "multiply" and storage in PANELS:
+        parameters = (POINTER, "int64", "int64", "int64", POINTER)
+        return Named(parameters, (), partial(emit_tile, storage))
     if start == "select" and last in (*COMPUTE_DTYPES, POINTER):
         return _select(last)
     if start.startswith("cast_"):

@@ -47,6 +47,21 @@ _INTRINSICS = (
     "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
 )  # fmt: skip
 
+# For functions in LLVM IR that instructions run: what stands at a place of their argument block.
+READ_WORDS = """
+define internal i64 @word(ptr %words, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %words, i64 %k
+  %value = load i64, ptr %at
+  ret i64 %value
+}
+
+define internal ptr @place(ptr %words, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %words, i64 %k
+  %value = load ptr, ptr %at
+  ret ptr %value
+}
+"""
+
 
 @record
 class Module:
@@ -77,6 +92,15 @@ def core_module() -> Module:
 
 def product_module(letter: str) -> Module:
     """Products of stacks of matrices of the type with BLAS's ``letter``."""
+    return _blas_module("product", letter)
+
+
+def vector_product_module(letter: str) -> Module:
+    """The same with vectors."""
+    return _blas_module("vector_product", letter)
+
+
+def _blas_module(name: str, letter: str) -> Module:
     scalar, one, zero = _PRODUCTS[letter]
     constants = []
     if letter in _COMPLEX_PARTS:
@@ -86,8 +110,8 @@ def product_module(letter: str) -> Module:
             for name, value in (("one", "1.0"), ("zero", "0.0"))
         ]
     values = {"TYPE": letter, "SCALAR ONE": f"{scalar} {one}", "SCALAR ZERO": f"{scalar} {zero}"}
-    text = "\n".join([*constants, _text("product.ll", values=values)])
-    return Module(text, (f"gf_product_{letter}",))
+    text = "\n".join([*constants, READ_WORDS, _text(f"{name}.ll", values=values)])
+    return Module(text, (f"gf_{name}_{letter}",))
 
 
 def strided_module(count: str) -> Module:
@@ -110,6 +134,7 @@ def convolution_module(letter: str) -> Module:
 
 _MODULES: dict[str, Callable[[str], Module]] = {
     "product": product_module,
+    "vector_product": vector_product_module,
     "strided": strided_module,
     "convolution": convolution_module,
     "sum_parts": convolution_module,

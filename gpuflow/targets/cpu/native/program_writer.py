@@ -26,21 +26,6 @@ _WORD = 8  # bytes
 _HEAVY = 1 << 17  # points between two looks at signals, at least: some milliseconds
 _LIGHT_TURNS = 1024
 
-# For functions in LLVM IR that instructions run: what stands at a place of their argument block.
-READ_WORDS = """
-define internal i64 @word(ptr %words, i64 %k) alwaysinline {
-  %at = getelementptr i64, ptr %words, i64 %k
-  %value = load i64, ptr %at
-  ret i64 %value
-}
-
-define internal ptr @place(ptr %words, i64 %k) alwaysinline {
-  %at = getelementptr i64, ptr %words, i64 %k
-  %value = load ptr, ptr %at
-  ret ptr %value
-}
-"""
-
 Place = tuple[int, int]
 
 

@@ -12,9 +12,10 @@ from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
-from gpuflow.targets.cpu.kernels import compile_cpu, load_stored
+from gpuflow.targets.cpu.kernels import compile_cpu, compile_text, load_stored
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
 from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:
     from concurrent import futures
@@ -43,6 +44,10 @@ class NativeServices:
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
+
+    def load_text(self, source: Source) -> LoadedKernel:
+        """A kernel that is a text of its own."""
+        return compile_text(source, kernel_cache())
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         """Load several kernels; those that are new are built on all cores at once."""

@@ -39,12 +39,13 @@ class Blas:
     """A loaded BLAS.
 
     Attributes:
-        gemm, trsm: addresses of cblas_?gemm and cblas_?trsm with 64-bit integers, by dtype.
+        gemm, gemv, trsm: addresses of cblas_?gemm and its like with 64-bit integers, by dtype.
         getrf: those of LAPACK's function.
         library: owns the code.
     """
 
     gemm: Mapping[str, int]
+    gemv: Mapping[str, int]
     trsm: Mapping[str, int]
     getrf: Mapping[str, int]
     library: ctypes.CDLL = field(repr=False)
@@ -59,16 +60,19 @@ def private_blas() -> Blas | None:
     try:
         library = _load(original)
         library.scipy_openblas_set_num_threads64_(1)
-        gemm, trsm, getrf = (
+        gemm, gemv, trsm, getrf = (
             {
                 dtype: _address(getattr(library, name.replace("?", letter)))
                 for dtype, letter in BLAS_LETTERS.items()
             }
-            for name in ("scipy_cblas_?gemm64_", "scipy_cblas_?trsm64_", "scipy_?getrf_64_")
+            for name in (
+                "scipy_cblas_?gemm64_", "scipy_cblas_?gemv64_", "scipy_cblas_?trsm64_",
+                "scipy_?getrf_64_",
+            )
         )
     except (OSError, AttributeError):
         return None
-    return Blas(gemm, trsm, getrf, library)
+    return Blas(gemm, gemv, trsm, getrf, library)
 
 
 def _address(function: Any) -> int:

@@ -25,11 +25,12 @@ from gpuflow.base.recording import span
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import arenas
-from gpuflow.runtime.single_ops import OneOpPrograms
 from gpuflow.targets.cuda.driver.api import BuiltKernel, DeviceFunction, GpuApi
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.device_memory import Memory, in_units
@@ -38,6 +39,7 @@ from gpuflow.targets.cuda.driver.flags import Flags
 from gpuflow.targets.cuda.driver.side_stream import SideWork
 from gpuflow.targets.cuda.driver.transfers import SMALL, Transfers
 from gpuflow.targets.cuda.program.program import GpuProgram
+from gpuflow.targets.cuda.program.single_ops import OneOpPrograms
 from gpuflow.targets.cuda.providers.target import chosen_gpu_target
 from gpuflow.targets.cuda.schedules.spread import Dim
 
@@ -55,7 +57,6 @@ class GpuDriver:
     """
 
     strided: Callable[..., Any] = staticmethod(strided)
-    compiles_ops = True
 
     def __init__(self, api: GpuApi, preallocate: float = 0.0) -> None:
         self.api = api
@@ -71,7 +72,7 @@ class GpuDriver:
         self.broken: str | None = None
         self.side_work: list[SideWork] = []
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
-        self.ops = OneOpPrograms(self)
+        self._ops = OneOpPrograms(self)
         self._holders = Holders(attrgetter("block"), partial(self.empty, (1,), _BYTE))
         self._idle: list[DeviceArena] = []
         self._programs: WeakSet[GpuProgram] = WeakSet()
@@ -245,6 +246,18 @@ class GpuDriver:
         with self._lock:  # somebody may be going through them
             self._programs.add(program)
         return program
+
+    def evaluate(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
+        arrays: list[Any], device: Device,
+    ) -> list[Array]:  # fmt: skip
+        """The outputs of one op, through a program of its own."""
+        return self._ops.run(primitive, avals, params, arrays, device)
+
+    def program_of_op(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> None:
+        """None: ``evaluate`` makes all of them."""
 
     def acquire(self, program: GpuProgram) -> DeviceArena:
         """An arena that no running program uses, for a program that will run."""

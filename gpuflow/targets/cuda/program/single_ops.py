@@ -1,9 +1,8 @@
-"""Ops one by one as compiled programs of one equation: all of them on GPUs, some on the CPU.
+"""Ops one by one on GPUs: each is a compiled program of one equation.
 
-``impl`` is NumPy's. CuPy lacks dtypes, functions and NumPy's exact behavior at the edges, and a
+``impl`` is for the CPU. CuPy lacks dtypes, functions and NumPy's exact behavior at the edges, and a
 function of ours costs as little to launch as one of CuPy's; so that eager and jitted results come
-from the same kernels (docs/design/0015-cuda-driver.md). On the CPU NumPy is as fast for small
-arrays and needs no compiler (docs/design/0035-composites.md).
+from the same kernels (docs/design/0015-cuda-driver.md).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from gpuflow.core.jaxpr import one_op
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver, Program
@@ -53,15 +52,3 @@ class OneOpPrograms:
         plan, values = compile_plan(jaxpr, target=self._driver.target)
         data = [self._driver.from_host(as_numpy(value, aval_of(value))) for value in values]
         return self._driver.program(plan, jaxpr.out_avals), data
-
-
-def one_op(
-    primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
-) -> ClosedJaxpr:
-    """A program that is one equation."""
-    inputs = tuple([Var(aval) for aval in avals])
-    outs = primitive.shape(*avals, **params)
-    outputs = tuple([Var(aval) for aval in (outs if primitive.multiple_results else (outs,))])
-    effects = primitive.effects(params)
-    eqn = Eqn(primitive, inputs, outputs, params, None, effects)
-    return ClosedJaxpr(Jaxpr((), inputs, outputs, (eqn,), effects))

@@ -1,0 +1,208 @@
+"""Multiplies two packed panels of matrices: a tile of their product, which stays in registers.
+
+A step of the depth is a row of each panel. One element of the left row after the other is spread
+over a vector, and multiplied by the right row:
+
+    tile[i, :] += left[step, i] * right[step, :]
+
+A panel of ``pairs`` holds pairs of int16 instead of elements: a step is two of the depth, and the
+sum of two products is one instruction on processors that have it (pmaddwd, and vpdpwssd where
+there is VNNI, which adds it to the tile as well). Integers wrap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
+from gpuflow.kir.scalar import storage_bytes
+from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.llvm.lanes import Instruction, is_float, llvm_type
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+
+@record
+class Panel:
+    """What panels and tiles of a kind hold.
+
+    Attributes:
+        packed: the dtype of a panel's elements.
+        summed: the dtype of the tile's.
+        together: elements of the depth that a step takes.
+    """
+
+    packed: str
+    summed: str
+    together: int = 1
+
+
+PANELS = {
+    "float32": Panel("float32", "float32"),
+    "int32": Panel("int32", "int32"),
+    "int64": Panel("int64", "int64"),
+    "pairs": Panel("int16", "int32", 2),
+}
+
+
+_VECTORS = 2  # in a row of a tile
+# Sums of the products of pairs, by the bits of a register.
+_PAIR_PRODUCTS = {
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
+}
+
+
+class TileShape(NamedTuple):
+    """Rows and columns of a tile."""
+
+    rows: int
+    columns: int
+
+
+def tile_shape(kind: str) -> TileShape:
+    """The tile that the registers of this processor hold: rows of two vectors each.
+
+    Besides, there are a row of the right panel, and an element of the left one.
+    """
+    registers, bits = cpu_target().vector_registers
+    if kind == "int64":  # a product of such takes registers of its own
+        return TileShape(registers // 4, _VECTORS * bits // 64)
+    return TileShape((registers - 4) // 2, _VECTORS * bits // 32)
+
+
+def emit_tile(
+    kind: str, builder: ir.IRBuilder, panels: Instruction, left: Instruction, right: Instruction,
+    steps: Instruction, tile: Instruction,
+) -> None:  # fmt: skip
+    """Write the product of two panels to a tile.
+
+    Args:
+        kind: of ``PANELS``.
+        builder: where the call is.
+        panels: the array that both panels are in.
+        left, right: where they begin, in elements.
+        steps: how many rows they have.
+        tile: an array of the tile's rows.
+    """
+    element = llvm_type(PANELS[kind].packed).as_pointer()
+    array = builder.bitcast(panels, element)
+    places = [builder.gep(array, [first]) for first in (left, right)]
+    sums = builder.bitcast(tile, llvm_type(PANELS[kind].summed).as_pointer())
+    builder.call(_function(builder.module, kind), [*places, steps, sums])
+
+
+def _function(module: ir.Module, kind: str) -> Instruction:
+    name = f"multiply_{kind}"
+    if name in module.globals:
+        return module.globals[name]
+    panel, (rows, columns) = PANELS[kind], tile_shape(kind)
+    word, summed = ir.IntType(64), llvm_type(panel.summed)
+    element = llvm_type(panel.packed).as_pointer()
+    arguments = [element, element, word, summed.as_pointer()]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
+    function.linkage = "internal"
+    function.attributes.update(("nounwind", "noinline"))
+    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    set.update(function.attributes, ("memory(argmem: readwrite)", '"prefer-vector-width"="512"'))
+    left, right, steps, tile = function.args
+    for array in (left, right, tile):
+        array.add_attribute("noalias")
+    lanes = columns // _VECTORS
+    vector = ir.VectorType(summed, lanes)
+    entry, head, body, end = (
+        function.append_basic_block(name) for name in ("entry", "head", "body", "end")
+    )
+    builder = ir.IRBuilder(entry)
+    builder.branch(head)
+    builder.position_at_end(head)
+    step = builder.phi(word)
+    sums = [[builder.phi(vector) for _ in range(_VECTORS)] for _ in range(rows)]
+    builder.cbranch(builder.icmp_signed("<", step, steps), body, end)
+    builder.position_at_end(body)
+    alignment = storage_bytes(panel.packed)
+
+    def vectors(array: Instruction, first: int) -> list[Instruction]:
+        """The places of a row's vectors, from an element on."""
+        starts = [ir.Constant(word, first + k * lanes) for k in range(_VECTORS)]
+        return [
+            builder.bitcast(builder.gep(array, [start]), vector.as_pointer()) for start in starts
+        ]
+
+    # Pairs count as one number of the tile's dtype.
+    a, b = (
+        builder.bitcast(
+            builder.gep(side, [builder.mul(step, ir.Constant(word, count * panel.together))]),
+            summed.as_pointer(),
+        )
+        for side, count in ((left, rows), (right, columns))
+    )
+    right_row = [builder.load(place, align=alignment) for place in vectors(b, 0)]
+    added = []
+    for k, running in enumerate(sums):
+        number = builder.load(builder.gep(a, [ir.Constant(word, k)]), align=alignment)
+        spread = _spread(builder, number, lanes)
+        added.append(
+            [
+                _multiply_add(builder, panel, spread, factor, total)
+                for factor, total in zip(right_row, running, strict=True)
+            ]
+        )
+    following = builder.add(step, ir.Constant(word, 1))
+    builder.branch(head)
+    step.add_incoming(ir.Constant(word, 0), entry)
+    step.add_incoming(following, body)
+    for row, new_row in zip(sums, added, strict=True):
+        for running, new in zip(row, new_row, strict=True):
+            running.add_incoming(ir.Constant(vector, [0] * lanes), entry)
+            running.add_incoming(new, body)
+    builder.position_at_end(end)
+    for k, row in enumerate(sums):
+        for total, place in zip(row, vectors(tile, k * columns), strict=True):
+            builder.store(total, place, align=storage_bytes(panel.summed))
+    builder.ret_void()
+    return function
+
+
+def _multiply_add(
+    builder: ir.IRBuilder, panel: Panel, a: Instruction, b: Instruction, running: Instruction
+) -> Instruction:
+    if is_float(panel.summed):
+        product = builder.fmul(a, b, flags=("contract",))
+        return builder.fadd(running, product, flags=("contract",))
+    product = builder.mul(a, b) if panel.together == 1 else _pair_products(builder, a, b)
+    return builder.add(running, product)
+
+
+def _pair_products(builder: ir.IRBuilder, a: Instruction, b: Instruction) -> Instruction:
+    """The sums of both products of each pair."""
+    wide = a.type
+    halves = ir.VectorType(ir.IntType(16), 2 * wide.count)
+    a, b = builder.bitcast(a, halves), builder.bitcast(b, halves)
+    if cpu_target().is_x86:
+        function = builder.module.declare_intrinsic(
+            _PAIR_PRODUCTS[32 * wide.count], (), ir.FunctionType(wide, [halves, halves])
+        )
+        return builder.call(function, [a, b])
+    products = []
+    for half in range(2):
+        mask = _mask([2 * k + half for k in range(wide.count)])
+        x, y = (builder.sext(builder.shuffle_vector(v, v, mask), wide) for v in (a, b))
+        products.append(builder.mul(x, y))
+    return builder.add(*products)
+
+
+def _spread(builder: ir.IRBuilder, value: Instruction, count: int) -> Instruction:
+    empty = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, empty, _mask([0] * count))
+
+
+def _mask(places: list[int]) -> ir.Constant:
+    index = ir.IntType(32)
+    return ir.Constant(ir.VectorType(index, len(places)), [ir.Constant(index, p) for p in places])

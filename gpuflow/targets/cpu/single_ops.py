@@ -1,0 +1,54 @@
+"""Which ops outside of jit are programs of one equation on the CPU; the others are NumPy's.
+
+NumPy is as fast for small arrays, and needs no compiler. See docs/design/0035-composites.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.compiler.pipeline import compile_plan, plan_of_call
+from gpuflow.compiler.planning.plan import Plan, calls_python
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import ClosedJaxpr, one_op
+from gpuflow.core.lowering import Elementwise, Library, Reduction, TupleReduction, block_of
+from gpuflow.core.primitive import Primitive
+from gpuflow.targets.cpu.providers.table import EAGER_BLOCKS
+from gpuflow.targets.cpu.target import NATIVE_TARGET
+
+# Elements from which on a kernel beats NumPy's loops, with one thread and several passes, by more
+# than it takes to compile one now and then. NumPy computes with narrow floats one by one.
+_LARGE, _LARGE_NARROW = 1 << 15, 1 << 10
+_NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
+_IN_KERNELS = (Elementwise, Reduction, TupleReduction)
+
+
+def plan_of_op(
+    primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+) -> tuple[Plan, ClosedJaxpr] | None:
+    """The plan of an op that is a native program outside of jit, and its jaxpr; None: it is none.
+
+    Library calls are, of blocks that are made so; so are large ops that kernels hold. The types of
+    operands alone decide, so that the same op has the same bits each time.
+    """
+    rule = primitive.lower
+    if isinstance(rule, Library) and rule.what is not None:
+        jaxpr = one_op(primitive, avals, params)
+        if not isinstance(block_of(jaxpr.jaxpr.eqns[0]), EAGER_BLOCKS):
+            return None
+        plan, values = plan_of_call(jaxpr, NATIVE_TARGET), ()
+    elif isinstance(rule, _IN_KERNELS):
+        jaxpr = one_op(primitive, avals, params)
+        if not any(map(_is_large, (*avals, *jaxpr.out_avals))):
+            return None
+        plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
+    else:
+        return None
+    # What kernels do not hold calls its impl: without a program it needs fewer steps for that.
+    return None if values or calls_python(plan) else (plan, jaxpr)
+
+
+def _is_large(aval: ShapedArray) -> bool:
+    return aval.size >= (_LARGE_NARROW if aval.dtype in _NARROW else _LARGE)
