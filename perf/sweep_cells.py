@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import sweep_further_calls
+import sweep_lax_calls
+import sweep_linalg_calls
 import sweep_numpy_calls
 from sweep_operands import FIXED, NUMBERS, SIZES, VIEWS, Section, constants, has_view, operand
 from workload import Workload
@@ -31,7 +33,12 @@ MODULES = {
     "fft": "numpy.fft",
     "random": "random",
 }
-SECTIONS = [*sweep_numpy_calls.CALLS, *sweep_further_calls.CALLS]
+SECTIONS = [
+    *sweep_numpy_calls.CALLS,
+    *sweep_linalg_calls.CALLS,
+    *sweep_lax_calls.CALLS,
+    *sweep_further_calls.CALLS,
+]
 FLOAT32 = "float32"
 KEYS = ("key", "raw_key")
 # Where dtypes and layouts matter: kernels at the largest size, dispatch where calls are short.

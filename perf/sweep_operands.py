@@ -13,7 +13,13 @@ import numpy as np
 
 SIZES = (100, 10_000, 1_000_000)
 MODES = ("jit", "eager")
+SMALLER = SIZES[:2]  # where a million elements take seconds, in both
+EAGER, JIT = ("eager",), ("jit",)
 DTYPES = ("bfloat16", "float16", "int32", "bool", "complex64")
+FLOATS = ("bfloat16", "float16")
+LAYOUTS = ("transposed", "narrow", "strided")
+NUMERIC = (*FLOATS, "int32", "complex64", *LAYOUTS)
+REALS = (*FLOATS, "int32", *LAYOUTS)
 # What the program makes of an operand before it calls the function.
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda a: a.T,
@@ -87,8 +93,40 @@ def _matrix(n: int) -> tuple[int, ...]:
     return (math.isqrt(n), math.isqrt(n))
 
 
+def _side(n: int) -> tuple[int, ...]:
+    return (math.isqrt(n),)
+
+
+def _column(n: int) -> tuple[int, ...]:
+    return (n, 1)
+
+
 def _stack(n: int) -> tuple[int, ...]:
     return (n // 16, 4, 4)
+
+
+def _few(n: int) -> tuple[int, ...]:
+    del n
+    return (20,)
+
+
+def _scalar(n: int) -> tuple[int, ...]:
+    del n
+    return ()
+
+
+def _below_size(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return generator.integers(0, shape[0], shape)
+
+
+def _chances(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    values = generator.uniform(1.0, 2.0, shape)
+    return values / values.sum()
+
+
+def _near_one(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Factors whose products are neither large nor small."""
+    return np.exp(generator.standard_normal(shape) / math.sqrt(math.prod(shape)))
 
 
 # Numbers, of which there are variants: their values and shapes.
@@ -100,6 +138,7 @@ NUMBERS: dict[str, tuple[Draw, Shape]] = {
     "large": (_uniform(1.1, 10.0), _flat),
     "unit": (_uniform(-0.95, 0.95), _flat),
     "share": (_uniform(0.05, 0.95), _flat),
+    "near": (_near_one, _flat),
     "rows": (_normal, _matrix),
     "square": (_square, _matrix),
 }
@@ -113,12 +152,45 @@ FIXED: dict[str, tuple[Draw, Shape, str]] = {
     "shifts": (_integers(0, 8), _flat, "int32"),
     "digits": (_integers(0, 10), _flat, "int32"),
     "bytes": (_integers(0, 256), _flat, "uint8"),
+    "state": (_integers(0, 1 << 31), lambda n: (4,), "uint32"),
     "words": (_integers(0, 1 << 31), _flat, "uint32"),
-    "places": (lambda g, shape: g.integers(0, shape[0], shape), _flat, "int32"),
-    "first": (lambda g, shape: g.permutation(100)[:20, None], lambda n: (20, 1), "int32"),
+    "bits": (_integers(0, 2), _flat, "int32"),
+    # Indices: of vectors, in a column for gathers and scatters, and of the columns of matrices.
+    "places": (_below_size, _flat, "int32"),
+    "place_rows": (_below_size, _column, "int32"),
+    "first": (lambda g, shape: g.permutation(100)[:20], _few, "int32"),
+    "first_rows": (lambda g, shape: g.permutation(100)[:20, None], lambda n: (20, 1), "int32"),
+    "columns": (_below_size, _side, "int32"),
+    "column": (_below_size, lambda n: (math.isqrt(n), 1), "int32"),
+    "column_rows": (_below_size, _matrix, "int32"),
+    "ones": (_integers(1, 2), _flat, "int32"),
+    "twos": (_integers(2, 3), _flat, "int32"),
+    "index": (_integers(3, 4), _scalar, "int32"),
+    "branch": (_integers(1, 2), _scalar, "int32"),
+    "is_so": (lambda g, shape: np.asarray(True), _scalar, "bool"),
+    "others": (lambda g, shape: g.random(shape) > 0.5, _flat, "bool"),
     "grid": (lambda g, shape: np.sort(g.standard_normal(shape)), _flat, "float32"),
     "spd": (_spd, _matrix, "float32"),
     "stack": (_square, _stack, "float32"),
+    "row": (_normal, _side, "float32"),
+    "other_row": (_normal, _side, "float32"),
+    "weights": (_uniform(1.0, 2.0), _side, "float32"),
+    "few": (_normal, _few, "float32"),
+    "scalar": (_uniform(1.0, 2.0), _scalar, "float32"),
+    "single": (_normal, lambda n: (1, n), "float32"),
+    "orders": (_integers(0, 10), _flat, "float32"),
+    "wave_rows": (_complex, _matrix, "complex64"),
+    "near_rows": (_near_one, _matrix, "float32"),
+    "chances": (_chances, _flat, "float32"),
+    "nine_chances": (_chances, lambda n: (9,), "float32"),
+    "concentrations": (_uniform(1.0, 2.0), lambda n: (9,), "float32"),
+    "covariance": (_spd, lambda n: (9, 9), "float32"),
+    "experts": (_normal, lambda n: (2, math.isqrt(n), math.isqrt(n)), "float32"),
+    "pairs": (_normal, lambda n: (n // 2, 2), "float32"),
+    "small": (_normal, lambda n: (5, 5), "float32"),
+    "right": (_normal, lambda n: (n // 10,), "float32"),
+    "other_triples": (_normal, lambda n: (n // 3, 3), "float32"),
+    "divisor": (_normal, lambda n: (4,), "float32"),
     "tall": (_normal, lambda n: (n // 10, 10), "float32"),
     "triples": (_normal, lambda n: (n // 3, 3), "float32"),
     "taps": (_normal, lambda n: (9,), "float32"),
@@ -179,6 +251,7 @@ def constants(jax: Any, n: int) -> dict[str, Any]:
         "side": math.isqrt(n),
         "numpy_array": np.arange(n, dtype=np.float32),
         "buffer": bytes(4 * n),
+        "group_sizes": np.array([3, math.isqrt(n) - 3], np.int32),
         "channels_first": ("NCHW", "OIHW", "NCHW"),
         "gather_numbers": lax.GatherDimensionNumbers((), (0,), (0,)),
         "scatter_numbers": lax.ScatterDimensionNumbers((), (0,), (0,)),
