@@ -239,11 +239,17 @@ REDUCTIONS = [
         jnp.array_equiv(x, y)
         jnp.histogram(x, bins=20)
         jnp.histogram_bin_edges(x, bins=20)
-        jnp.histogram2d(x, y, bins=20)
         jnp.histogramdd(pairs, bins=10)
         jnp.bincount(digits, length=10)
         jnp.apply_along_axis(jnp.sum, 0, rows)
         jnp.apply_over_axes(jnp.sum, rows, (0,))
+        """,
+    ),
+    # An element may lie between edges that are rounded otherwise.
+    Section(
+        compared="result[1:]",
+        calls="""
+        jnp.histogram2d(x, y, bins=20)
         """,
     ),
 ]
@@ -373,10 +379,6 @@ MOVING = [
         jnp.unique_counts(ints, size=50)
         jnp.unique_inverse(ints, size=50)
         jnp.unique_values(ints, size=50)
-        jnp.union1d(ints, nats, size=50)
-        jnp.intersect1d(ints, nats, size=50)
-        jnp.setdiff1d(ints, nats, size=50)
-        jnp.setxor1d(ints, nats, size=50)
         """,
     ),
     # The order on either side of the element that is asked for is free.
@@ -387,10 +389,25 @@ MOVING = [
         jnp.argpartition(x, 20)
         """,
     ),
+    # Both sort several times, or compare all pairs.
     Section(
-        sizes=SMALLER,  # all pairs are compared
+        sizes=SMALLER,
         calls="""
         jnp.isin(ints, nats)
+        jnp.union1d(ints, nats, size=50)
+        jnp.intersect1d(ints, nats, size=50)
+        jnp.setdiff1d(ints, nats, size=50)
+        jnp.setxor1d(ints, nats, size=50)
+        """,
+    ),
+    Section(
+        sizes=SMALLER,
+        modes=EAGER,
+        calls="""
+        jnp.union1d(ints, nats)
+        jnp.intersect1d(ints, nats)
+        jnp.setdiff1d(ints, nats)
+        jnp.setxor1d(ints, nats)
         """,
     ),
     Section(
@@ -407,10 +424,6 @@ MOVING = [
         jnp.unique_counts(ints)
         jnp.unique_inverse(ints)
         jnp.unique_values(ints)
-        jnp.union1d(ints, nats)
-        jnp.intersect1d(ints, nats)
-        jnp.setdiff1d(ints, nats)
-        jnp.setxor1d(ints, nats)
         jnp.bincount(digits)
         jnp.trim_zeros(x)
         jnp.asarray(numpy_array)
