@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import types
 from pathlib import Path
@@ -119,6 +120,28 @@ def outcome(perf, name, ours, **further):
         made.add(framework, (2 * seconds, seconds))
         made.add(framework, (3 * seconds, seconds))
     return made
+
+
+def test_what_was_above_the_limit_is_timed_again(perf, tmp_path):
+    path = tmp_path / "results.jsonl"
+    slow, fast = outcome(perf, "jnp.f(x)", 3.0), outcome(perf, "jnp.g(x)", 0.5)
+    failed = outcome(perf, "jnp.h(x)", 0.5, failures={"jax": "it is made up"})
+    later = outcome(perf, "jnp.f(x)", 1.0)
+    later.add("jax", (0.5, 0.8))
+    lines = [{"commit": "made up"}, *map(vars, (slow, fast, failed))]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    known = perf.sweep.stored_outcomes(path)
+    for is_again, wanted in ((True, "fh"), (False, "")):
+        options = types.SimpleNamespace(again=is_again, threads=1)
+        names = [
+            name for name in "fgh" if perf.sweep.is_wanted(known[f"eager jnp.{name}(x)"], options)
+        ]
+        assert "".join(names) == wanted and perf.sweep.is_wanted(None, options) != is_again
+    with path.open("a") as file:
+        file.write(json.dumps(vars(later)) + "\n")
+    again = perf.sweep.stored_outcomes(path)["eager jnp.f(x)"]
+    assert again.processors == {"gpuflow": 1.0, "jax": 0.8}
+    assert again.clock == {"gpuflow": 2.0, "jax": 0.5}
 
 
 def test_report(perf, monkeypatch):
