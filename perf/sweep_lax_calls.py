@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweep_operands import FLOATS, LAYOUTS, SIZES, Section
+from sweep_operands import FLOATS, LAYOUTS, SIZES, SMALLER, Section
 
 ONE_SIZE = SIZES[1:2]  # lax, where jnp has the same function, which is timed at all sizes
 
@@ -157,8 +157,6 @@ CALLS = [
         lax.scan(lambda u, v: (u * 0.5 + v, u), row, rows)
         lax.map(lambda u: jnp.sum(u * u), rows)
         lax.betainc(positive, positive, share)
-        lax.igamma_grad_a(positive, positive)
-        lax.random_gamma_grad(positive, positive)
         """,
     ),
     Section(
@@ -190,6 +188,13 @@ CALLS = [
         lax.sort((digits, x), num_keys=1)
         lax.custom_linear_solve(lambda u: 2 * u, x, lambda f, b: b / 2, symmetric=True)
         lax.custom_root(lambda u: u - 1, scalar, lambda f, u: u - f(u), lambda g, u: u / g(1.0))
+        """,
+    ),
+    Section(
+        sizes=SMALLER,
+        calls="""
+        lax.igamma_grad_a(positive, positive)
+        lax.random_gamma_grad(positive, positive)
         """,
     ),
     Section(
