@@ -30,6 +30,7 @@ SAMPLE_SECONDS = 0.25
 # And one answer to "time" about this many.
 ROUND_SECONDS = 0.003
 WARM_UP_CALLS = 3
+WARM_UP_SECONDS = 1.0  # after which there are no further ones
 
 
 def load_file(path: Path, name: str) -> types.ModuleType:
@@ -123,8 +124,11 @@ class Server:
         if hasattr(result, "block_until_ready"):
             self.wait = operator.methodcaller("block_until_ready")
         del result
+        start = time.perf_counter()
         for _ in range(WARM_UP_CALLS):
             self.timing.block_until_ready(function())
+            if time.perf_counter() - start > WARM_UP_SECONDS:
+                break
         # The workloads before it, and their arrays, are not needed again.
         self.prepared, self.calls = {name: function}, {}
         return first
@@ -136,13 +140,12 @@ class Server:
     def time(self, name: str) -> tuple[float, float]:
         """Seconds per call of one short round: by the clock, and of all threads' processors."""
         function = self.prepared[name]
-        if name not in self.calls:
-            calls = 1
-            while self._round(function, calls)[0] < ROUND_SECONDS / 2:
-                calls *= 2
-            self.calls[name] = calls
-        calls = self.calls[name]
+        calls = self.calls.get(name, 1)
         clock, processors = self._round(function, calls)
+        while name not in self.calls and clock < ROUND_SECONDS / 2:
+            calls *= 2
+            clock, processors = self._round(function, calls)
+        self.calls[name] = calls
         return clock / calls, processors / calls
 
     def _round(self, function: Callable[[], Any], calls: int) -> tuple[float, float]:

@@ -38,7 +38,7 @@ BENCH_FILE = Path(__file__).resolve().parent / "sweep_cells.py"
 JAX = "jax"
 # Further rounds where a ratio is near or above LIMIT, as a multiple of the first ones.
 FURTHER = 2
-FEWEST_ROUNDS = 3
+FEWEST_ROUNDS = 2
 TIMING_SECONDS = 1.5  # after which a cell gets no further rounds
 CELLS_OF_A_PROCESS = 300  # then both start anew: what they keep of each program adds up
 
