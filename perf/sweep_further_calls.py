@@ -144,13 +144,18 @@ SPECIAL = [
 
 RANDOM = [
     Section(
+        free="sums of chances are rounded otherwise, so draws beside them meet other elements",
+        calls="""
+        random.choice(key, x, (n,), p=chances)
+        """,
+    ),
+    Section(
         calls="""
         random.bernoulli(key, 0.3, (n,))
         random.bits(key, (n,))
         random.categorical(key, rows)
         random.cauchy(key, (n,))
         random.choice(key, n, (n,))
-        random.choice(key, x, (n,), p=chances)
         random.choice(key, x, (n // 2,), replace=False)
         random.double_sided_maxwell(key, 0.0, 1.0, (n,))
         random.exponential(key, (n,))
