@@ -156,11 +156,11 @@ CALLS = [
         lax.switch(branch, [jnp.sin, jnp.cos, jnp.tanh], x)
         lax.scan(lambda u, v: (u * 0.5 + v, u), row, rows)
         lax.map(lambda u: jnp.sum(u * u), rows)
-        lax.betainc(positive, positive, share)
         """,
     ),
     Section(
         calls="""
+        lax.betainc(positive, positive, share)
         lax.approx_max_k(x, 10)
         lax.approx_min_k(x, 10)
         lax.bitcast_convert_type(x, 'int32')

@@ -86,7 +86,7 @@ ELEMENTWISE = [
         jnp.modf(x)
         jnp.astype(x, 'bfloat16')
         jnp.select([bools, others], [x, y], default=z)
-        jnp.choose(bits, [x, y])
+        jnp.choose(bits, [x, y], mode='clip')
         """,
     ),
     Section(
