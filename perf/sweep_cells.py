@@ -6,6 +6,7 @@ written once for both frameworks. Its first dotted name says which function it i
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import json
@@ -89,8 +90,8 @@ class Cell:
 
 def program(jax: Any, cell: Cell) -> tuple[Callable[..., Any], list[str]]:
     """The call as a function of its operands, and their names."""
-    known = set(compile(cell.expression, cell.name, "eval").co_names)
-    words = known | set(re.findall(r"\w+", cell.expression))
+    tree = ast.parse(cell.expression, mode="eval")
+    words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names = [name for name in (*NUMBERS, *FIXED, *KEYS) if name in words]
     space = {
         short: importlib.import_module(f"{jax.__name__}.{path}") for short, path in MODULES.items()

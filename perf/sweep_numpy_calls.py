@@ -93,7 +93,6 @@ ELEMENTWISE = [
         variants=(*REALS, "bool"),
         calls="""
         jnp.less(x, y)
-        jnp.sign(x)
         jnp.logical_and(x, y)
         """,
     ),
@@ -102,6 +101,7 @@ ELEMENTWISE = [
         calls="""
         jnp.floor(x)
         jnp.isnan(x)
+        jnp.sign(x)
         """,
     ),
     Section(
@@ -367,7 +367,7 @@ MOVING = [
         jnp.digitize(y, grid)
         jnp.packbits(bools)
         jnp.unpackbits(bytes)
-        jnp.ravel_multi_index((digits, digits), (10, 10))
+        jnp.ravel_multi_index((digits, digits), (10, 10), mode='clip')
         jnp.unravel_index(places, (2, n))
         jnp.extract(bools, x, size=20)
         jnp.compress(bools, x, size=20)
