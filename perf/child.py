@@ -11,19 +11,26 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import operator
 import os
 import platform
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 TIMING_FILE = Path(__file__).resolve().parents[1] / "gpuflow" / "timing.py"
 # One answer to "run" holds about this many seconds of samples.
 SAMPLE_SECONDS = 0.25
+# And one answer to "time" about this many.
+ROUND_SECONDS = 0.003
 WARM_UP_CALLS = 3
+WARM_UP_SECONDS = 1.0  # after which there are no further ones
 
 
 def load_file(path: Path, name: str) -> types.ModuleType:
@@ -38,12 +45,10 @@ def load_file(path: Path, name: str) -> types.ModuleType:
 
 def plain_numpy() -> tuple[Any, Any]:
     """NumPy with a `jit` that does nothing: runs whatever needs no transformation."""
-    import numpy
-
     namespace = types.SimpleNamespace(
-        __name__="numpy", __version__=numpy.__version__, jit=lambda function, **_: function
+        __name__="numpy", __version__=np.__version__, jit=lambda function, **_: function
     )
-    return namespace, numpy
+    return namespace, np
 
 
 def load_framework(name: str) -> tuple[Any, Any]:
@@ -58,13 +63,11 @@ def load_framework(name: str) -> tuple[Any, Any]:
 
 def describe(name: str, module: Any) -> dict[str, str]:
     """Versions that belong beside every figure."""
-    import numpy
-
     return {
         "framework": name,
         "version": str(getattr(module, "__version__", "unknown")),
         "python": platform.python_version(),
-        "numpy": numpy.__version__,
+        "numpy": np.__version__,
     }
 
 
@@ -80,9 +83,11 @@ class Server:
         self.processes = {item.name: item for item in getattr(self.bench, "PROCESS_WORKLOADS", [])}
         self.groups = {item.name: item for item in getattr(self.bench, "CHECKS", [])}
         self.prepared: dict[str, Callable[[], Any]] = {}
+        self.calls: dict[str, int] = {}
+        self.wait: Callable[[Any], Any] = self.timing.block_until_ready
 
     def answer(self, request: dict[str, Any]) -> Any:
-        """Carries out one request: `hello`, `prepare`, `run`, `measure` or `check`."""
+        """Carries out one request: the name of one of the methods below, or `hello`."""
         kind = request["kind"]
         if kind == "hello":
             return describe(self.framework, self.jax)
@@ -90,6 +95,10 @@ class Server:
             return self.prepare(request["name"])
         if kind == "run":
             return self.run(request["name"])
+        if kind == "time":
+            return self.time(request["name"])
+        if kind == "store":
+            return self.store(request["name"])
         if kind == "measure":
             return self.processes[request["name"]].measure(self.jax, self.jnp)
         if kind == "check":
@@ -110,16 +119,52 @@ class Server:
         first = time.perf_counter() - start
         if workload.check is not None:
             workload.check(result)
+        # A single result is asked itself: that is short beside a short call.
+        self.wait = self.timing.block_until_ready
+        if hasattr(result, "block_until_ready"):
+            self.wait = operator.methodcaller("block_until_ready")
         del result
+        start = time.perf_counter()
         for _ in range(WARM_UP_CALLS):
             self.timing.block_until_ready(function())
+            if time.perf_counter() - start > WARM_UP_SECONDS:
+                break
         # The workloads before it, and their arrays, are not needed again.
-        self.prepared = {name: function}
+        self.prepared, self.calls = {name: function}, {}
         return first
 
     def run(self, name: str) -> float:
         """Median seconds per call of one round."""
         return self.timing.timeit(self.prepared[name], seconds=SAMPLE_SECONDS).median
+
+    def time(self, name: str) -> tuple[float, float]:
+        """Seconds per call of one short round: by the clock, and of all threads' processors."""
+        function = self.prepared[name]
+        calls = self.calls.get(name, 1)
+        clock, processors = self._round(function, calls)
+        while name not in self.calls and clock < ROUND_SECONDS / 2:
+            calls *= 2
+            clock, processors = self._round(function, calls)
+        self.calls[name] = calls
+        return clock / calls, processors / calls
+
+    def _round(self, function: Callable[[], Any], calls: int) -> tuple[float, float]:
+        """Seconds of some calls, each of which is waited for."""
+        wait = self.wait
+        clock, processors = time.perf_counter(), time.process_time()
+        for _ in range(calls):
+            wait(function())
+        return time.perf_counter() - clock, time.process_time() - processors
+
+    def store(self, name: str) -> dict[str, Any]:
+        """Writes what frameworks have to agree on to a file; its path, and the leaves' dtypes."""
+        workload = self.workloads[name]
+        result = workload.compared(self.jax, self.prepared[name]())
+        leaves = [np.asarray(leaf) for leaf in self.jax.tree.leaves(result)]
+        handle, path = tempfile.mkstemp(".npz", dir=os.environ["GPUFLOW_CACHE_DIR"])
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, *(a.astype(np.float32) if a.dtype.kind == "V" else a for a in leaves))
+        return {"path": path, "dtypes": [leaf.dtype.name for leaf in leaves]}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import datetime
 import importlib.util
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -75,22 +76,38 @@ class Child:
             self.process = None
             self.dead = f"could not start {framework}: {error.strerror}"
 
-    def ask(self, kind: str, name: str = "") -> Any:
+    def ask(self, kind: str, name: str = "", limit: float | None = None) -> Any:
         """The answer's value.
 
         Raises:
-            ChildError: the process is gone, or answered with an error.
+            ChildError: the process is gone, answered with an error, or took more than `limit`
+                seconds, for which it is ended.
         """
+        self.send(kind, name)
+        return self.receive(limit)
+
+    def send(self, kind: str, name: str = "") -> None:
+        """Sends a request, whose answer `receive` takes."""
         if self.dead is None:
-            assert self.process is not None and self.process.stdin and self.process.stdout
+            assert self.process is not None and self.process.stdin
             try:
                 self.process.stdin.write(json.dumps({"kind": kind, "name": name}) + "\n")
                 self.process.stdin.flush()
-                line = self.process.stdout.readline()
             except OSError:
-                line = ""
-            if not line:
                 self.dead = self._last_words()
+
+    def receive(self, limit: float | None = None) -> Any:
+        """Waits for the answer to the last request; returns and raises what `ask` does."""
+        line = ""
+        if self.dead is None:
+            assert self.process is not None and self.process.stdout
+            if select.select([self.process.stdout], [], [], limit)[0]:
+                line = self.process.stdout.readline()
+                if not line:
+                    self.dead = self._last_words()
+            else:
+                self.process.kill()
+                self.dead = f"no answer within {limit:g} s"
         if self.dead is not None:
             raise ChildError(self.dead)
         reply = json.loads(line)

@@ -22,6 +22,7 @@ class Workload:
         rivals: who can run it; None: everybody.
         makers: `make` for frameworks that need their own; PyTorch is given as both modules.
         check: raises ValueError if the first result is wrong.
+        compared: from (jax-like module, result) to what all frameworks have to agree on.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Workload:
     rivals: tuple[str, ...] | None = None
     makers: Mapping[str, Callable[[Any, Any], Callable[[], Any]]] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
+    compared: Callable[[Any, Any], Any] | None = None
 
 
 @dataclass(frozen=True)

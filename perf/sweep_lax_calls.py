@@ -1,0 +1,206 @@
+"""The calls of sweep.py to gpuflow.lax, as sweep_cells.py has them."""
+
+from __future__ import annotations
+
+from sweep_operands import FLOATS, LAYOUTS, SIZES, SMALLER, Section
+
+ONE_SIZE = SIZES[1:2]  # lax, where jnp has the same function, which is timed at all sizes
+
+CALLS = [
+    Section(
+        sizes=ONE_SIZE,
+        calls="""
+        lax.abs(x)
+        lax.acos(unit)
+        lax.acosh(large)
+        lax.add(x, y)
+        lax.argmax(rows, 1, 'int32')
+        lax.argmin(rows, 1, 'int32')
+        lax.asin(unit)
+        lax.asinh(x)
+        lax.atan(x)
+        lax.atan2(x, y)
+        lax.atanh(unit)
+        lax.bitwise_and(ints, nats)
+        lax.bitwise_not(ints)
+        lax.bitwise_or(ints, nats)
+        lax.bitwise_xor(ints, nats)
+        lax.cbrt(x)
+        lax.ceil(x)
+        lax.clamp(-1.0, x, 1.0)
+        lax.conj(waves)
+        lax.cos(x)
+        lax.cosh(x)
+        lax.cumprod(near)
+        lax.cumsum(x)
+        lax.digamma(positive)
+        lax.div(x, positive)
+        lax.eq(x, y)
+        lax.erf(x)
+        lax.erf_inv(unit)
+        lax.erfc(x)
+        lax.exp(x)
+        lax.exp2(x)
+        lax.expand_dims(x, (0,))
+        lax.expm1(x)
+        lax.floor(x)
+        lax.ge(x, y)
+        lax.gt(x, y)
+        lax.igamma(positive, large)
+        lax.igammac(positive, large)
+        lax.imag(waves)
+        lax.is_finite(x)
+        lax.le(x, y)
+        lax.lgamma(positive)
+        lax.log(positive)
+        lax.log1p(positive)
+        lax.lt(x, y)
+        lax.max(x, y)
+        lax.min(x, y)
+        lax.mul(x, y)
+        lax.ne(x, y)
+        lax.neg(x)
+        lax.nextafter(x, y)
+        lax.polygamma(orders, positive)
+        lax.population_count(ints)
+        lax.pow(positive, x)
+        lax.real(waves)
+        lax.reciprocal(positive)
+        lax.rem(x, positive)
+        lax.reshape(rows, (n,))
+        lax.round(x)
+        lax.select(bools, x, y)
+        lax.shift_left(ints, shifts)
+        lax.sign(x)
+        lax.sin(x)
+        lax.sinh(x)
+        lax.sqrt(positive)
+        lax.square(x)
+        lax.squeeze(single, (0,))
+        lax.stack([x, y])
+        lax.sub(x, y)
+        lax.tan(unit)
+        lax.tanh(x)
+        lax.tile(x, (3,))
+        lax.transpose(rows, (1, 0))
+        lax.unstack(stack, 1)
+        lax.zeta(large, positive)
+        lax.broadcast(x, (2,))
+        lax.broadcast_to_rank(x, 2)
+        lax.full((n,), 2.5)
+        lax.full_like(x, 2.5)
+        lax.split(x, (n // 4, n - n // 4))
+        lax.optimization_barrier(x)
+        lax.stop_gradient(x)
+        """,
+    ),
+    Section(
+        grad=True,
+        variants=(*FLOATS, *LAYOUTS),
+        calls="""
+        lax.logistic(x)
+        lax.rsqrt(positive)
+        lax.integer_pow(x, 3)
+        """,
+    ),
+    Section(
+        grad=True,
+        calls="""
+        lax.bessel_i0e(x)
+        lax.bessel_i1e(x)
+        lax.associative_scan(jnp.add, x)
+        lax.batch_matmul(stack, stack)
+        lax.broadcast_in_dim(row, (side, side), (0,))
+        lax.broadcast_like(scalar, x)
+        lax.collapse(rows, 0)
+        lax.complex(x, y)
+        lax.concatenate([rows, rows], 1)
+        lax.conv(images, filters, (1, 1), 'SAME')
+        lax.conv_general_dilated(images, filters, (2, 2), 'VALID')
+        lax.conv_general_dilated_patches(images, (3, 3), (1, 1), 'SAME')
+        lax.conv_transpose(images, filters, (2, 2), 'SAME', None, channels_first)
+        lax.conv_with_general_padding(images, filters, (1, 1), ((1, 1), (1, 1)), None, None)
+        lax.convert_element_type(x, 'bfloat16')
+        lax.cumlogsumexp(x)
+        lax.cummax(x)
+        lax.cummin(x)
+        lax.dot(rows, square)
+        lax.dot_general(rows, square, (((1,), (1,)), ((), ())))
+        lax.dynamic_index_in_dim(rows, index)
+        lax.dynamic_slice(x, (index,), (n // 2,))
+        lax.dynamic_slice_in_dim(x, index, n // 2)
+        lax.dynamic_update_index_in_dim(rows, row, 3, 0)
+        lax.dynamic_update_slice(x, few, (5,))
+        lax.dynamic_update_slice_in_dim(x, few, 5, 0)
+        lax.gather(x, place_rows, gather_numbers, (1,))
+        lax.index_in_dim(rows, 3)
+        lax.index_take(rows, (columns,), (0,))
+        lax.pad(x, 0.0, ((1, 1, 1),))
+        lax.reduce_max(rows, (1,))
+        lax.reduce_min(rows, (0,))
+        lax.reduce_prod(near, (0,))
+        lax.reduce_sum(rows, (0,))
+        lax.reduce_precision(x, 5, 10)
+        lax.reduce_window(rows, 0.0, lax.add, (3, 3), (1, 1), 'SAME')
+        lax.rev(rows, (0,))
+        lax.select_n(bools, x, y)
+        lax.slice(x, (1,), (n - 1,), (2,))
+        lax.slice_in_dim(x, 3, n - 3)
+        lax.sort(x)
+        lax.top_k(x, 10)
+        lax.top_k(rows, 5)
+        lax.scatter_add(x, place_rows, y, scatter_numbers)
+        lax.scatter_mul(x, first_rows, few, scatter_numbers, unique_indices=True)
+        lax.scatter(x, first_rows, few, scatter_numbers)
+        lax.cond(is_so, jnp.sin, jnp.cos, x)
+        lax.switch(branch, [jnp.sin, jnp.cos, jnp.tanh], x)
+        lax.scan(lambda u, v: (u * 0.5 + v, u), row, rows)
+        lax.map(lambda u: jnp.sum(u * u), rows)
+        """,
+    ),
+    Section(
+        calls="""
+        lax.betainc(positive, positive, share)
+        lax.approx_max_k(x, 10)
+        lax.approx_min_k(x, 10)
+        lax.bitcast_convert_type(x, 'int32')
+        lax.broadcasted_iota('int32', (side, side), 1)
+        lax.clz(words)
+        lax.mulhi(words, words)
+        lax.iota('int32', n)
+        lax.fft(waves, 'FFT', (n,))
+        lax.fori_loop(0, 10, lambda k, u: u * 0.5 + k, x)
+        lax.while_loop(lambda u: u[0] < 10, lambda u: (u[0] + 1, u[1] * 0.5 + 1), (0, x))
+        lax.ragged_dot(rows, experts, group_sizes)
+        lax.reduce(x, 0.0, lax.add, (0,))
+        lax.reduce(rows, -1.0, lax.max, (1,))
+        lax.reduce_and(bools, (0,))
+        lax.reduce_or(bools, (0,))
+        lax.reduce_xor(ints, (0,))
+        lax.rng_bit_generator(state, (n,))
+        lax.scatter_max(x, place_rows, y, scatter_numbers)
+        lax.scatter_min(x, place_rows, y, scatter_numbers)
+        lax.scatter_sub(x, place_rows, y, scatter_numbers)
+        lax.scatter_apply(x, first_rows, jnp.sin, scatter_numbers, update_shape=(20,))
+        lax.shift_right_arithmetic(ints, shifts)
+        lax.shift_right_logical(ints, shifts)
+        lax.sort_key_val(x, y)
+        lax.sort((digits, x), num_keys=1)
+        lax.custom_linear_solve(lambda u: 2 * u, x, lambda f, b: b / 2, symmetric=True)
+        lax.custom_root(lambda u: u - 1, scalar, lambda f, u: u - f(u), lambda g, u: u / g(1.0))
+        """,
+    ),
+    Section(
+        sizes=SMALLER,
+        calls="""
+        lax.igamma_grad_a(positive, positive)
+        lax.random_gamma_grad(positive, positive)
+        """,
+    ),
+    Section(
+        free="the generator is the backend's",
+        calls="""
+        lax.rng_uniform(0.0, 1.0, (n,))
+        """,
+    ),
+]
