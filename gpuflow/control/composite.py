@@ -28,8 +28,9 @@ from gpuflow.runtime.scalars import NUMBERS, array_of
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Programs of one function.
-_MOST_PROGRAMS = 1024
+# Programs of one function; operands of one of them, as a program of a thousand pieces takes longer
+# to build than to run op by op.
+_MOST_PROGRAMS, _MOST_OPERANDS = 1024, 64
 _NUMBERS = NUMBERS - {bool}  # which only choose
 # Annotation of parameters that take arrays, and of which a number is an operand.
 _OPERAND = "Any"
@@ -89,6 +90,8 @@ class _Programs:
             operands: list[Any] = []
             try:
                 key = _key(args, kwargs, numeric, operands)
+                if len(operands) > _MOST_OPERANDS:
+                    break
                 program = self._known.get(key)
             except (_UnfitError, TypeError):  # a TypeError: what has no hash
                 break

@@ -40,6 +40,7 @@ def _relu6_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return relu6(x), select_where(inside, t, convert(0, aval_of(t).dtype))
 
 
+@composite
 def sigmoid(x: Any) -> Any:
     """``1 / (1 + exp(-x))`` of floats or complex numbers."""
     return lax.logistic(*check_arraylike("sigmoid", x))

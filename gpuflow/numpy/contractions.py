@@ -76,6 +76,7 @@ def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) ->
     return sizes
 
 
+@composite
 def matmul(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -134,6 +135,7 @@ def _squeeze_batch(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, 
     return squeeze_ones(x, labels, fixed)
 
 
+@composite
 def dot(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -170,6 +172,7 @@ def _scaled(name: str, a: Any, b: Any, preferred: Any) -> Any:
     return multiply(*[lax.convert_element_type(x, wanted) for x in (a, b)])
 
 
+@composite
 def tensordot(
     a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -216,6 +219,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     )  # fmt: skip
 
 
+@composite
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum over the last axes of both."""
     a, b = _numbers("inner", a, b, preferred_element_type)

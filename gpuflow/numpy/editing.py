@@ -13,6 +13,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import (
     as_arrays,
@@ -98,6 +99,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
     return reshape(where(mask, chosen, ravel(x)), aval_of(x).shape)
 
 
+@composite
 def put_along_axis(
     arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *,
     mode: str | None = None,

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes
@@ -23,6 +24,7 @@ def _path_finder() -> Any:
     return opt_einsum.contract_path
 
 
+@composite
 def einsum(
     subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto",
     precision: Any = None, preferred_element_type: Any = None,

@@ -57,8 +57,8 @@ def _log_to_base(base: float) -> Ufunc:
     return logarithm
 
 
-log2 = _float_unary("log2", _log_to_base(2.0), "Logarithm to base 2.")
-log10 = _float_unary("log10", _log_to_base(10.0), "Logarithm to base 10.")
+log2 = composite(_float_unary("log2", _log_to_base(2.0), "Logarithm to base 2."))
+log10 = composite(_float_unary("log10", _log_to_base(10.0), "Logarithm to base 10."))
 sin = _float_unary("sin", lax.sin, "Elementwise sine of an angle in radians.")
 cos = _float_unary("cos", lax.cos, "Elementwise cosine of an angle in radians.")
 tan = _float_unary("tan", lax.tan, "Elementwise tangent of an angle in radians.")
@@ -113,7 +113,7 @@ def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Ufunc:
     def of_any_shapes(x: Any, y: Any) -> Any:
         return log_of_sum(*broadcastlike(x, y))
 
-    return make_binary(name, of_any_shapes, doc, promote_args_inexact)
+    return composite(make_binary(name, of_any_shapes, doc, promote_args_inexact))
 
 
 def _within(angle: Any, bound: float) -> Any:
@@ -201,6 +201,7 @@ rint = make_unary("rint", _to_even, "Round; halves go to the even neighbor. Inte
                   "the default floats first.", _default_float)  # fmt: skip
 
 
+@composite
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     """Round to a number of decimals; halves go to the even neighbor.
 

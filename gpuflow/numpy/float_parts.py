@@ -47,6 +47,7 @@ def _real_only(name: str, x: Any, error: type[Exception] = TypeError) -> None:
 # --- signs ---------------------------------------------------------------------------------
 
 
+@composite
 def signbit(x: Any, /) -> Any:
     """Whether the sign of a number is minus; that of -0.0 is.
 

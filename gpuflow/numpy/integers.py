@@ -26,7 +26,9 @@ def _count_bits(x: Any) -> Any:
     return lax.convert_element_type(lax.population_count(x), np.uint8)
 
 
-bitwise_count = make_unary("bitwise_count", _count_bits, "How many bits of ``abs(x)`` are 1.")
+bitwise_count = composite(
+    make_unary("bitwise_count", _count_bits, "How many bits of ``abs(x)`` are 1.")
+)
 
 
 def _integers(name: str, x1: Any, x2: Any) -> list[Any]:

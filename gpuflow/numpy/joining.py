@@ -12,6 +12,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, known_index
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,
@@ -59,6 +60,7 @@ def _rows(name: str, stacked: Any) -> list[Any]:
     return [lax.row_gather(stacked, np.int32(k), "clip") for k in range(sizes[0])]
 
 
+@composite
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     """Join arrays along an existing axis; None: of the raveled arrays.
 
@@ -78,11 +80,13 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     return lax.concatenate(pieces, canonicalize_axis(axis, rank, "concatenate"))
 
 
+@composite
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     """Join arrays along an existing axis; None: of the raveled arrays."""
     return concatenate(arrays, axis)
 
 
+@composite
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
     """Join arrays of one shape along a new axis."""
     no_out("stack", out)
@@ -100,23 +104,27 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
     return lax.concatenate([expand_dims(x, place) for x in pieces], place)
 
 
+@composite
 def vstack(tup: Any, dtype: Any = None) -> Any:
     """Join as rows: vectors become rows first."""
     return concatenate([atleast_2d(x) for x in _pieces("vstack", tup, dtype)], 0)
 
 
+@composite
 def hstack(tup: Any, dtype: Any = None) -> Any:
     """Join along the second axis; vectors along their only one."""
     pieces = [atleast_1d(x) for x in _pieces("hstack", tup, dtype)]
     return concatenate(pieces, 0 if ndim(pieces[0]) == 1 else 1)
 
 
+@composite
 def column_stack(tup: Any) -> Any:
     """Join vectors as columns, and matrices side by side."""
     pieces = [atleast_1d(x) for x in _pieces("column_stack", tup, None)]
     return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in pieces], 1)
 
 
+@composite
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """``values`` after ``arr`` along ``axis``; None: of the raveled arrays."""
     return concatenate([arr, values], axis)
@@ -216,11 +224,13 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
 # --- joining deeper ------------------------------------------------------------------------
 
 
+@composite
 def dstack(tup: Any, dtype: Any = None) -> Any:
     """Join along the third axis; what has fewer axes gets them, as in ``atleast_3d``."""
     return concatenate([atleast_3d(x) for x in _pieces("dstack", tup, dtype)], 2)
 
 
+@composite
 def block(arrays: Any) -> Any:
     """Join nested lists of arrays: the innermost lists along the last axis, and so on.
 

@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int, tiled_to
 from gpuflow.numpy.creation import asarray
@@ -44,6 +45,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     return x[tuple(index)]
 
 
+@composite
 def resize(a: Any, new_shape: Any) -> Any:
     """The elements, repeated or cut off, in another shape.
 

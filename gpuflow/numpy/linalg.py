@@ -43,6 +43,7 @@ from gpuflow.numpy.solvers import tensorsolve as tensorsolve
 _HELPERS = ("Any", "aval_of", "astype", "check", "check_arraylike")
 
 
+@composite
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """The elements ``x[..., i, i + offset]`` of matrices in the last two axes."""
     return _matrices.diagonal(x, offset, -2, -1)

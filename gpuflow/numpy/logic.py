@@ -68,7 +68,7 @@ def _logical(name: str, op: Ufunc, doc: str) -> Ufunc:
         return promote_shapes(name, [as_bool(x) for x in operands])
 
     maker = make_unary if op is lax.bitwise_not else make_binary
-    return maker(name, op, doc, promote)
+    return composite(maker(name, op, doc, promote))
 
 
 logical_and = _logical("logical_and", lax.bitwise_and, "Whether both elements are nonzero.")
@@ -87,6 +87,7 @@ left_shift = make_binary(
 bitwise_left_shift = left_shift
 
 
+@composite
 def right_shift(x: Any, y: Any, /) -> Any:
     """Elementwise ``x >> y``; the sign is kept. Bools become int32."""
     x, y = promote_args_numeric("right_shift", x, y)
@@ -112,7 +113,7 @@ def _classify(name: str, on_floats: Ufunc, on_others: bool, both: Ufunc, doc: st
         same = lax.eq(x, x)
         return same if on_others else lax.bitwise_not(same)
 
-    return make_unary(name, test, doc)
+    return composite(make_unary(name, test, doc))
 
 
 def _is_infinite(x: Any) -> Any:

@@ -32,6 +32,7 @@ from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
 
 
+@composite
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The elements ``a[..., i, i + offset]`` of two axes, as a last axis.
 

@@ -142,6 +142,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     return norm(x, ord, (-2, -1), keepdims)
 
 
+@composite
 @through_float32
 def cond(x: Any, p: Any = None) -> Any:
     """The condition number of matrices: their norm times that of the inverse.

@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, known_int
 from gpuflow.numpy.promotion import check_numbers, inexact_dtype
@@ -29,6 +30,7 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
     return x, place
 
 
+@composite
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
     """The elements so ordered that the ``kth`` is in its sorted place, smaller ones before it.
 
@@ -48,12 +50,14 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
     return sort(x, place)
 
 
+@composite
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     """The positions of the elements in the order of ``partition``; arguments as there."""
     x, place = _prepare("argpartition", a, kth, axis)
     return argsort(x, place).astype(dtypes.index_dtype(aval_of(x).shape[place]))
 
 
+@composite
 def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """The ``k`` largest elements along an axis in descending order, and their positions.
 
@@ -65,6 +69,7 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     return lax.top_k(as_array("top_k", x), known_int("top_k", "k", k), axis=axis)
 
 
+@composite
 def sort_complex(a: Any) -> Any:
     """The elements in ascending order along the last axis, as complex numbers."""
     out = lax.sort(as_array("sort_complex", a))

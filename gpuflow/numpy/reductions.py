@@ -70,6 +70,7 @@ def sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
     return dtype
 
 
+@composite
 def sum(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
     initial: Any = None, where: Any = None, promote_integers: bool = True,
@@ -96,6 +97,7 @@ def _input_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
     return dtypes.int32 if dtypes.is_bool(input_dtype) else input_dtype
 
 
+@composite
 def prod(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
     initial: Any = None, where: Any = None, promote_integers: bool = True,
@@ -164,6 +166,7 @@ def _extreme(
     return finish(result, sizes, axes, keepdims)
 
 
+@composite
 def max(
     a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
@@ -176,6 +179,7 @@ def max(
     return _extreme("max", lax.reduce_max, lax.max, a, axis, out, keepdims, initial, where)
 
 
+@composite
 def min(
     a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
@@ -197,6 +201,7 @@ def ptp(a: Any, axis: Axes = None, out: None = None, keepdims: bool = False) -> 
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
 
 
+@composite
 def argmax(
     a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Any:
@@ -204,6 +209,7 @@ def argmax(
     return _position("argmax", lax.argmax, a, axis, out, bool(keepdims))
 
 
+@composite
 def argmin(
     a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Any:
@@ -234,6 +240,7 @@ def _position(
 # --- tests ---------------------------------------------------------------------------------
 
 
+@composite
 def all(
     a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
@@ -241,6 +248,7 @@ def all(
     return _test("all", lax.reduce_and, True, a, axis, out, keepdims, where)
 
 
+@composite
 def any(
     a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:

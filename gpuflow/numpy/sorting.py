@@ -31,6 +31,7 @@ def _prepare(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tupl
     return a, canonicalize_axis(axis, aval_of(a).ndim, name)
 
 
+@composite
 def sort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
     descending: bool = False,
@@ -98,6 +99,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
 # --- cumulative sums and products ----------------------------------------------------------
 
 
+@composite
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """The sums of all elements up to each one.
 
@@ -109,6 +111,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return _cumulative("cumsum", lax.cumsum, a, axis, dtype, out)
 
 
+@composite
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """The products of all elements up to each one; arguments as in ``cumsum``."""
     return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)
@@ -130,6 +133,7 @@ def _cumulative(
     return op(lax.convert_element_type(a, wanted), place)
 
 
+@composite
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
@@ -147,6 +151,7 @@ def cumulative_sum(
     return _with_initial("cumulative_sum", lax.cumsum, 0, x, axis, dtype, include_initial)
 
 
+@composite
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:

@@ -130,6 +130,7 @@ reciprocal = make_unary(
 )
 
 
+@composite
 def floor_divide(x: Any, y: Any, /) -> Any:
     """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``."""
     x, y = promote_args_numeric("floor_divide", x, y)
@@ -170,6 +171,7 @@ def _zero_like(rest: Any, y: Any) -> Any:
     return select_where(lax.lt(y, zero), lax.neg(lax.sub(zero, rest)), lax.add(rest, zero))
 
 
+@composite
 def remainder(x: Any, y: Any, /) -> Any:
     """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0."""
     x, y = promote_args_numeric("remainder", x, y)

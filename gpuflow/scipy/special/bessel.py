@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
@@ -135,6 +136,7 @@ def _all_orders(z: Any, order: int, count: int) -> tuple[Any, ...]:
     return tuple(jnp.where(small, _small_argument(z, j), row) for j, row in enumerate(rows))
 
 
+@composite
 def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
     """The Bessel functions of the first kind, of orders 0 to ``v``.
 

@@ -12,6 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.scipy.special.common import number_like
@@ -48,6 +49,7 @@ def _legendre(degree: Any, order: Any, theta: Any, top: int) -> Any:
     return lax.fori_loop(0, top, up, (jnp.zeros_like(theta), diagonal))[1]
 
 
+@composite
 def sph_harm_y(
     n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None
 ) -> Any:
