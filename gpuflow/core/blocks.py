@@ -354,6 +354,11 @@ class Eigh(Decomposition):
 
 
 @record
+class Svd(Decomposition):
+    """Outputs are values, and left and right vectors, if they are wanted."""
+
+
+@record
 class Eig(Decomposition):
     """Outputs are values, left and right vectors, as far as they are wanted."""
 
