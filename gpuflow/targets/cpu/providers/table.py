@@ -14,6 +14,7 @@ from gpuflow.core.blocks import (
     Product,
     Qr,
     Scan,
+    Sort,
     Svd,
     Triangular,
 )
@@ -38,6 +39,7 @@ PROVIDERS: Providers = {
     Eigh: (matrices.PROVIDER,),
     Eig: (matrices.PROVIDER,),
     Svd: (matrices.PROVIDER,),
+    Sort: (handwritten.PROVIDER,),
     Scan: (handwritten.PROVIDER,),
     Fourier: (handwritten.PROVIDER, fourier.PROVIDER),
     Kernels: (handwritten.PROVIDER,),
