@@ -52,7 +52,7 @@ def _body_row(
         return run
 
     def check(result: Any, x: np.ndarray) -> None:
-        check_close("last number", result, _repeated(step, x, _Numpy), 1e-4, 1e-4)
+        check_close("last number", result, _repeated(step, x, _Numpy), 1e-3, 1e-6)
 
     return lane_row(f"scan of {STEPS} steps, {name}", inputs, function, limit, check)
 
