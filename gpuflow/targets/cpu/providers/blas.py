@@ -68,16 +68,16 @@ def private_blas() -> Blas | None:
     try:
         library = _load(original)
         library.scipy_openblas_set_num_threads64_(1)
-        functions = [
+        gemm, trsm, getrf, geqrf, orgqr = (
             {
                 dtype: _address(getattr(library, name.format(letter, _KINDS[letter])))
                 for dtype, letter in BLAS_LETTERS.items()
             }
             for name in _NAMES
-        ]
+        )
     except (OSError, AttributeError):
         return None
-    return Blas(*functions, library)
+    return Blas(gemm, trsm, getrf, geqrf, orgqr, library)
 
 
 def _address(function: Any) -> int:
