@@ -197,6 +197,7 @@ class Sort:
             come last, and zeros are equal.
         kept: elements of each row that are wanted. The outputs are those of the operands, and of
             their positions if there is one output more.
+        launches: as in ``Kernels``.
     """
 
     outer: int
@@ -206,6 +207,7 @@ class Sort:
     kept: int
     descending: bool = False
     total_order: bool = False
+    launches: MakeLaunches | None = None
 
 
 @record
@@ -351,6 +353,11 @@ class Qr(Decomposition):
 @record
 class Eigh(Decomposition):
     """Outputs are vectors, if they are wanted, and values."""
+
+
+@record
+class Svd(Decomposition):
+    """Outputs are values, and left and right vectors, if they are wanted."""
 
 
 @record

@@ -89,7 +89,7 @@ class Builder:
         def statement(outs: Values) -> nodes.Statement:
             return nodes.Load(outs[0], operand, offset, where, part)
 
-        if record.mode in (Mode.OUT, Mode.INOUT):
+        if record.mode in (Mode.OUT, Mode.INOUT, Mode.WORK):
             (out,) = self._emit(dtypes, statement)
         else:
             key = ("load", operand, offset, where, part, self._varying_axes(record))

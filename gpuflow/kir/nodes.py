@@ -57,6 +57,7 @@ class Mode(Enum):
     IN = "in"  # read only, never aliases an output
     OUT = "out"  # written only
     INOUT = "inout"  # read and written in place, at equal indices only
+    WORK = "work"  # memory that each point has for itself: read and written anywhere in it
     INDEX = "index"  # no memory: a Load gives base + sum(axis index * stride) as int64
     SCALAR = "scalar"  # one value passed by value
 

@@ -113,8 +113,8 @@ def _check_store(statement: nodes.Store, state: State, context: Context) -> None
         _check_local(statement, statement.value, state, context)
         return
     operand = _check_access(statement, state)
-    writable = operand.mode in (Mode.OUT, Mode.INOUT)
-    require(writable, kernel, statement, "a stored operand must be OUT or INOUT")
+    writable = operand.mode in (Mode.OUT, Mode.INOUT, Mode.WORK)
+    require(writable, kernel, statement, "a stored operand must be OUT, INOUT or WORK")
     same = statement.value.dtype == compute_dtype(operand.dtype)
     rule = f"a Store must have the compute dtype of its operand ({operand.dtype})"
     require(same, kernel, statement, rule)

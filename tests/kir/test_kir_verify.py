@@ -144,7 +144,7 @@ BROKEN = {
     "a Store must have the compute dtype of its operand (float32)": kernel_of(
         LOAD_N, Store("o", i64(1))
     ),
-    "a stored operand must be OUT or INOUT": kernel_of(LOAD_X, Store("x", f32(0))),
+    "a stored operand must be OUT, INOUT or WORK": kernel_of(LOAD_X, Store("x", f32(0))),
     "an accessed operand must exist": kernel_of(Load(f32(0), "y")),
     "an offset must be int64": kernel_of(LOAD_X, Load(f32(1), "x", offset=f32(0))),
     "where must be bool": kernel_of(LOAD_X, Load(f32(1), "x", where=f32(0))),

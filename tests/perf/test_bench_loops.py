@@ -12,7 +12,10 @@ import gpuflow
 import gpuflow.numpy as gnp
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
-MODULES = ("bench_loops", "loops_lanes", "loops_steps", "ode", "reference", "report", "workload")
+MODULES = (
+    "bench_loops", "loops_bodies", "loops_lanes", "loops_steps", "ode", "reference", "report",
+    "workload",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -40,8 +43,16 @@ SMALL = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_results_are_compared(load, name):
+    check_row(SMALL[name](load("loops_lanes"), load("loops_steps")))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_results_of_bodies_are_compared(load, number):
+    check_row(load("loops_bodies").ROWS[number])
+
+
+def check_row(row):
     """The program's result is right, and each of its parts is looked at."""
-    row = SMALL[name](load("loops_lanes"), load("loops_steps"))
     result = gpuflow.tree.map(np.asarray, row.make(gpuflow, gnp)())
     row.check(result)
     leaves, treedef = gpuflow.tree.flatten(result)
@@ -56,9 +67,10 @@ def test_results_are_compared(load, name):
 def test_all_rows_have_limits(load):
     bench = load("bench_loops")
     limits = [row.target["jax"] for row in bench.WORKLOADS]
-    assert limits == [0.08, 0.08, 0.08, 0.05, 0.05, 0.2, 0.2, 0.5, 0.5, 0.5, 1.1]
+    assert limits == [0.08, 0.08, 0.08, 0.05, 0.05, 0.2, 0.2, 0.5, 0.5, 0.5, 1.1,
+                      0.5, 0.5, 1.5, 1.0, 1.1, 1.0, 1.1, 0.5]  # fmt: skip
     assert all(row.rivals == ("jax",) and row.check for row in bench.WORKLOADS)
-    assert len({item.name for item in [*bench.WORKLOADS, *bench.CHECKS]}) == 13
+    assert len({item.name for item in [*bench.WORKLOADS, *bench.CHECKS]}) == 21
 
 
 def test_the_same_loop_in_c(load, tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 from gpuflow.base.dtypes import is_extended, is_integer
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.blocks import AtomicSums, MakeLaunches, Runs, Scan, Sort
+from gpuflow.core.blocks import AtomicSums, Launches, MakeLaunches, Runs, Scan, Sort
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
 from gpuflow.ops.define import define
@@ -20,6 +20,7 @@ from gpuflow.ops.elementwise.arithmetic import add_p, mul_p
 from gpuflow.ops.elementwise.convert import convert_element_type_p
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, transpose_p
 from gpuflow.ops.layout.iota import iota_p
+from gpuflow.ops.sorting.sort_kernels import sort_launches
 
 # With fewer updates, one thread for each element of a window is faster than a sort.
 FEWEST_RUNS = 64
@@ -51,14 +52,23 @@ def sort_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
     if any(is_extended(aval.dtype) for aval in ins):
         return None
     outer, length, inner = _rows(ins[0], params["dimension"])
-    return Sort(outer, length, inner, params["num_keys"], length)
+    return Sort(outer, length, inner, params["num_keys"], length, launches=_sort_launches)
+
+
+def _sort_launches(views: Any, outs: Avals, params: dict[str, Any]) -> Launches | None:
+    axis = params["dimension"]
+    return sort_launches(views, outs, axis, params["num_keys"], outs[0].shape[axis])
 
 
 def top_k_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort:
     """The rule of the k greatest."""
     del outs
     rows = _rows(ins[0], params["axis"])
-    return Sort(*rows, 1, params["k"], descending=True, total_order=True)
+    return Sort(*rows, 1, params["k"], True, True, _top_k_launches)
+
+
+def _top_k_launches(views: Any, outs: Avals, params: dict[str, Any]) -> Launches | None:
+    return sort_launches(views, outs, params["axis"], 1, params["k"], True, True)
 
 
 # --- updates ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ of any other kernel, so that one serves all shapes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpuflow.core.aval import storage_name
@@ -36,6 +37,12 @@ def number(name: str, axes: int) -> Operand:
 def parallel_axes(count: int) -> tuple[Axis, ...]:
     """Axes ``i0``, ``i1``, ... of independent points."""
     return tuple(Axis(f"i{k}", Role.PARALLEL) for k in range(count))
+
+
+def worker_axes(count: int) -> tuple[Axis, ...]:
+    """The same where each point is a loop of its own: few points, which are taken one by one."""
+    *outer, last = parallel_axes(count)
+    return (*outer, replace(last, is_short=True))
 
 
 def builder_of(operands: Sequence[Operand], axes: Sequence[Axis]) -> Builder:

@@ -29,7 +29,15 @@ from gpuflow.kir.nodes import Kernel, Mode, Value
 from gpuflow.kir.scalar import compute_dtype, storage_bytes
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import broadcast_shape
-from gpuflow.ops.handwritten.launch import array, builder_of, is_held, launch, number, parallel_axes
+from gpuflow.ops.handwritten.launch import (
+    array,
+    builder_of,
+    is_held,
+    launch,
+    number,
+    parallel_axes,
+    worker_axes,
+)
 from gpuflow.ops.indexing.updating import Component, place_operands, window_places_p
 from gpuflow.ops.layout.axes import reshape_p
 
@@ -174,7 +182,7 @@ def _share_kernel(dtype: str, combine: str, is_wide: bool, place_dtype: str) -> 
 
     ``is_wide``: an update has several elements, which lie together.
     """
-    axes, wide = parallel_axes(1), compute_dtype(dtype)
+    axes, wide = worker_axes(1), compute_dtype(dtype)
     operands = [
         array("c", wide, Mode.INOUT, 1), array("p", place_dtype, Mode.IN, 1),
         array("r", dtype, Mode.IN, 1),

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.blocks import Svd
 from gpuflow.core.lowering import Library
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.comparison import eq
@@ -29,6 +30,7 @@ from gpuflow.ops.linalg.algorithms import SVD_ALGORITHMS, SvdAlgorithm, check_al
 from gpuflow.ops.linalg.common import (
     Outputs,
     check_subset,
+    decomposition,
     is_large,
     load_scipy,
     matrix_op,
@@ -151,6 +153,11 @@ def _beyond(change: Any, vectors: Any, scale: Any) -> Any:
     return div(sub(change, exact_matmul(vectors, exact_matmul(adjoint(vectors), change))), scale)
 
 
+def _what(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> Svd:
+    del outs
+    return decomposition(Svd, ins, params)
+
+
 svd_p = matrix_op(
     "svd",
     (2,),
@@ -158,7 +165,10 @@ svd_p = matrix_op(
     _svd_impl,
     jvp=_svd_jvp,
     multiple_results=True,
-    lower=Library(flops=lambda ins, outs, params: 20 * ins[0].size * min(ins[0].shape[-2:])),
+    lower=Library(
+        flops=lambda ins, outs, params: 20 * ins[0].size * min(ins[0].shape[-2:]),
+        what=_what,
+    ),
 )
 
 

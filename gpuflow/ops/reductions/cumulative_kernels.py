@@ -25,9 +25,8 @@ from gpuflow.core.blocks import Launch, Launches
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel, Mode, Value
 from gpuflow.kir.scalar import PARTS, compute_dtype, storage_bytes
-from gpuflow.ops.handwritten.launch import array, builder_of, is_held, launch, number, parallel_axes
+from gpuflow.ops.handwritten.launch import array, builder_of, is_held, launch, number, worker_axes
 
-SMALLEST = 1 << 12  # elements: below, a call of NumPy takes no longer
 BLOCK = 256  # elements of a block
 _ENOUGH_LANES = 64  # columns or rows that keep all workers busy without blocks
 _NEIGHBOURS = 16  # running values of a worker, where they lie side by side in memory
@@ -99,7 +98,7 @@ def _kernel(dtype: str, name: str, neutral: Any, kept: str, chains: int, started
         chains: how many; 16 lie side by side in x, and in a result of which all are kept.
         started: whether results are combined with starts.
     """
-    axes, wide = parallel_axes(3), _running_dtype(dtype, name)
+    axes, wide = worker_axes(3), _running_dtype(dtype, name)
     operands = [array("x", dtype, Mode.IN, 3)]
     operands.append(array("o", dtype if kept == "all" else wide, Mode.OUT, 3))
     kept_dtype = compute_dtype(dtype) if kept == "all" else wide
@@ -163,7 +162,7 @@ def scan_launches(
     """
     (view,), (out,) = views, outs
     by_parts = combine.name == "add" and storage_name(out.dtype) in PARTS
-    if out.size < SMALLEST or not (by_parts or is_held(out.dtype)):
+    if out.size == 0 or not (by_parts or is_held(out.dtype)):
         return None
     lengths, strides = out.shape, view.strides
     outer = _joined(lengths[:axis], strides[:axis], prod(lengths[axis:]))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -61,6 +62,25 @@ def test_a_call_inside_a_call_runs_inline(make_pool):
 
     run(pool, lambda words, lo, hi: run(pool, inner, 10, 1), 2, 1)
     assert seen == [(0, 10)] * 2
+
+
+def test_jobs_run_alone_for_a_while_after_a_worker_was_late(make_pool):
+    """A busy core: each job would wait for its worker, or do without it after waking it."""
+    pool, caller, seen = make_pool(2), threading.get_ident(), []
+
+    def late(words, lo, hi):
+        time.sleep(0.002 if threading.get_ident() == caller else 0.05)
+
+    def noted(words, lo, hi):
+        seen.append((lo, hi))
+
+    run(pool, late, 2, 1)
+    for _ in range(3):
+        run(pool, noted, 2, 1)
+    assert seen == [(0, 2)] * 3
+    run(pool, lambda words, lo, hi: time.sleep(0.03), 2, 1)  # longer than any such while
+    run(pool, noted, 2, 1)
+    assert sorted(seen[3:]) == [(0, 1), (1, 2)]
 
 
 def test_callers_in_several_threads_all_get_their_work_done(make_pool):

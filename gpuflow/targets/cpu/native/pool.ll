@@ -1,12 +1,18 @@
 ; The thread pool: workers claim chunks of a job by compare-and-swap, so that the caller never waits
 ; for a worker that sleeps. One job runs at a time; a caller that finds the pool busy works alone.
 ;
+; Where another process wants the cores, workers come late: then the caller did all by itself, and
+; a worker that spins takes what the caller could use; or it is stopped within a chunk, for which
+; the caller waits longer than for all of its own. After such a job the next ones run on the caller
+; alone, for as long as it took; twice as long after each further one, up to 64 times and 20 ms.
+;
 ; Words of @pool, each group on cache lines of its own:
 ;    0  ticket: sequence number << 32 | number of chunks << 16 | next chunk to claim
 ;   16  chunks that are done
 ;   32  function  33  its argument  34  extent  35  indices per chunk  36  the call's state
 ;   48  workers that sleep, or are about to  49  stop: workers return
-;   56  busy: a job runs
+;   56  busy: a job runs  57  how long jobs shall run on the caller alone yet, in nanoseconds
+;   58  how often that was doubled
 ;   64  semaphore on which workers sleep
 
 @pool = internal global [128 x i64] zeroinitializer, align 128
@@ -15,6 +21,7 @@ declare i32 @sem_init(ptr, i32, i32)
 declare i32 @sem_post(ptr)
 declare i32 @sem_wait(ptr)
 declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @pthread_key_create(ptr, ptr)
 declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
@@ -70,12 +77,13 @@ define void @gf_pool_reset() {
   ret void
 }
 
-; Run chunks of the job with this sequence number until none are left.
-define internal void @work(i64 %sequence) {
+; Run chunks of the job with this sequence number until none are left; returns how many it ran.
+define internal i64 @work(i64 %sequence) {
 entry:
   %done = getelementptr i64, ptr @pool, i64 16
   br label %look
 look:
+  %own = phi i64 [ 0, %entry ], [ %own, %claim ], [ %own.next, %run ]
   %ticket = load atomic i64, ptr @pool seq_cst, align 8
   %current = lshr i64 %ticket, 32
   %same = icmp eq i64 %current, %sequence
@@ -109,9 +117,22 @@ run:
   %high.end = call i64 @llvm.smin.i64(i64 %full, i64 %extent)
   call void %function(ptr %argument, i64 %low, i64 %high.end)
   %ignored = atomicrmw add ptr %done, i64 1 release
+  %own.next = add i64 %own, 1
   br label %look
 end:
-  ret void
+  ret i64 %own
+}
+
+; Nanoseconds of a clock that never goes back (CLOCK_MONOTONIC).
+define internal i64 @now() {
+  %time = alloca [2 x i64]
+  %status = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.at = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %rest.at
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
 }
 
 ; function(argument, lo, hi) over 0..extent, in chunks on several threads; returns when all is done.
@@ -120,7 +141,21 @@ entry:
   %busy = getelementptr i64, ptr @pool, i64 56
   %pair = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
   %free = extractvalue { i64, i1 } %pair, 1
-  br i1 %free, label %publish, label %alone
+  br i1 %free, label %ask, label %alone
+ask:
+  %start = call i64 @now()
+  %alone.at = getelementptr i64, ptr @pool, i64 57
+  %left = load i64, ptr %alone.at
+  %shuns = icmp sgt i64 %left, 0
+  br i1 %shuns, label %shun, label %publish
+shun:
+  call void %function(ptr %argument, i64 0, i64 %extent)
+  %shun.end = call i64 @now()
+  %shun.time = sub i64 %shun.end, %start
+  %left.now = sub i64 %left, %shun.time
+  store i64 %left.now, ptr %alone.at
+  store atomic i64 0, ptr %busy release, align 8
+  ret void
 alone:
   call void %function(ptr %argument, i64 0, i64 %extent)
   ret void
@@ -164,13 +199,15 @@ post:
   %woken.next = add i64 %woken, 1
   br label %wake
 help:
-  call void @work(i64 %sequence)
+  %posted = call i64 @now()
+  %own = call i64 @work(i64 %sequence)
+  %begun = call i64 @now()
   br label %wait
 wait:
   %turns = phi i64 [ 0, %help ], [ %turns.next, %again ]
   %finished = load atomic i64, ptr %done acquire, align 8
   %all = icmp eq i64 %finished, %count
-  br i1 %all, label %end, label %spin
+  br i1 %all, label %finish, label %spin
 spin:
   call void @pause()
   %turns.next = add i64 %turns, 1
@@ -181,6 +218,31 @@ yield:
   br label %again
 again:
   br label %wait
+finish:
+  %finished.at = call i64 @now()
+  %took = sub i64 %finished.at, %start
+  %waited = sub i64 %finished.at, %begun
+  %worked = sub i64 %begun, %posted
+  %level.at = getelementptr i64, ptr @pool, i64 58
+  %level = load i64, ptr %level.at
+  %helped = icmp slt i64 %own, %count
+  %late = icmp sgt i64 %waited, %worked
+  %lost = call i64 @llvm.smax.i64(i64 %level, i64 3)
+  %from = select i1 %late, i64 %lost, i64 %level
+  %fine.help = xor i1 %late, true
+  %fine = and i1 %helped, %fine.help
+  br i1 %fine, label %praise, label %remember
+praise:
+  store i64 0, ptr %level.at
+  br label %end
+remember:
+  %longer = shl i64 %took, %from
+  %shunned = call i64 @llvm.smin.i64(i64 %longer, i64 20000000)
+  store i64 %shunned, ptr %alone.at
+  %higher = add i64 %from, 1
+  %capped = call i64 @llvm.smin.i64(i64 %higher, i64 6)
+  store i64 %capped, ptr %level.at
+  br label %end
 end:
   store atomic i64 0, ptr %busy release, align 8
   ret void
@@ -207,7 +269,7 @@ compare:
   %new = icmp ne i64 %sequence, %last
   br i1 %new, label %job, label %idle
 job:
-  call void @work(i64 %sequence)
+  %ran = call i64 @work(i64 %sequence)
   br label %look
 idle:
   call void @pause()

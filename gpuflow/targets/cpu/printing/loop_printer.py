@@ -87,7 +87,7 @@ class CpuPrinter(KernelPrinter):
     def __init__(self, kernel: Kernel) -> None:
         assert not kernel.segmented, "gf_segments runs the kernel itself, once for each segment"
         super().__init__(kernel)
-        memory = [o for o in kernel.operands if o.mode in (Mode.IN, Mode.OUT, Mode.INOUT)]
+        memory = [o for o in kernel.operands if o.mode not in (Mode.INDEX, Mode.SCALAR)]
         written = [o.name for o in memory if o.mode is not Mode.IN]
         # Read-only operands may overlap each other: they share scope 0.
         self._scopes = {o.name: 0 for o in memory}

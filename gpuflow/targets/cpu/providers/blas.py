@@ -32,6 +32,12 @@ _PATTERN = "libscipy_openblas64_*"
 _numbers = itertools.count(1)
 _CHUNK_BYTES = 1 << 18  # stays in the processor's caches
 BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+# Of Blas, in order; LAPACK calls real matrices orthogonal where complex ones are unitary.
+_KINDS = {"s": "or", "d": "or", "c": "un", "z": "un"}
+_NAMES = (
+    "scipy_cblas_{0}gemm64_", "scipy_cblas_{0}gemv64_", "scipy_cblas_{0}trsm64_",
+    "scipy_{0}getrf_64_", "scipy_{0}geqrf_64_", "scipy_{0}{1}gqr_64_",
+)  # fmt: skip
 
 
 @record
@@ -40,7 +46,8 @@ class Blas:
 
     Attributes:
         gemm, gemv, trsm: addresses of cblas_?gemm and its like with 64-bit integers, by dtype.
-        getrf: those of LAPACK's function.
+        getrf, geqrf: those of LAPACK's functions.
+        orgqr: those of LAPACK's ?orgqr, or ?ungqr of complex numbers.
         library: owns the code.
     """
 
@@ -48,6 +55,8 @@ class Blas:
     gemv: Mapping[str, int]
     trsm: Mapping[str, int]
     getrf: Mapping[str, int]
+    geqrf: Mapping[str, int]
+    orgqr: Mapping[str, int]
     library: ctypes.CDLL = field(repr=False)
 
 
@@ -60,19 +69,16 @@ def private_blas() -> Blas | None:
     try:
         library = _load(original)
         library.scipy_openblas_set_num_threads64_(1)
-        gemm, gemv, trsm, getrf = (
+        gemm, gemv, trsm, getrf, geqrf, orgqr = (
             {
-                dtype: _address(getattr(library, name.replace("?", letter)))
+                dtype: _address(getattr(library, name.format(letter, _KINDS[letter])))
                 for dtype, letter in BLAS_LETTERS.items()
             }
-            for name in (
-                "scipy_cblas_?gemm64_", "scipy_cblas_?gemv64_", "scipy_cblas_?trsm64_",
-                "scipy_?getrf_64_",
-            )
+            for name in _NAMES
         )
     except (OSError, AttributeError):
         return None
-    return Blas(gemm, gemv, trsm, getrf, library)
+    return Blas(gemm, gemv, trsm, getrf, geqrf, orgqr, library)
 
 
 def _address(function: Any) -> int:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from gpuflow.compiler.target import Providers
-from gpuflow.core.blocks import Convolution, Fourier, Kernels, Lu, Product, Scan, Triangular
+from gpuflow.core.blocks import (
+    Cholesky,
+    Convolution,
+    Eig,
+    Eigh,
+    Fourier,
+    Kernels,
+    Lu,
+    Product,
+    Qr,
+    Scan,
+    Sort,
+    Svd,
+    Triangular,
+)
 from gpuflow.targets.cpu.providers import (
     convolutions,
+    fourier,
     handwritten,
     lu,
+    matrices,
     packed_products,
     products,
+    qr,
     triangular,
 )
 
@@ -22,7 +39,13 @@ PROVIDERS: Providers = {
     Convolution: (convolutions.PROVIDER,),
     Triangular: (triangular.PROVIDER,),
     Lu: (lu.PROVIDER,),
+    Qr: (qr.PROVIDER,),
+    Cholesky: (matrices.PROVIDER,),
+    Eigh: (matrices.PROVIDER,),
+    Eig: (matrices.PROVIDER,),
+    Svd: (matrices.PROVIDER,),
+    Sort: (handwritten.PROVIDER,),
     Scan: (handwritten.PROVIDER,),
-    Fourier: (handwritten.PROVIDER,),
+    Fourier: (handwritten.PROVIDER, fourier.PROVIDER),
     Kernels: (handwritten.PROVIDER,),
 }
