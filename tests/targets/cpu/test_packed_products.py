@@ -21,8 +21,10 @@ from gpuflow.targets.cpu.providers.packed_products import Formats, formats, pack
 BFLOAT16 = ml_dtypes.bfloat16
 PLAIN = Product(((), (0,), (1,)), ((), (0,), (1,)))
 # Around tiles, groups and slices, on any processor.
-SHAPES = [(1, 1, 1), (1, 600, 9), (700, 90, 1), (5, 7, 3), (14, 33, 64), (65, 2, 31),
-          (130, 600, 70), (3, 1100, 270), (270, 2100, 3), (40, 0, 30), (0, 5, 4), (4, 5, 0)]  # fmt: skip
+SHAPES = [
+    (1, 1, 1), (1, 600, 9), (700, 90, 1), (5, 7, 3), (14, 33, 64), (65, 2, 31), (130, 600, 70),
+    (3, 1100, 270), (270, 2100, 3), (40, 0, 30), (0, 5, 4), (4, 5, 0),
+]  # fmt: skip
 FORMATS = [
     (BFLOAT16, None), ("float16", None), (BFLOAT16, "float32"), ("float16", "float32"),
     ("int8", None), ("int8", "int16"), ("int8", "int32"), ("uint8", None), ("uint8", "int32"),
