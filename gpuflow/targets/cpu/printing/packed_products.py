@@ -166,7 +166,7 @@ def product_text(left: str, right: str, out: str, kind: str) -> Source:
         row_width=rows * together, column_width=columns * together, kind=kind,
         pack_a=_pack("a", left, panel, "row", rows, "g", 5),
         pack_b=_pack("b", right, panel, "column", columns, "n", 4),
-        result=_result(panel.summed, out),
+        result=result_text("r", panel.summed, out),
     )  # fmt: skip
     return Source(text, name, "cpu")
 
@@ -204,7 +204,8 @@ def _pack(
     return indent(lines.rstrip(), 4 * depth * " ")
 
 
-def _result(summed: str, out: str) -> str:
+def result_text(name: str, summed: str, out: str) -> str:
+    """A sum as an element of the result."""
     if out == "bool":
-        return f"r != np.{summed}(0)"
-    return "r" if compute_dtype(out) == summed else f"np.{compute_dtype(out)}(r)"
+        return f"{name} != np.{summed}(0)"
+    return name if compute_dtype(out) == summed else f"np.{compute_dtype(out)}({name})"

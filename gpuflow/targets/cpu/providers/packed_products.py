@@ -1,13 +1,12 @@
 """Products of narrow floats, integers and bools by our own kernel, in native programs.
 
 The product is cut into blocks, whose packed operands fit a core's caches. Parts of the blocks go to
-threads, each with workspace of its own.
+threads, each with workspace of its own. Products with vectors read what is there.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +23,14 @@ from gpuflow.targets.cpu.native.copies import Places
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.printing.packed_products import WORDS, product_text
+from gpuflow.targets.cpu.printing.packed_products import product_text
+from gpuflow.targets.cpu.printing.vector_products import vector_product_text
 from gpuflow.targets.cpu.providers.product_operands import Copies, readable
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
+from gpuflow.targets.printer import Source
 
-_SMALLEST_FLOPS = 1 << 20  # less work than this is done sooner than a worker wakes
+# Products of numbers: less work than this is done sooner than a worker wakes.
+_SMALLEST_WORK, _SMALLEST_READ = 1 << 19, 1 << 16
 _PARTS_PER_THREAD = 2
 # Bytes of a slice of the depth, rows of a group, and columns of a block: a group of the left
 # operand stays in a core's second cache. Shorter slices read and write more sums.
@@ -70,18 +72,48 @@ class PackedCall(NamedTuple):
     """The argument block of a product, and what it needs.
 
     Attributes:
+        source: the kernel.
         words: the block, with 0 for the addresses.
-        parts: how many threads may take.
+        places: where the addresses of operands and result stand among them.
+        own: where those of sums and packed blocks do; none where nothing is packed.
+        extent: indices of the launch, each of which a thread may take.
         memory: bytes that packed blocks take.
-        sums: bytes of sums between slices of the depth, behind them.
+        sums: bytes of sums between slices of the depth, behind them; 0: they lie in the result.
         points: the work, in elements of a cheap kernel that take as long.
     """
 
+    source: Source
     words: tuple[int, ...]
-    parts: int
+    places: tuple[int, int, int]
+    own: tuple[int, ...]
+    extent: int
     memory: int
     sums: int
     points: int
+
+
+class _Sizes(NamedTuple):
+    """Sizes and strides of a stack of products, in elements; the batch is outer and inner."""
+
+    m: int
+    n: int
+    k: int
+    a_row: int
+    a_step: int
+    b_step: int
+    b_column: int
+    outer: tuple[int, int, int]
+    inner: tuple[int, int, int]
+
+    @property
+    def count(self) -> int:
+        """How many products there are."""
+        return self.outer[0] * self.inner[0]
+
+    @property
+    def work(self) -> int:
+        """Products of two numbers."""
+        return self.m * self.n * self.k * self.count
 
 
 @lru_cache(256)
@@ -110,38 +142,63 @@ def packed_call(
     (m, a_row), (k, a_step), (_, b_step), (n, b_column) = [
         one[0] if one else (1, 1) for one in axes if one is not None
     ]
-    count = prod([size for size, _, _ in batch])
-    if 0 in (m, n, count):
+    outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
+    sizes = _Sizes(m, n, k, a_row, a_step, b_step, b_column, outer, inner)
+    if m * n * sizes.count == 0:
         return None
+    return (_vector_call if 1 in (m, n) else _matrix_call)(sizes, form, threads)
+
+
+def _matrix_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
+    m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
     panel, (tile_rows, tile_columns) = PANELS[form.kind], tile_shape(form.kind)
     size = np.dtype(panel.packed).itemsize
     slice_depth = min(_SLICE_BYTES // size, max(k, 1))
     slices = max(-(-k // slice_depth), 1)
-    flops = 2 * m * n * k * count
-    wanted = 1 if flops < _SMALLEST_FLOPS else threads
+    wanted = 1 if sizes.work < _SMALLEST_WORK else threads
     column_block = _block(n, _COLUMNS, 1, tile_columns)
     column_blocks = -(-n // column_block)
-    row_block = _block(m, m, -(-wanted // (count * column_blocks)), tile_rows)
+    row_block = _block(m, m, -(-wanted // (sizes.count * column_blocks)), tile_rows)
     row_group = min(_up(_GROUP, tile_rows), row_block)
     row_blocks = -(-m // row_block)
-    blocks = count * row_blocks * column_blocks
+    blocks = sizes.count * row_blocks * column_blocks
     part_blocks = -(-blocks // min(blocks, wanted * _PARTS_PER_THREAD if wanted > 1 else 1))
     parts = -(-blocks // part_blocks)
-    together = panel.together
-    packed = row_group + column_block
-    part_memory = _up(packed * _up(slice_depth, together), 64)
-    is_apart = slices > 1 and np.dtype(panel.summed).itemsize != storage_dtype(
-        np.dtype(form.out)
-    ).itemsize
-    outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
+    part_memory = _up((row_group + column_block) * _up(slice_depth, panel.together), 64)
     words = (
         0, 0, 0, 0, 0, m, n, k, a_row, a_step, b_column, b_step,
         inner[0], outer[1], inner[1], outer[2], inner[2],
         row_block, row_group, column_block, row_blocks, column_blocks, slice_depth, slices,
         blocks, part_blocks, part_memory,
     )  # fmt: skip
-    sums = m * n * count * np.dtype(panel.summed).itemsize if is_apart else 0
-    return PackedCall(words, parts, parts * part_memory * size, sums, flops // 16)
+    width = np.dtype(panel.summed).itemsize
+    is_apart = slices > 1 and width != storage_dtype(np.dtype(form.out)).itemsize
+    sums = m * n * sizes.count * width if is_apart else 0
+    memory = parts * part_memory * size
+    source = product_text(*form)
+    return PackedCall(source, words, (0, 1, 2), (3, 4), parts, memory, sums, sizes.work // 8)
+
+
+def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
+    """The call for a matrix and a vector; of two vectors the left one is the matrix."""
+    m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
+    is_left = n == 1
+    if is_left:
+        rows, own, vector_step, storages, of = m, (a_row, a_step), b_step, form[:2], (1, 2)
+    else:
+        rows, own, vector_step, storages, of = n, (b_column, b_step), a_step, form[1::-1], (2, 1)
+    wanted = 1 if sizes.work < _SMALLEST_READ else threads
+    block = _block(rows, rows, -(-wanted * _PARTS_PER_THREAD // sizes.count), 64)
+    if wanted == 1:
+        block = rows
+    blocks = -(-rows // block)
+    words = (
+        0, 0, 0, rows, k, *own, vector_step, blocks, block, inner[0],
+        *[stride for which in of for stride in (outer[which], inner[which])],
+    )  # fmt: skip
+    places = (0, 1, 2) if is_left else (1, 0, 2)
+    source = vector_product_text(*storages, form.out, form.kind)
+    return PackedCall(source, words, places, (), blocks * sizes.count, 0, 0, sizes.work)
 
 
 def _up(count: int, multiple: int) -> int:
@@ -168,26 +225,30 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     if made is None:
         return None
     call, copies = made
-    return NativeCall(partial(_emit, call, copies, form), copies.count + call.memory + call.sums)
+    return NativeCall(partial(_emit, call, copies), copies.count + call.memory + call.sums)
 
 
 def _emit(
-    call: PackedCall, copies: Copies, form: Formats, step: CallStep, services: NativeServices,
-    code: Code, places: Places,
+    call: PackedCall, copies: Copies, step: CallStep, services: NativeServices, code: Code,
+    places: Places,
 ) -> None:  # fmt: skip
-    assert step.workspace is not None  # every call packs
-    loaded = services.load_text(product_text(*form))
+    loaded = services.load_text(call.source)
     code.keep(loaded)
-    left, right = copies.places(step, services, code, places)
-    register, start = places.place(step.workspace)
-    memory = register, start + copies.count
+    operands = copies.places(step, services, code, places)
     out = places.place(step.outputs[0])
-    sums = (register, start + copies.count + call.memory) if call.sums else out
     block = code.block(call.words)
-    at = {"a": left, "b": right, "out": out, "sums": sums, "memory": memory}
-    for name, place in at.items():
-        code.fill(block + WORDS.index(name), place)
-    code.run(loaded.address, block, call.parts, 1, call.points)
+    for k, place in zip(call.places, (*operands, out), strict=True):
+        code.fill(block + k, place)
+    if call.own:
+        assert step.workspace is not None  # the plan has asked how many bytes
+        register, start = places.place(step.workspace)
+        memory = register, start + copies.count
+        sums = (register, start + copies.count + call.memory) if call.sums else out
+        for k, place in zip(call.own, (sums, memory), strict=True):
+            code.fill(block + k, place)
+    # Blocks of packed products are few and large; of vectors there may be one for each matrix.
+    chunk = 1 if call.own else services.chunk(call.extent, call.points)
+    code.run(loaded.address, block, call.extent, chunk, call.points)
 
 
 PROVIDER = Provider("our product of packed blocks, in native programs", _choose)
