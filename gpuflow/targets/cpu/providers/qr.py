@@ -18,8 +18,8 @@ from gpuflow.core.blocks import Qr
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.native.object_code import Module, load_native
-from gpuflow.targets.cpu.native.program_writer import READ_WORDS, Code
+from gpuflow.targets.cpu.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 

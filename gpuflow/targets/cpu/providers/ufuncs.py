@@ -21,8 +21,8 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import has_known_layout
-from gpuflow.targets.cpu.native.object_code import Module, load_native
-from gpuflow.targets.cpu.native.program_writer import READ_WORDS, Code, Place
+from gpuflow.targets.cpu.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.native.program_writer import Code, Place
 from gpuflow.targets.cpu.native.services import NativeServices
 
 MOST_OPERANDS, _MOST_SIZES = 4, 5
