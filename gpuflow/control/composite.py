@@ -28,9 +28,9 @@ from gpuflow.runtime.scalars import NUMBERS, array_of
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Programs of one function; operands of one of them, as a program of a thousand pieces takes longer
-# to build than to run op by op.
-_MOST_PROGRAMS, _MOST_OPERANDS = 1024, 64
+# Programs of one function; items of a list, as a program of a thousand pieces takes longer to build
+# than to run op by op.
+_MOST_PROGRAMS, _MOST_ITEMS = 1024, 64
 _NUMBERS = NUMBERS - {bool}  # which only choose
 # Annotation of parameters that take arrays, and of which a number is an operand.
 _OPERAND = "Any"
@@ -90,14 +90,13 @@ class _Programs:
             operands: list[Any] = []
             try:
                 key = _key(args, kwargs, numeric, operands)
-                if len(operands) > _MOST_OPERANDS:
-                    break
                 program = self._known.get(key)
             except (_UnfitError, TypeError):  # a TypeError: what has no hash
                 break
             if program is None:
                 program = self._traced(args, kwargs, numeric, operands)
-                self._known.put(key, program)
+                if not config.switches().no_tracing:
+                    self._known.put(key, program)
             if isinstance(program, JitFunction):
                 return program(*operands)
         return self._function(*args, **kwargs)
@@ -159,7 +158,7 @@ def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
             return kind
         # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
         return kind, value if kind is int else repr(value)
-    if kind is tuple or kind is list:
+    if (kind is tuple or kind is list) and len(value) <= _MOST_ITEMS:
         return kind, *[_part(item, is_numeric, operands) for item in value]
     if kind is bool:
         return kind, value

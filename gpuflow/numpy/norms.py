@@ -23,6 +23,8 @@ from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
 from gpuflow.ops.linalg.algebra import real_dtype, spread, through_float32
 
+Order = float | str | None  # no operand: it chooses the formula
+
 
 def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
     if aval_of(x).dtype != real_dtype(aval_of(x).dtype):
@@ -33,7 +35,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 @composite
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+def norm(x: Any, ord: Order = None, axis: Axes = None, keepdims: bool = False) -> Any:
     """The norm of vectors, of matrices, or of all elements.
 
     Args:
@@ -88,7 +90,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 
 @through_float32
-def _of_values(x: Any, ord: Any) -> Any:
+def _of_values(x: Any, ord: Order) -> Any:
     """A norm that is made of the singular values."""
     values = svdvals(x)
     if ord == "nuc":
@@ -99,7 +101,7 @@ def _of_values(x: Any, ord: Any) -> Any:
 
 
 @composite
-def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Any = 2) -> Any:
+def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Order = 2) -> Any:
     """The norm ``sum(abs(x) ** ord) ** (1 / ord)``, its limits for inf and -inf, or for 0 the
     number of elements that are not 0.
 
@@ -137,14 +139,14 @@ def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: An
 
 
 @composite
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Any:
     """``norm`` of the matrices in the last two axes."""
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @composite
 @through_float32
-def cond(x: Any, p: Any = None) -> Any:
+def cond(x: Any, p: Order = None) -> Any:
     """The condition number of matrices: their norm times that of the inverse.
 
     Args:

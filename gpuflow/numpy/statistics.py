@@ -88,7 +88,7 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
 @composite
 def var(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: Any = None,
+    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
     """Mean squared distance from the mean, over axes.
 
@@ -139,7 +139,7 @@ def _correction(name: str, ddof: Any, correction: Any) -> Any:
 @composite
 def std(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: Any = None,
+    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
     """The square root of ``var``; arguments as there."""
     no_out("std", out)

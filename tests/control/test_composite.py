@@ -195,6 +195,24 @@ def test_unknown_kinds_of_arguments_are_left_to_the_function():
     assert jnp.pad(jnp.ones(2), 1, mode=lambda vector, width, axis, kwargs: vector).shape == (4,)
 
 
+def test_long_lists_are_left_to_the_function():
+    x = [jnp.ones(2)] * 65
+    assert jnp.stack(x).shape == (65, 2) and jnp.stack(x[1:]).shape == (64, 2)
+    runs = []
+    function = composite(lambda pieces: runs.append(len(pieces)) or jnp.concatenate(pieces))
+    for _ in range(3):
+        function(x)
+        function(x[1:])
+    assert runs.count(65) == 3 and runs.count(64) == 1
+
+
+def test_what_may_not_be_traced_runs_op_by_op():
+    function = composite(lambda x: jnp.sum(x) * 2)
+    with gf.no_tracing():
+        assert float(function(jnp.ones(3))) == 6
+    assert float(function(jnp.ones(3))) == 6
+
+
 def test_trees_of_operands():
     x = jnp.asarray(X)
     parts = jnp.select([x > 1, x < -1], [x, -x], 0.5)
