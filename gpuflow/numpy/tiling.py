@@ -44,7 +44,6 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
     return lax.reshape(tiled, [c * n for c, n in zip(counts, sizes, strict=True)])
 
 
-@composite
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None,
     out_sharding: Any = None,

@@ -18,9 +18,22 @@ def x64():
 def interpreted(monkeypatch):
     """Run what was compiled op by op: for tests of rules, which need no kernels."""
 
-    def executable_of(jaxpr, donated):
-        del donated
-        return lambda operands, counted=None: interpret(jaxpr, *operands)
+    class Interpreted:
+        """What an Executable is for its callers."""
+
+        donated = ()
+
+        def __init__(self, jaxpr, donated):
+            del donated
+            self.jaxpr = jaxpr
+
+        def __call__(self, operands, counted=None):
+            del counted
+            return interpret(self.jaxpr, *operands)
+
+        def run(self, arrays, operands, device):
+            del arrays, device
+            return self(operands)
 
     for module in (jit, entry, programs):
-        monkeypatch.setattr(module, "executable_of", executable_of)
+        monkeypatch.setattr(module, "executable_of", Interpreted)

@@ -131,7 +131,7 @@ SAMPLES = {
     ],
     "eig": [
         *_matrices(_eig(False, False), unordered=True),
-        *_matrices(_eig(False, True)),
+        *_matrices(_eig(False, True), dtypes=DOUBLE),
         *_matrices(_eig(True, True), ((3, 3),), dtypes=DOUBLE),
         *_matrices(_eig(True, True), ((2, 3, 3),), dtypes=DOUBLE, derivative=False),
     ],

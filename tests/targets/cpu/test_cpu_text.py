@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +19,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import run
-from gpuflow.targets.cpu.codegen import build
+from gpuflow.targets.cpu.codegen import build, text_compiler
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
@@ -194,3 +195,22 @@ def test_long_loops_are_written_once():
     assert (mark in text) == cpu_target().has_masks
     (total,) = plan_of(lambda x, y: long_chain(x, y)[0].sum(), tuple(arrays.values())).steps
     assert mark not in str(module_of(print_cpu(total.calls[0].kernel)))
+
+
+def test_a_table_of_escapes_that_another_thread_fills(monkeypatch):
+    """llvmlite's is filled when it is first used, which several threads may do at once."""
+    from llvmlite.ir import values
+
+    table = values._escape_string.__defaults__[0]
+    before = dict(table)
+    values._escape_string(b"")
+    full = dict(table)
+    table.clear()
+    table[0] = full[0]  # another thread has begun
+    filler = threading.Timer(0.05, table.update, [full])
+    filler.start()
+    text_compiler._fill_escapes.cache_clear()
+    text_compiler._fill_escapes()
+    assert table == full
+    filler.join()
+    table.update(before)

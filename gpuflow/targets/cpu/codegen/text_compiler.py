@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
@@ -54,6 +56,20 @@ class Unsupported(Exception):
     """The text holds something that this compiler does not know: whoever printed it is wrong."""
 
 
+@cache
+def _fill_escapes() -> None:
+    """Have llvmlite's table of escaped characters filled: other threads may find it half full.
+
+    It is filled when it is first used, entry by entry, and a thread that asks for one that is not
+    there yet gets a KeyError. No entry is ever taken out again.
+    """
+    everything = ir.MetaDataString(ir.Module(), bytes(range(256)))
+    while True:
+        with suppress(KeyError):
+            everything.get_reference()
+            return
+
+
 def module_of(source: Source) -> ir.Module:
     """The LLVM module of a printed kernel, with one function ``void entry(ptr, i64, i64)``.
 
@@ -61,6 +77,7 @@ def module_of(source: Source) -> ir.Module:
         Unsupported: the text is not one that a printer of the CPU prints.
     """
     tree = parsed(source.text)
+    _fill_escapes()
     module = ir.Module(source.entry)
     names: dict[str, Named] = {}
     for node in tree.body:
