@@ -1,6 +1,7 @@
 """Fixtures of the transformation tests: 64-bit numbers, and jit without building kernels."""
 
 import pytest
+from control_interpreter import Interpreted
 
 import gpuflow as gf
 from gpuflow.control import entry, jit
@@ -19,7 +20,7 @@ def interpreted_jit(monkeypatch):
 
     def executable_of(jaxpr, donated):
         del donated
-        return lambda operands, counted=None: jaxpr(*operands)
+        return Interpreted(jaxpr)
 
     monkeypatch.setattr(jit, "executable_of", executable_of)
     monkeypatch.setattr(entry, "executable_of", executable_of)

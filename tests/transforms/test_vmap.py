@@ -131,7 +131,10 @@ def test_keys_are_mapped_like_numbers():
     keys = gf.random.split(gf.random.key(3), 4)
     got = gf.vmap(lambda key: gf.random.normal(key, (2,)))(keys)
     want = np.stack([gf.random.normal(keys[k], (2,)) for k in range(4)])
-    np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got, want, rtol=1e-6)  # one program, and op by op
+    bits = gf.vmap(lambda key: gf.random.bits(key, (2,)))(keys)
+    want = np.stack([gf.random.bits(keys[k], (2,)) for k in range(4)])
+    np.testing.assert_array_equal(bits, want)
     grid = gf.vmap(gf.vmap(gf.random.bits))(keys.reshape(2, 2))
     np.testing.assert_array_equal(grid.ravel(), gf.vmap(gf.random.bits)(keys))
     folded = gf.vmap(lambda n: gf.random.fold_in(gf.random.key(3), n), out_axes=0)(np.arange(2))
