@@ -6,6 +6,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.compiler.lanes import arrays
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import interpret
@@ -334,3 +335,10 @@ def test_lanes_that_only_a_dropped_result_has():
     (last, (first, rows)) = gf.jit(function)(jnp.int32(3))
     assert (int(last), first.shape, rows.shape) == (3, (0,), (0, 5))
     assert int(gf.jit(lambda n: function(n)[0])(jnp.int32(3))) == 3
+
+
+def test_two_dimensions_are_not_one_lane():
+    """Such an array would hold its diagonal only; a random program stored one."""
+    with pytest.raises(arrays.NotLanesError, match="one lane"):
+        arrays.LaneArray((3, 3), (1, 1), np.empty((), object))
+    arrays.LaneArray((3, 3), (arrays.SMALL, arrays.SMALL), np.empty((3, 3), object))

@@ -56,6 +56,11 @@ class LaneArray:
     kinds: tuple[int, ...]
     items: np.ndarray
 
+    def __post_init__(self) -> None:
+        lanes = [kind for kind in self.kinds if kind >= 0]
+        if len(set(lanes)) != len(lanes):
+            raise NotLanesError(f"two dimensions of {self.shape} go along one lane")
+
     @property
     def small(self) -> list[int]:
         """The small dimensions."""
