@@ -144,7 +144,7 @@ def _key(
     key = [_part(arg, k in numeric, operands) for k, arg in enumerate(args)]
     for name, arg in kwargs.items():
         key += [name, _part(arg, name in numeric, operands)]
-    return tuple(key)
+    return len(args), *key  # a string may be the name of a parameter
 
 
 def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
@@ -154,8 +154,7 @@ def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
         return value.aval
     if kind in _NUMBERS:
         if is_numeric:
-            operands.append(array_of(value))
-            return kind
+            return _part(array_of(value), is_numeric, operands)
         # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
         return kind, value if kind is int else repr(value)
     if (kind is tuple or kind is list) and len(value) <= _MOST_ITEMS:

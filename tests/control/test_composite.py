@@ -142,6 +142,23 @@ def test_under_a_trace_it_is_its_ops(counted):
     np.testing.assert_array_equal(out, np.median(X.reshape(3, 4), 1))
 
 
+def test_calls_that_differ_have_programs_of_their_own():
+    """A type and a number of it, and a string and the parameter of that name."""
+    seen = []
+
+    @composite
+    def function(x: Any, first: Any = None, second: Any = None) -> Any:
+        seen.append((first, second))
+        return lax.neg(x)
+
+    x = jnp.ones(2)
+    function(x, float)
+    function(x, 2.0)
+    function(x, "first", "second")
+    function(x, first="second")
+    assert len(seen) == 4
+
+
 def test_who_needs_values_gets_them():
     traced = []
 
