@@ -78,6 +78,18 @@ def raise_in(thread, error=Stop):
     assert raised == 1 or not thread.is_alive()
 
 
+def end(thread):
+    """Python drops an exception that arrives in a finalizer or a callback of a weak reference (of
+    a compiler's module, say), and says so on stderr: whoever raises one has to look whether it
+    arrived.
+    """
+    for _ in range(20):
+        if thread.is_alive():
+            raise_in(thread)
+            thread.join(3)
+    assert not thread.is_alive()
+
+
 def check():
     """Everything still works, and nobody holds a lock."""
     assert float(gf.jit(lambda x: (jnp.sin(x) ** 2 + jnp.cos(x) ** 2).sum())(X)) == pytest.approx(
@@ -107,8 +119,7 @@ def test_another_thread_ends_a_loop(form, in_kernels, monkeypatch):
     thread.start()
     time.sleep(0.7)
     assert thread.is_alive()
-    raise_in(thread)
-    thread.join(30)
+    end(thread)
     assert ends == ["stopped"]
     np.testing.assert_array_equal(np.asarray(array), x)
     check()
@@ -122,9 +133,7 @@ def test_other_threads_work_while_one_loops():
     for _ in range(20):
         check()
     assert time.monotonic() - begin < 20 and thread.is_alive()
-    raise_in(thread)
-    thread.join(30)
-    assert not thread.is_alive()
+    end(thread)
 
 
 def interrupted(loop):
@@ -169,13 +178,7 @@ def test_interrupts_at_any_moment_leave_nothing_broken():
         thread = threading.Thread(target=lambda n=number: stopped(work, n), daemon=True)
         thread.start()
         time.sleep(chosen.uniform(0, 0.1))
-        # Python drops an exception that arrives in a finalizer or a callback of a weak reference,
-        # and says so on stderr: whoever raises one has to look whether it arrived.
-        for _ in range(20):
-            if thread.is_alive():
-                raise_in(thread)
-                thread.join(3)
-        assert not thread.is_alive()
+        end(thread)
     check()
 
 
@@ -195,9 +198,7 @@ def test_kernels_that_return_early_leave_the_pool_as_it_was():
         thread = threading.Thread(target=lambda: interrupted((lambda x: f(x, 1 << 30), lanes)))
         thread.start()
         time.sleep(0.1)
-        raise_in(thread)
-        thread.join(30)
-        assert not thread.is_alive()
+        end(thread)
         np.testing.assert_array_equal(f(lanes, 10), want)
     check()
 
