@@ -242,6 +242,8 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     """Convert elements; floats become integers by truncation, complex numbers lose a part."""
     (x,) = check_arraylike("astype", x)
     wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
+    if aval_of(x).dtype == dtypes.float0:  # the tangent of an integer: zero
+        return zeros_like(x, wanted, device=device)
     # Of arrays, so that complex numbers of Python's lose a part too, as in JAX.
     out = lax.convert_element_type(lax.asarray(x), wanted)
     return placed("astype", lax.copy(out) if copy and out is x else out, device)

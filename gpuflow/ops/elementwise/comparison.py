@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.key_use import use_none
-from gpuflow.ops.define import any_dtype, is_ordered
+from gpuflow.ops.define import is_number_or_bool, is_ordered
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.identities import filled, is_all, number_of, producer, same
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars
@@ -46,7 +46,7 @@ def _comparison(
             return filled(eqn, of_equal, build)
         return None
 
-    what = "a number or bool" if accepts is any_dtype else "an integer, a real float or bool"
+    what = "a number or bool" if accepts is not is_ordered else "an integer, a real float or bool"
     return elementwise(
         name, arity=2, impl=impl, accepts=accepts, what=what, body=name, cheap=True,
         result=_bool_result, simplify=simplify, pair=_PAIRS.get(name),
@@ -54,8 +54,8 @@ def _comparison(
     )  # fmt: skip
 
 
-eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), any_dtype, True)
-ne_p = _comparison("ne", lambda xp, x, y: xp.not_equal(x, y), any_dtype, False)
+eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), is_number_or_bool, True)
+ne_p = _comparison("ne", lambda xp, x, y: xp.not_equal(x, y), is_number_or_bool, False)
 lt_p = _comparison("lt", lambda xp, x, y: xp.less(x, y), is_ordered, False)
 le_p = _comparison("le", lambda xp, x, y: xp.less_equal(x, y), is_ordered, True)
 gt_p = _comparison("gt", lambda xp, x, y: xp.greater(x, y), is_ordered, False)

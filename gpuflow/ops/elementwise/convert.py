@@ -48,6 +48,11 @@ def _convert_shape(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> Shaped
             f"{dtypes.short_name(new_dtype)}. Fix: use key_data(key) or wrap_key_data(x)."
         ),
     )
+    check(
+        x.dtype != dtypes.float0 or new_dtype == dtypes.float0,
+        lambda: f"[convert_element_type] the operand must hold numbers; got {x}, which holds none. "
+        "Fix: jnp.zeros_like(x, dtype=...).",
+    )
     return ShapedArray(x.shape, new_dtype, weak_type)
 
 

@@ -63,6 +63,8 @@ def fill_value(dtype: Any) -> Any:
         return np.nan
     if dtypes.is_bool(dtype):
         return True
+    if dtype == dtypes.float0:
+        return np.zeros((), dtype)[()]
     bounds = ml_dtypes.iinfo(dtype)
     return bounds.max if dtypes.is_unsigned(dtype) else bounds.min
 

@@ -63,6 +63,8 @@ def copy_view(
 ) -> None:
     """Copy the elements of a view, whose first one lies at ``source``, in row-major order."""
     size = prod(view.shape)
+    if not size * itemsize:  # float0 holds nothing
+        return
     if view.is_contiguous:
         name, rest, extent = "gf_copy", [], size * itemsize
     else:
