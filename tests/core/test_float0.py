@@ -52,7 +52,7 @@ def test_moves(name, jitted):
 def test_what_computes_refuses(compute, jitted):
     if jitted:
         compute = gf.jit(compute)
-    with pytest.raises(TypeError, match="number|integer"):
+    with pytest.raises(TypeError, match=r"number|integer"):
         compute(jnp.asarray(NOTHING), jnp.asarray(NOTHING))
 
 
