@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import libm
-from gpuflow.targets.cpu.codegen.machine_code import host_machine, imports, object_code, optimized
+from gpuflow.targets.cpu.codegen.machine_code import (
+    host_machine,
+    imports,
+    machine_of_thread,
+    object_code,
+    optimized,
+)
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
@@ -81,7 +87,7 @@ def build_cpu(source: Source) -> Object:
     Raises:
         Unsupported: the text holds what the compiler of texts does not know: a printer is wrong.
     """
-    module, machine = module_of(source), host_machine()
+    module, machine = module_of(source), machine_of_thread()
     built = _optimized(module, machine)
     code = linkable(object_code(built, machine), (source.entry,))
     return Object(code, source.entry, imports(built))
@@ -109,7 +115,7 @@ def suffix_of(code: bytes) -> str:
 
 def assembly(source: Source) -> str:
     """The assembly text of a printed kernel, for tests and for a person to read."""
-    machine = host_machine()
+    machine = machine_of_thread()
     return machine.emit_assembly(_optimized(module_of(source), machine))
 
 

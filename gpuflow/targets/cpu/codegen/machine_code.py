@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,14 @@ else:
     llvm = LazyModule("llvmlite.binding")
 
 
+_of_thread = threading.local()
+
+
 def host_machine() -> llvm.TargetMachine:
     """LLVM's description of the processor to emit or link code for; see ``processor``.
 
-    Whoever builds or links starts here. Images want code that does not know where it is
-    (``linker``); LLVM's linker wants what LLVM makes for it.
+    Whoever links starts here; builders take ``machine_of_thread``. Images want code that does not
+    know where it is (``linker``); LLVM's linker wants what LLVM makes for it.
     """
     _let_forks_wait()
     llvm.initialize_native_target()
@@ -39,6 +43,17 @@ def host_machine() -> llvm.TargetMachine:
     )
 
 
+def machine_of_thread() -> llvm.TargetMachine:
+    """``host_machine`` for code that this thread builds, made once.
+
+    LLVM makes its tables of a processor for each machine, which takes 1 to 2 ms.
+    """
+    machine = getattr(_of_thread, "machine", None)
+    if machine is None:
+        machine = _of_thread.machine = host_machine()
+    return machine
+
+
 def optimized(
     text: str, machine: llvm.TargetMachine, level: int = 3,
     finish: Callable[[llvm.ModuleRef, llvm.PassBuilder], None] | None = None,
@@ -47,7 +62,7 @@ def optimized(
 
     Args:
         text: LLVM instructions.
-        machine: from ``host_machine``; used by one thread at a time.
+        machine: from ``machine_of_thread``; used by one thread at a time.
         level: 1 to 3, as of compilers' ``-O``.
         finish: more passes, ``finish(module, pass_builder)``.
 

@@ -16,7 +16,7 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, s
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cpu.codegen import machine_code
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
-from gpuflow.targets.cpu.codegen.machine_code import host_machine, object_code, optimized
+from gpuflow.targets.cpu.codegen.machine_code import machine_of_thread, object_code, optimized
 from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
@@ -196,7 +196,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
 
 
 def _compile(text: str) -> bytes:
-    machine = host_machine()
+    machine = machine_of_thread()
     return object_code(optimized(text, machine, level=2), machine)
 
 
