@@ -85,7 +85,7 @@ class SourceLine:
         return f"{self.file}:{self.line} ({self.function})"
 
 
-_is_user_code: dict[Any, bool] = {}
+_is_users_file: dict[str, bool] = {}
 
 
 def is_users(function: Any) -> bool:
@@ -103,11 +103,12 @@ def user_frame() -> FrameType | None:
     """The innermost stack frame outside this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        is_user = _is_user_code.get(code)
+        # By file: a code object computes its hash from all of it, each time.
+        file = frame.f_code.co_filename
+        is_user = _is_users_file.get(file)
         if is_user is None:
-            is_user = not code.co_filename.startswith((PACKAGE_FOLDER, "<string>", "<frozen"))
-            _is_user_code[code] = is_user
+            is_user = not file.startswith((PACKAGE_FOLDER, "<string>", "<frozen"))
+            _is_users_file[file] = is_user
         if is_user:
             return frame
         frame = frame.f_back

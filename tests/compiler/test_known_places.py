@@ -203,8 +203,10 @@ def test_steps_as_in_numpy(kind, dtype):
         part = x[index]
         return x.at[index].set(part[tuple(slice(None, None, -1) for _ in part.shape)])
 
+    # The rest of the dtypes differ in their elements only.
+    steps = STEPS if dtype in ("float32", "int8") else STEPS[::3]
     with gf.enable_x64():
-        for shape, index in STEPS:
+        for shape, index in steps:
             wanted = (np.arange(np.prod(shape)).reshape(shape) % 5).astype(wide)
             x = jnp.asarray(wanted).astype(dtype)
             made = gf.jit(loop(lambda i, x, index=index: body(i, x, index), 3))(x)

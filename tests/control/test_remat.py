@@ -11,6 +11,9 @@ from gpuflow import ad_checkpoint, lax
 from gpuflow.ad_checkpoint import checkpoint_name
 from gpuflow.core.jaxpr import all_eqns
 
+# Kernels that hold whole loops have tests of their own, and take long to build.
+pytestmark = pytest.mark.usefixtures("loops_of_steps")
+
 policies = gf.checkpoint_policies
 
 

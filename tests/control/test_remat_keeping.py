@@ -16,6 +16,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.ad_checkpoint import checkpoint_name
 
+# Kernels that hold whole loops have tests of their own, and take long to build.
+pytestmark = pytest.mark.usefixtures("loops_of_steps")
+
 policies = gf.checkpoint_policies
 POLICIES = {
     "none": None,
