@@ -156,8 +156,9 @@ def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
     env: dict[Var, Atom] = {}
     around: dict[Var, Eqn] = {}
     for eqn in body.eqns:
-        inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
-        eqn = eqn.replace(inputs=inputs)
+        if env:
+            inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
+            eqn = eqn.replace(inputs=inputs)
         rule, moved, made = eqn.primitive.lower, None, [eqn]
         if isinstance(rule, Loop) and rule.shared_sums is not None:
             moved = rule.shared_sums(eqn, lanes, around.get)
