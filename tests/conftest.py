@@ -143,5 +143,9 @@ def loops_of_steps(monkeypatch):
     """Loops stay steps of a program where they could be statements of kernels."""
     # Not imported before the settings above are made.
     from gpuflow.compiler.target import PlainTarget
+    from gpuflow.control.jit_function import clear_functions
 
     monkeypatch.setattr(PlainTarget, "lane_loops", False)
+    clear_functions()  # a function's programs outlive what was jitted
+    yield
+    clear_functions()

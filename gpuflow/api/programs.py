@@ -13,6 +13,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
+from gpuflow.control import shared_traces
 from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
 from gpuflow.control.jit_options import check_callable, make_options, name_of
 from gpuflow.control.programs import forget_programs
@@ -57,6 +58,9 @@ def jit(
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
     """Compile ``fun``: trace it once for each signature, fuse it, run the kernels.
+
+    All jitted functions of one plain function share its traces, as long as its globals, closure and
+    defaults are the same objects.
 
     Args:
         fun: a function of arrays or trees, without side effects. Without it, a decorator.
@@ -228,9 +232,14 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Returns:
         The output tree with ShapeDtypeStruct leaves.
     """
-    jaxpr, out_tree = _trace(fun, (), args, kwargs)
-    structs = [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
-    return tree.unflatten(out_tree, structs)
+    leaves, in_tree = tree.flatten((args, kwargs))
+    key = ("eval_shape", in_tree, tuple(map(_type_of, leaves)), config.trace_context())
+    known = shared_traces.find(fun, key)
+    if known is None:
+        jaxpr, out_tree = _trace(fun, (), args, kwargs)
+        known = out_tree, [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
+        shared_traces.keep(fun, key, known)
+    return tree.unflatten(*known)
 
 
 # --- devices -------------------------------------------------------------------------------

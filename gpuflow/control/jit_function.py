@@ -16,17 +16,19 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import asked_shardings
+from gpuflow.control import shared_traces
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
+from gpuflow.control.shared_traces import Trace
 from gpuflow.control.signatures import Signature, Signatures
 from gpuflow.control.stages import Lowered, Places, Traced
 from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
-from gpuflow.core.ref_programs import record_program
+from gpuflow.core.ref_programs import RefUse, record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
@@ -63,6 +65,7 @@ class _Arguments:
 
 def clear_functions() -> None:
     """Forget the traced signatures of all jitted functions."""
+    shared_traces.forget()
     for function in _all_functions():
         function.clear_cache()
 
@@ -284,7 +287,8 @@ class JitFunction:
         return self.trace(*args, **kwargs).out_info
 
     def clear_cache(self) -> None:
-        """Forget all traced signatures."""
+        """Forget all traced signatures, also those that other jits of the function made."""
+        shared_traces.forget(self._function)
         self._signatures.clear()
 
     def _cache_size(self) -> int:
@@ -313,6 +317,11 @@ class JitFunction:
                 f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
             ) from None
         if entry is None:
+            shared = shared_traces.find(self._function, (self._options.static_argnums, *key))
+            if shared is not None:
+                entry = self._entry(shared, dynamic, dynamic_kwargs)
+                self._keep(key, entry)
+                return leaves, entry
             switches = config.switches()
             if switches.explain_cache_misses:
                 known = [Signature(*other) for other in self._signatures]
@@ -320,23 +329,27 @@ class JitFunction:
             check_may_trace(self.name)
             arguments = _Arguments(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if switches.log_compiles:
-                entry = self._trace_told(leaves, arguments)
+                entry = self._trace_told(leaves, arguments, key)
             else:
-                entry = self._trace(arguments)
+                entry = self._trace(arguments, key)
             is_lasting = entry.refs is None or entry.refs.outlives_traces
             if is_lasting and not any(isinstance(const, Tracer) for const in entry.consts):
-                # What has to be moved or checked takes the way through _run.
-                options = self._options
-                is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
-                is_plain = is_plain and not settings.debug_key_reuse
-                is_placed = options.in_shardings is not None or options.out_shardings is not None
-                is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
-                is_plain = is_plain and entry.refs is None and not self._has_statics
-                is_plain = is_plain and not asked_shardings(entry.jaxpr.jaxpr)
-                is_short = is_plain and not is_placed and is_here
-                short = (treedef, (settings, *avals)) if is_short else None
-                self._signatures.add(key, entry, short)
+                self._keep(key, entry)
         return leaves, entry
+
+    def _keep(self, key: tuple[Any, ...], entry: Entry) -> None:
+        """Let the next call of this signature find the entry."""
+        treedef, avals, _, settings = key
+        # What has to be moved or checked takes the way through _run.
+        options = self._options
+        is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
+        is_plain = is_plain and not settings.debug_key_reuse
+        is_placed = options.in_shardings is not None or options.out_shardings is not None
+        is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
+        is_plain = is_plain and entry.refs is None and not self._has_statics
+        is_plain = is_plain and not asked_shardings(entry.jaxpr.jaxpr)
+        is_short = is_plain and not is_placed and is_here
+        self._signatures.add(key, entry, (treedef, (settings, *avals)) if is_short else None)
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -369,10 +382,12 @@ class JitFunction:
                     "with static_argnums or static_argnames."
                 )
 
-    def _trace_told(self, leaves: list[Any], arguments: _Arguments) -> Entry:
+    def _trace_told(
+        self, leaves: list[Any], arguments: _Arguments, key: tuple[Any, ...]
+    ) -> Entry:
         """``_trace``, and what is compiled at the first call otherwise, with both times logged."""
         with told_time("traced", self.name, arguments.avals):
-            entry = self._trace(arguments)
+            entry = self._trace(arguments, key)
         if thread_state.trace is eval_trace:
             arrays = [leaf for leaf in leaves if type(leaf) is Array]
             device = self._options.device or (arrays[-1].device if arrays else default_device())
@@ -380,7 +395,7 @@ class JitFunction:
                 entry.executable.compiled(device)
         return entry
 
-    def _trace(self, arguments: _Arguments) -> Entry:
+    def _trace(self, arguments: _Arguments, key: tuple[Any, ...]) -> Entry:
         out_trees: list[tree.TreeDef] = []
         dynamic, dynamic_kwargs = arguments.dynamic, arguments.dynamic_kwargs
         rebuild = self._rebuilder(arguments.args, arguments.kwargs)
@@ -396,10 +411,19 @@ class JitFunction:
         names = self._argument_names(dynamic, dynamic_kwargs)
         jaxpr, consts, refs = record_program(flat, arguments.avals, names, self.name)
         hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
-        closed = params["jaxpr"]
+        trace = Trace(params["jaxpr"], tuple(hidden), tree.sorted_keys(out_trees[-1]))
+        if refs is None and all(type(const) is Array for const in consts):
+            shared_traces.keep(self._function, (self._options.static_argnums, *key), trace)
+        return self._entry(trace, dynamic, dynamic_kwargs, refs)
+
+    def _entry(
+        self, trace: Trace, dynamic: tuple[Any, ...], dynamic_kwargs: dict[str, Any],
+        refs: RefUse | None = None,
+    ) -> Entry:  # fmt: skip
+        """What a trace is with the options of this function."""
         donated = self._donated(dynamic, dynamic_kwargs)
-        donated = (False,) * (len(closed.in_avals) - len(donated)) + donated
-        return Entry(closed, tuple(hidden), tree.sorted_keys(out_trees[-1]), donated, refs)
+        donated = (False,) * (len(trace.jaxpr.in_avals) - len(donated)) + donated
+        return Entry(trace.jaxpr, trace.consts, trace.out_tree, donated, refs)
 
     def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}

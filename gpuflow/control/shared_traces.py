@@ -1,0 +1,116 @@
+"""Traces of plain functions, which all jitted functions of one function share.
+
+As in JAX, so that ``jit(f)`` may be written where it is called. A trace is taken again only while
+what the function reads from outside by name is the same: its globals, the values that it closes
+over, its defaults. What is inside of these objects is not looked into, as with one jitted function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from gpuflow.base import tree
+from gpuflow.base.recent import Recent
+from gpuflow.base.records import record
+from gpuflow.core.jaxpr import ClosedJaxpr
+
+_MOST = 64  # signatures of a function
+_MISSING = object()
+
+
+@record
+class Trace:
+    """A traced signature of a function that used no refs.
+
+    Attributes:
+        jaxpr: the program of its consts and its arguments.
+        consts: values of the first operands.
+        out_tree: the structure of the results.
+    """
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+    out_tree: tree.TreeDef
+
+
+@record
+class _Known:
+    trace: Any
+    read: tuple[Any, ...]
+
+
+_known: WeakKeyDictionary[FunctionType, Recent[tuple[Any, ...], _Known]] = WeakKeyDictionary()
+
+
+def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
+    """What was kept of a function for a key, if it would be the same today, or None."""
+    known = _known.get(function) if type(function) is FunctionType else None
+    found = None
+    if known is not None:
+        with suppress(TypeError):
+            found = known.get(key)
+    if found is None:
+        return None
+    read = _read(function)
+    same = len(read) == len(found.read) and all(map(_is_held, found.read, read))
+    return found.trace if same else None
+
+
+def keep(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None:
+    """Let others find a Trace, or what follows from one.
+
+    Of plain functions only: other callables are objects, which may change. Keys that cannot be
+    hashed are not kept.
+    """
+    if type(function) is not FunctionType:
+        return
+    known = _known.get(function)
+    if known is None:
+        known = _known[function] = Recent(_MOST)
+    with suppress(TypeError):
+        known.put(key, _Known(trace, tuple(map(_held, _read(function)))))
+
+
+def forget(function: Callable[..., Any] | None = None) -> None:
+    """Forget the traces of a function, or of all."""
+    if function is None:
+        _known.clear()
+    elif type(function) is FunctionType:
+        _known.pop(function, None)
+
+
+def _held(value: Any) -> Any:
+    """A value without keeping it alive, where that can be: it may hold the function."""
+    try:
+        return ref(value)
+    except TypeError:
+        return value
+
+
+def _is_held(held: Any, value: Any) -> bool:
+    return held is value or (type(held) is ref and held() is value)
+
+
+def _read(function: Any) -> list[Any]:
+    """What a function reads from outside by name."""
+    found = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # nothing yet
+            found.append(_MISSING)
+    space = function.__globals__
+    found += [space.get(name, _MISSING) for name in _names(function.__code__)]
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names of globals, and of attributes, in a function and in those that it defines."""
+    yield from code.co_names
+    for const in code.co_consts:
+        if type(const) is CodeType:
+            yield from _names(const)
