@@ -6,7 +6,6 @@ import builtins
 import doctest
 import math
 import pickle
-import sys
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 
@@ -256,11 +255,3 @@ def test_pickle_keeps_dtypes():
         same(pickle.loads(pickle.dumps(x)), x)
     key = gf.random.key(3)
     same(pickle.loads(pickle.dumps(key)), key)
-
-
-def test_import_is_late():
-    import subprocess
-
-    code = "import gpuflow, sys; print([m for m in sys.modules if 'checkpoint' in m])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "checkpointing" not in found.stdout and "safetensors" not in found.stdout
