@@ -131,15 +131,8 @@ def test_a_file_in_the_way(tmp_path):
         checkpointing.save(tmp_path / "c", 1)
 
 
-def run(code, folder):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), str(folder)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-
-
 def test_the_interpreter_ends_behind_a_save(tmp_path):
-    """Also one that fails: its error is printed."""
+    """It writes its file, and an error that nobody waited for is printed."""
     code = """
         import sys, time, numpy as np
         from gpuflow import checkpointing
@@ -147,16 +140,16 @@ def test_the_interpreter_ends_behind_a_save(tmp_path):
         write = files.write_arrays
         def slowly(folder, *rest):
             time.sleep(0.3)
-            if "bad" in str(folder):
-                raise OSError("of the disk")
-            return write(folder, *rest)
+            write(folder, *rest)
+            raise OSError("of the disk")
         files.write_arrays = slowly
         checkpointing.save_async(sys.argv[1], {"x": np.arange(4)})
     """
-    ended = run(code, tmp_path / "good")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    np.testing.assert_array_equal(checkpointing.restore(tmp_path / "good")["x"], np.arange(4))
-    assert "OSError: of the disk" in run(code, tmp_path / "bad").stderr
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), str(tmp_path / "c")],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert list((tmp_path / "c").glob("arrays-*")) and "OSError: of the disk" in ended.stderr
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_save(gate, tmp_path):

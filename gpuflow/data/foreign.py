@@ -1,0 +1,44 @@
+"""Arrays of other libraries in batches, which are not imported for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.numpy import exports
+from gpuflow.parallel.placement import put
+from gpuflow.runtime import host_exchange
+from gpuflow.runtime.array import Array
+
+_NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
+_TEXTS = ("O", "S", "U")  # kinds of dtypes
+
+
+def imported(leaf: Any) -> Any:
+    """A leaf as an array of ours or NumPy's, on the same memory where that is possible.
+
+    What is no array is returned as it is.
+    """
+    if isinstance(leaf, (Array, *_NUMBERS)):
+        return leaf
+    if host_exchange.is_on_gpu(leaf):
+        return exports.from_dlpack(leaf)
+    if hasattr(leaf, "__dlpack__") and hasattr(leaf, "__dlpack_device__"):
+        return host_exchange.imported(leaf)
+    return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
+
+
+def placed(leaf: Any, where: Any) -> Any:
+    """A leaf as an array of ours on a device or with a sharding, which nobody else writes to.
+
+    What is no array of numbers, such as a text, is returned as it is.
+    """
+    value = imported(leaf)
+    is_number = isinstance(value, (Array, *_NUMBERS))
+    if not is_number or getattr(getattr(value, "dtype", None), "kind", "") in _TEXTS:
+        return value
+    if isinstance(value, Array) and where is None:
+        # Another library may write into what is its own.
+        return value if value is leaf else exports.from_dlpack(leaf, copy=True)
+    return put(value, where)
