@@ -94,9 +94,10 @@ def write_tree(folder: Path, token: str, content: dict[str, Any]) -> None:
 
 def delete_unnamed(folder: Path, names: list[str]) -> None:
     """Delete what earlier saves left: half-written trees, and arrays in files besides ``names``."""
-    for path in [*folder.glob("arrays-*.safetensors"), *folder.glob("tree-*.json")]:
-        if path.name not in names:
-            path.unlink(missing_ok=True)
+    for pattern in ("arrays-*.safetensors", "tree-*", "failed-*"):
+        for path in folder.glob(pattern):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
 
 
 def delete(folder: Path) -> None:

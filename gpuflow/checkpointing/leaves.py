@@ -124,6 +124,11 @@ def _mend(leaf: Any) -> str:
     return "leave it out, or register its class with tree_util.register_dataclass"
 
 
+def is_elsewhere(leaf: Any) -> bool:
+    """Whether other processes have parts of an array."""
+    return type(leaf) is PartedArray and not leaf.sharding.is_fully_addressable
+
+
 def _parts_of(leaf: Array, is_first: bool) -> Iterator[tuple[Bounds, np.ndarray]]:
     """What this process writes of an array: each part once, by the first device that has it."""
     shape = leaf.aval.shape

@@ -14,6 +14,7 @@ from typing import Any
 from gpuflow.base.errors import check
 from gpuflow.checkpointing import files, saving
 from gpuflow.checkpointing.restoring import metadata_of, restore
+from gpuflow.runtime.device import process
 
 _STEP = re.compile(r"step_(\d+)")
 
@@ -21,8 +22,8 @@ _STEP = re.compile(r"step_(\d+)")
 class Manager:
     """Saves steps of a training run into a folder, and finds the one to go on from.
 
-    One process writes into a folder at a time. What a killed one left half-written does not count,
-    and the next save deletes it.
+    One process writes into a folder, process 0 of a group; all of them do where arrays have parts
+    in several. What a killed one left half-written does not count, and the next save deletes it.
 
     Args:
         folder: is made if it is not there.
@@ -155,7 +156,8 @@ class Manager:
 
         def job() -> None:
             saving.write(self.path(step), snapshot)
-            self._tidy()
+            if process.index == 0 or not snapshot.is_shared:
+                self._tidy()
 
         if self.asynchronous:
             saving.start(self.path(step), job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import secrets
 import threading
@@ -10,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.errors import CheckpointError, check
 from gpuflow.base.records import record
-from gpuflow.checkpointing import files, leaves, structure
+from gpuflow.checkpointing import files, leaves, structure, together
+from gpuflow.runtime.device import process
 
 
 @record
@@ -22,46 +25,106 @@ class Snapshot:
         description: its containers, as JSON.
         leaves: with their paths.
         metadata: what else is kept with it, as JSON.
+        token: a name of this save.
+        is_shared: whether other processes have parts of it, and save them.
     """
 
     description: dict[str, Any]
     leaves: tuple[tuple[str, leaves.Leaf], ...]
     metadata: dict[str, Any]
+    token: str
+    is_shared: bool
 
 
 def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
-    """A snapshot of a tree.
+    """A snapshot of a tree; all processes call it where arrays have parts in others.
 
     Raises:
         TypeError: a leaf that cannot be saved.
     """
     description, found = structure.described(tree)
-    taken = tuple((path, leaves.taken(path, leaf, True)) for path, leaf in found)
-    return Snapshot(description, taken, metadata or {})
+    is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in found)
+    is_first = process.index == 0 or not is_shared
+    taken = tuple((path, leaves.taken(path, leaf, is_first)) for path, leaf in found)
+    token = together.agreed_token() if is_shared else secrets.token_hex(8)
+    return Snapshot(description, taken, metadata or {}, token, is_shared)
 
 
 def write(folder: Path, snapshot: Snapshot) -> None:
     """Make a snapshot the checkpoint of a folder."""
-    token = secrets.token_hex(8)
     files.make_folder(folder)
-    with files.locked(folder):
-        named = _named_pieces(snapshot)
-        pieces = {name: piece for name, (_, _, piece) in named.items()}
-        file, sums = files.write_arrays(folder, token, 0, pieces)
+    if not snapshot.is_shared:
+        with files.locked(folder):
+            _commit(folder, snapshot, [_write_own(folder, snapshot)])
+        return
+    with together.failing_together(folder, snapshot.token):
+        if process.index:
+            together.hand_over(folder, snapshot.token, _write_own(folder, snapshot))
+            return
+        with files.locked(folder):
+            own = _write_own(folder, snapshot)
+            _commit(folder, snapshot, [own, *together.handed_over(folder, snapshot.token)])
+
+
+def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
+    """Write what this process has.
+
+    Returns:
+        as JSON, the file and for each piece the number of its leaf and what a record says of it.
+    """
+    named = _named_pieces(snapshot)
+    arrays = {name: piece for name, (_, _, piece) in named.items()}
+    file, sums = files.write_arrays(folder, snapshot.token, process.index, arrays)
+    pieces = [
+        (number, {"name": name, "crc32": sums[name], "bounds": bounds})
+        for name, (number, bounds, _) in named.items()
+    ]
+    return {"file": file, "pieces": pieces}
+
+
+def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> None:
+    """Write the tree over what was written, and delete what it replaces."""
+    names = [part["file"] for part in parts]
+    try:
         records = [dict(leaf.record) for _, leaf in snapshot.leaves]
-        for name, (number, bounds, _) in named.items():
-            entry = {"file": 0, "name": name, "crc32": sums[name], "bounds": bounds}
-            records[number].setdefault("pieces", []).append(entry)
+        for file, part in enumerate(parts):
+            for number, entry in part["pieces"]:
+                records[number].setdefault("pieces", []).append({"file": file, **entry})
+        for (path, _), one in zip(snapshot.leaves, records, strict=True):
+            _check_whole(path, one)
         content = {
-            "files": [file], "tree": snapshot.description, "leaves": records,
+            "files": names, "tree": snapshot.description, "leaves": records,
             "paths": [path for path, _ in snapshot.leaves], "metadata": snapshot.metadata,
+            "token": snapshot.token,
         }  # fmt: skip
-        try:
-            files.write_tree(folder, token, content)
-        except BaseException:
-            (folder / file).unlink(missing_ok=True)
-            raise
-        files.delete_unnamed(folder, [file])
+        files.write_tree(folder, snapshot.token, content)
+    except BaseException:
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        raise
+    files.delete_unnamed(folder, names)
+
+
+def _check_whole(path: str, saved: dict[str, Any]) -> None:
+    """Check that the pieces of an array are all of it.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    if leaves.is_scalar(saved) or not math.prod(saved["shape"]) or saved["dtype"] == "float0":
+        return
+    sizes = [
+        math.prod(end - begin for begin, end in piece["bounds"])
+        for piece in saved.get("pieces", [])
+    ]
+    check(
+        sum(sizes) == math.prod(saved["shape"]),
+        lambda: (
+            f"[save] the processes' parts must be the whole array; got {sum(sizes)} elements of "
+            f"{leaves.type_text(saved)} at {path or 'the top'}. Fix: save the same tree in all."
+        ),
+        CheckpointError,
+    )
 
 
 def _named_pieces(snapshot: Snapshot) -> dict[str, tuple[int, leaves.Bounds, Any]]:
@@ -171,6 +234,9 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     A checkpoint that is at ``path`` already is replaced in one step: whoever is killed before
     leaves the earlier one.
 
+    In a group of processes each one that calls writes; process 0 alone will do. Where arrays have
+    parts in other processes, all must call, and write their parts into the same folder.
+
     Args:
         path: of the checkpoint, a folder, which is made.
         tree: arrays of any shapes and dtypes (of gpuflow, random keys included, and of NumPy),
@@ -181,6 +247,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         TypeError: a leaf of another kind, or a traced one.
         ImportError: safetensors is not installed.
         OSError: the files cannot be written.
+        CheckpointError: another process could not write its parts.
         Exception: what stopped a ``save_async`` before, if nobody was told; nothing is saved then.
 
     Example:

@@ -1,0 +1,100 @@
+"""How much of the cost of making batches prefetch_to_device hides.
+
+usage: python perf/bench_data.py [THREADS]
+
+A step trains a perceptron. Three loops run in turn, many times: over batches that lie there, over
+batches that are made between the steps, and over batches that the prefetching thread makes; the
+least time of each counts. Shuffled batches of float32 rows are made of 200,000 rows, as
+``data.batches`` does. THREADS is GPUFLOW_NUM_THREADS; with one fewer than there are cores (the
+default), a core is free for the thread. Times are only worth something where nothing else runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_THREADS = sys.argv[1] if len(sys.argv) > 1 else str(max((os.cpu_count() or 2) - 1, 1))
+os.environ["GPUFLOW_NUM_THREADS"] = _THREADS
+
+import numpy as np  # noqa: E402
+
+import gpuflow as gf  # noqa: E402
+import gpuflow.numpy as jnp  # noqa: E402
+from gpuflow import data  # noqa: E402
+
+_ROWS, _FEATURES, _BATCH = 200_000, 256, 4096
+_STEPS, _REPEATS = 24, 15
+# Widths of the hidden layer: from a step about as long as making a batch to a much longer one.
+_WIDTHS = (64, 256, 768)
+
+
+def _step(width: int) -> tuple[Callable[..., Any], list[Any]]:
+    rng = np.random.default_rng(0)
+    shapes = [(_FEATURES, width), (width, 1)]
+    weights = [jnp.asarray(rng.standard_normal(s, np.float32) * 0.05) for s in shapes]
+
+    def loss(weights: list[Any], batch: dict[str, Any]) -> Any:
+        hidden = jnp.tanh(batch["x"] @ weights[0])
+        return jnp.mean((hidden @ weights[1] - batch["y"][:, None]) ** 2)
+
+    @gf.jit
+    def step(weights: list[Any], batch: dict[str, Any]) -> list[Any]:
+        gradients = gf.grad(loss)(weights, batch)
+        return [w - 0.01 * g for w, g in zip(weights, gradients, strict=True)]
+
+    return step, weights
+
+
+def _seconds(step: Callable[..., Any], weights: list[Any], batches: Iterable[Any]) -> float:
+    """Seconds of a step, in a loop over batches."""
+    start = time.perf_counter()
+    for batch in batches:
+        weights = step(weights, batch)
+    gf.block_until_ready(weights)
+    return (time.perf_counter() - start) / _STEPS
+
+
+def main() -> None:
+    rng = np.random.default_rng(1)
+    arrays = {
+        "x": rng.standard_normal((_ROWS, _FEATURES), np.float32),
+        "y": rng.standard_normal(_ROWS, np.float32),
+    }
+
+    def made() -> data.Batches:
+        """As many batches as there are steps, the same ones each time."""
+        return data.batches(arrays, _BATCH, key=key, epochs=None, start=0)
+
+    def some(batches: Iterable[Any]) -> Iterable[Any]:
+        return (batch for batch, _ in zip(batches, range(_STEPS), strict=False))
+
+    key = gf.random.key(0)
+    there = [gf.device_put(batch) for batch in some(made())]
+    print(f"{os.cpu_count()} cores, {_THREADS} threads of gpuflow; ms of a step, the least of {_REPEATS}")
+    print("| hidden | batches there | made between steps | prefetched | more than there |")
+    print("| --- | --- | --- | --- | --- |")
+    for width in _WIDTHS:
+        step, weights = _step(width)
+        _seconds(step, weights, there)
+        times: dict[str, list[float]] = {"there": [], "made": [], "prefetched": []}
+        for _ in range(_REPEATS):
+            times["there"].append(_seconds(step, weights, there))
+            times["made"].append(_seconds(step, weights, map(gf.device_put, some(made()))))
+            with data.prefetch_to_device(some(made()), 3) as ready:
+                first = next(ready)  # the order of the epoch is drawn
+                again = (batch for source in ([first], ready) for batch in source)
+                times["prefetched"].append(_seconds(step, weights, again))
+        least = {name: 1e3 * min(column) for name, column in times.items()}
+        more = 100 * (least["prefetched"] / least["there"] - 1)
+        print(
+            f"| {width} | {least['there']:.2f} | {least['made']:.2f} | "
+            f"{least['prefetched']:.2f} | {more:+.1f} % |"
+        )
+
+
+if __name__ == "__main__":
+    main()
