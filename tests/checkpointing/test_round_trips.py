@@ -245,7 +245,7 @@ def test_examples_of_docstrings(module):
     assert tried and not failed
 
 
-# --- NumPy's own files, and pickle ---------------------------------------------------------------
+# --- NumPy's own files, and pickle ---------------------------------------------------------
 
 
 def test_pickle_keeps_dtypes():
@@ -255,3 +255,27 @@ def test_pickle_keeps_dtypes():
         same(pickle.loads(pickle.dumps(x)), x)
     key = gf.random.key(3)
     same(pickle.loads(pickle.dumps(key)), key)
+
+
+def test_numpys_files_keep_bfloat16(tmp_path):
+    x = jnp.asarray(numbers("bfloat16", (2, 3)))
+    jnp.save(tmp_path / "one.npy", x)
+    same(jnp.load(tmp_path / "one.npy"), x)
+    jnp.savez(tmp_path / "more.npz", x, y=x, z=np.arange(3, dtype="i4"))
+    np.savez(tmp_path / "theirs.npz", x, y=x, z=np.arange(3, dtype="i4"))
+    for name in ("more.npz", "theirs.npz"):
+        with jnp.load(tmp_path / name) as arrays:
+            assert list(arrays) == arrays.files and sorted(arrays) == ["arr_0", "y", "z"]
+            same(arrays["y"], x.host())
+            same(arrays["arr_0"], x.host())
+            same(dict(arrays)["z"], np.arange(3, dtype="i4"))
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_numpys_files_say_what_they_cannot_keep(name, tmp_path):
+    x = jnp.asarray(numbers(name, (2, 3)))
+    said = rf"got {name}\. Fix: gpuflow\.checkpointing\.save, or x\.view\(jnp\.uint8\)"
+    with pytest.warns(UserWarning, match=rf"\[save\] .*{said}"):
+        jnp.save(tmp_path / "one.npy", x)
+    with pytest.warns(UserWarning, match=rf"\[savez\] .*{said}"):
+        jnp.savez(tmp_path / "more.npz", x=x)
