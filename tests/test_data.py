@@ -262,6 +262,17 @@ def test_shardings(monkeypatch):
         local_devices.cache_clear()
 
 
+def test_to_a_gpu_through_its_transfers():
+    """Small arrays and large ones, of several pieces of pinned memory; simulated here."""
+    (device,) = gf.devices("cuda_sim")
+    sizes = [1, 100, 3_000_000]
+    loader = ([np.full(n, k, np.float32) for n in sizes] for k in range(4))
+    for k, batch in enumerate(data.prefetch_to_device(loader, sharding=device)):
+        for x, n in zip(batch, sizes, strict=True):
+            assert x.devices() == {device} and x.shape == (n,)
+            np.testing.assert_array_equal(x, np.full(n, k))
+
+
 def failing(after):
     yield from range(after)
     raise KeyError("in the worker")

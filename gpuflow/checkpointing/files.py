@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import operator
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -115,7 +116,7 @@ def _canonical(content: dict[str, Any]) -> str:
 
 def checksum(array: np.ndarray) -> int:
     """The CRC-32 of an array's bytes, in row-major order."""
-    return zlib.crc32(array.reshape(-1).view(np.uint8))
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
 
 
 def sync(path: Path) -> None:
@@ -233,14 +234,14 @@ class ArrayFile:
             CheckpointError: it is not there, or is not what was written.
         """
         try:
-            begin, end = self._header[name]["data_offsets"]
+            begin, end = map(operator.index, self._header[name]["data_offsets"])
         except (KeyError, TypeError, ValueError):
             raise damaged(self.path, f"no array {name!r}") from None
         array = np.empty(shape, dtype)
-        if end - begin != array.nbytes:
+        if begin < 0 or end - begin != array.nbytes:
             raise damaged(self.path, f"{end - begin} bytes for {name!r} of {array.nbytes}")
         self._file.seek(self._start + begin)
-        read = self._file.readinto(array.reshape(-1).view(np.uint8)) if array.nbytes else 0
+        read = self._file.readinto(array.reshape(-1).view(np.uint8).data) if array.nbytes else 0
         if read != array.nbytes or checksum(array) != crc:
             raise damaged(self.path, f"other bytes for {name!r}")
         return array
@@ -263,6 +264,8 @@ def open_checkpoint(folder: Path) -> tuple[dict[str, Any], list[ArrayFile]]:
         opened: list[ArrayFile] = []
         try:
             for name in content["files"]:
+                if Path(name).name != name:
+                    raise damaged(folder / TREE, f"the file {name!r} of another folder")
                 opened.append(ArrayFile(folder / name))
             return content, opened
         except FileNotFoundError as error:

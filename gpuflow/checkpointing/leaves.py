@@ -72,7 +72,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     """
     if type(leaf) in _SCALARS:
         return Leaf({"kind": type(leaf).__name__, "value": _SCALARS[type(leaf)][0](leaf)})
-    if isinstance(leaf, np.ndarray | np.generic) and not isinstance(leaf, np.void):
+    if isinstance(leaf, np.ndarray | np.generic):
         return _taken_numpy(path, leaf, is_first)
     check(
         isinstance(leaf, Array) and not isinstance(leaf, Tracer),

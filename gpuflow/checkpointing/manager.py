@@ -104,19 +104,15 @@ class Manager:
         Raises:
             ValueError: the manager was made without ``best=``.
         """
-        check(
-            self.best is not None,
-            lambda: "[best_step] the manager must know the metric; got none. "
-            "Fix: Manager(folder, best='loss').",
-            ValueError,
-        )
+        name = self.best
+        if name is None:
+            raise ValueError(
+                "[best_step] the manager must know the metric; got none. "
+                "Fix: Manager(folder, best='loss')."
+            )
         sign = 1 if self.mode == "min" else -1
-        rated = [
-            (sign * metrics[self.best], -step)
-            for step in self.steps()
-            for metrics in [self.metrics(step)]
-            if not math.isnan(metrics.get(self.best, math.nan))
-        ]
+        values = [(self.metrics(step).get(name, math.nan), step) for step in self.steps()]
+        rated = [(sign * value, -step) for value, step in values if not math.isnan(value)]
         return -min(rated)[1] if rated else None
 
     def metrics(self, step: int) -> dict[str, float]:
@@ -167,7 +163,7 @@ class Manager:
     def _tidy(self) -> None:
         """Delete steps that need not stay, and what killed processes left."""
         complete = self.steps()
-        stay = {*(complete if self.keep is None else complete[-self.keep :])}
+        stay: set[int | None] = {*(complete if self.keep is None else complete[-self.keep :])}
         if self.best is not None:
             stay.add(self.best_step())
         for step, path in self._folders():

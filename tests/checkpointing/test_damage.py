@@ -75,6 +75,13 @@ def test_another_format(folder):
         checkpointing.restore(folder)
 
 
+def test_files_of_other_folders_are_not_opened(folder):
+    content = files.read_tree(folder)
+    files.write_tree(folder, "0", {**content, "files": ["../c/" + content["files"][0]]})
+    with pytest.raises(CheckpointError, match=r"got the file '\.\./c/arrays-.*of another folder"):
+        checkpointing.restore(folder)
+
+
 def test_who_reads_while_another_saves_gets_one_of_both(folder, monkeypatch):
     read, times = files.read_tree, []
 
