@@ -64,14 +64,18 @@ def workers():
     return [t for t in threading.enumerate() if t.name == "gpuflow-prefetch"]
 
 
-@pytest.fixture(autouse=True)
-def no_worker_is_left():
-    yield
+def wait_for_their_end():
     deadline = time.monotonic() + 10
     while workers() and time.monotonic() < deadline:
         gc.collect()  # an error's traceback may hold an iterator
         time.sleep(0.01)
     assert not workers() and not prefetching._running
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left():
+    yield
+    wait_for_their_end()
 
 
 # --- batches -------------------------------------------------------------------------------
@@ -307,6 +311,7 @@ def endless():
 def test_leaving_early_ends_the_thread():
     for _batch in data.prefetch_to_device(endless()):
         break  # and the iterator is forgotten
+    wait_for_their_end()
     ready = data.prefetch_to_device(endless())
     next(ready)
     ready.close()

@@ -64,12 +64,12 @@ def _rows_of(leaf: Any, rows: Any) -> Any:
     """Rows of an array, as an array of its kind that nobody else writes to."""
     if isinstance(leaf, np.ndarray):
         return leaf[rows].copy() if isinstance(rows, slice) else np.take(leaf, rows, axis=0)
-    is_numpys = type(leaf) is Array and type(leaf.data) is np.ndarray
-    if is_numpys:  # no program for each batch
-        host = _rows_of(leaf.data, rows)
-        aval = leaf.aval.update(shape=host.shape)
-        return Array(leaf.device.driver.from_host(host), aval, leaf.device)
-    return leaf[rows]
+    data = leaf.data if type(leaf) is Array else None
+    if not isinstance(data, np.ndarray):
+        return leaf[rows]
+    host = _rows_of(data, rows)  # without a program for each batch
+    aval = leaf.aval.update(shape=host.shape)
+    return Array(leaf.device.driver.from_host(host), aval, leaf.device)
 
 
 def batches(
