@@ -143,6 +143,18 @@ def test_batches_are_copies():
     np.testing.assert_array_equal(array, X)
 
 
+def test_batches_may_be_donated():
+    """The memory of a batch is its own, whether it was copied or not."""
+    rows = np.random.default_rng(0).random((64, 300), np.float32)
+    double = gf.jit(lambda x: x * 2, donate_argnums=0)
+    for source in (rows, jnp.asarray(rows)):
+        for key in (None, gf.random.key(2)):
+            wanted = list(data.batches(rows, 16, key=key))
+            made = list(map(double, data.prefetch_to_device(data.batches(source, 16, key=key))))
+            np.testing.assert_array_equal(made, 2 * np.stack(wanted))
+        np.testing.assert_array_equal(source, rows)
+
+
 def test_other_libraries_arrays():
     host = np.arange(6, dtype=np.float32)
     narrow = host.astype(ml_dtypes.bfloat16)

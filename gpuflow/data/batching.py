@@ -64,12 +64,17 @@ def _rows_of(leaf: Any, rows: Any) -> Any:
     """Rows of an array, as an array of its kind that nobody else writes to."""
     if isinstance(leaf, np.ndarray):
         return leaf[rows].copy() if isinstance(rows, slice) else np.take(leaf, rows, axis=0)
-    data = leaf.data if type(leaf) is Array else None
-    if not isinstance(data, np.ndarray):
-        return leaf[rows]
-    host = _rows_of(data, rows)  # without a program for each batch
-    aval = leaf.aval.update(shape=host.shape)
-    return Array(leaf.device.driver.from_host(host), aval, leaf.device)
+    if type(leaf) is Array:
+        data, aval, device = leaf.data, leaf.aval, leaf.device
+        if isinstance(data, np.ndarray):  # without a program for each batch
+            host = _rows_of(data, rows)
+            return Array(device.driver.from_host(host), aval.update(shape=host.shape), device)
+    return _chosen(leaf, rows)
+
+
+def _chosen(leaf: Any, rows: Any) -> Any:
+    """Rows of an array, by its own index."""
+    return leaf[rows]
 
 
 def batches(

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray
 from gpuflow.numpy import exports
 from gpuflow.parallel.placement import put
 from gpuflow.runtime import host_exchange
 from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import default_device
 
 _NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
 _TEXTS = ("O", "S", "U")  # kinds of dtypes
@@ -29,15 +32,25 @@ def imported(leaf: Any) -> Any:
     return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
 
 
-def placed(leaf: Any, where: Any) -> Any:
+def placed(leaf: Any, where: Any, is_own: bool) -> Any:
     """A leaf as an array of ours on a device or with a sharding, which nobody else writes to.
 
     What is no array of numbers, such as a text, is returned as it is.
+
+    Args:
+        leaf: of a batch.
+        where: a Device or Sharding, or None: the default device.
+        is_own: whether nobody else writes to the leaf, so that its memory may become the array's.
     """
     value = imported(leaf)
     is_number = isinstance(value, (Array, *_NUMBERS))
     if not is_number or getattr(getattr(value, "dtype", None), "kind", "") in _TEXTS:
         return value
+    is_free = is_own and where is None and type(value) is np.ndarray
+    if is_free and value.dtype == dtypes.canonicalize(value.dtype):
+        device = default_device()
+        aval = ShapedArray(value.shape, value.dtype)
+        return Array(device.driver.from_host(value), aval, device)
     if isinstance(value, Array) and where is None:
         # Another library may write into what is its own.
         return value if value is leaf else exports.from_dlpack(leaf, copy=True)

@@ -21,6 +21,7 @@ from gpuflow.base import tree
 from gpuflow.base.config import Blocks, config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.data.batching import Batches
 from gpuflow.data.foreign import placed
 from gpuflow.parallel.placement import as_sharding
 
@@ -94,7 +95,9 @@ class _Room:
             self._changed.notify_all()
 
 
-def _work(iterator: Iterator[Any], sharding: Any, room: _Room, blocks: Blocks) -> None:
+def _work(
+    iterator: Iterator[Any], sharding: Any, is_own: bool, room: _Room, blocks: Blocks
+) -> None:
     """Make batches until there are no more, or nobody wants more."""
     try:
         with config.within(blocks):
@@ -104,7 +107,7 @@ def _work(iterator: Iterator[Any], sharding: Any, room: _Room, blocks: Blocks) -
                 except StopIteration:
                     room.put(_End())
                     return
-                room.put(_on_device(batch, sharding))
+                room.put(_on_device(batch, sharding, is_own))
     except BaseException as error:
         error.add_note("[prefetch_to_device] raised in the thread that makes batches.")
         room.put(_End(error))
@@ -112,14 +115,15 @@ def _work(iterator: Iterator[Any], sharding: Any, room: _Room, blocks: Blocks) -
         _running.pop(threading.current_thread(), None)
 
 
-def _on_device(batch: Any, sharding: Any) -> Any:
+def _on_device(batch: Any, sharding: Any, is_own: bool) -> Any:
     """A batch with its arrays where they are wanted."""
     leaves, structure = tree.flatten(batch)
     if sharding is None:
-        return tree.unflatten(structure, [placed(leaf, None) for leaf in leaves])
+        return tree.unflatten(structure, [placed(leaf, None, is_own) for leaf in leaves])
     op = "prefetch_to_device"
     places = [as_sharding(place, op) for place in tree.broadcast_prefix(sharding, batch, op)]
-    return tree.unflatten(structure, map(placed, leaves, places))
+    pairs = zip(leaves, places, strict=True)
+    return tree.unflatten(structure, [placed(leaf, place, is_own) for leaf, place in pairs])
 
 
 # Workers that have not ended, and their rooms.
@@ -145,12 +149,15 @@ class Prefetched:
     At its end, when it is closed, left as a ``with`` block, or forgotten, the thread ends.
     """
 
-    def __init__(self, iterator: Iterator[Any], size: int, sharding: Any) -> None:
+    def __init__(self, iterable: Iterable[Any], size: int, sharding: Any) -> None:
         self._room = _Room(size)
         # A daemon: the interpreter does not wait for an iterator that never comes back.
         self._worker = threading.Thread(
-            target=_work, args=(iterator, sharding, self._room, config.blocks()),
-            name="gpuflow-prefetch", daemon=True,
+            target=_work, name="gpuflow-prefetch", daemon=True,
+            args=(
+                iter(iterable), sharding, isinstance(iterable, Batches), self._room,
+                config.blocks(),
+            ),
         )  # fmt: skip
         _running[self._worker] = self._room
         weakref.finalize(self, self._room.close).atexit = False
@@ -200,7 +207,7 @@ def prefetch_to_device(
         iterator: any iterable of trees: ``batches(...)``, a torch DataLoader, a generator. Leaves
             are arrays of NumPy, gpuflow or a library with ``__dlpack__`` or ``__array__``, and
             numbers; others, such as texts, are handed on as they are. What it yields is copied, so
-            that it may write into the same arrays again.
+            that it may write into the same arrays again; those of ``batches`` are not.
         size: the most batches that are ready, or being made, at a time.
         sharding: a Device, Sharding or PartitionSpec for all leaves, or a tree prefix of them;
             None: the default device.
@@ -241,4 +248,4 @@ def prefetch_to_device(
             f"{type(iterator).__name__}. Fix: data.batches(arrays, batch_size), or a generator."
         ),
     )
-    return Prefetched(iter(iterator), size, sharding)
+    return Prefetched(iterator, size, sharding)
