@@ -90,7 +90,19 @@ def write_tree(folder: Path, token: str, content: dict[str, Any]) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    sync(folder)
+
+
+def delete_failed(folder: Path, names: list[str]) -> None:
+    """Delete files of a save that failed, unless it had come to count, as by Ctrl-C behind that."""
+    try:
+        kept = read_tree(folder)["files"]
+    except FileNotFoundError:
+        kept = []
+    except CheckpointError:  # nobody knows
+        return
+    for name in names:
+        if name not in kept:
+            (folder / name).unlink(missing_ok=True)
 
 
 def delete_unnamed(folder: Path, names: list[str]) -> None:
@@ -156,6 +168,8 @@ def locked(folder: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # Closing is not enough: children that were forked meanwhile have the descriptor too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

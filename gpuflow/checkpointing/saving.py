@@ -99,9 +99,9 @@ def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> No
         }  # fmt: skip
         files.write_tree(folder, snapshot.token, content)
     except BaseException:
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
+        files.delete_failed(folder, names)
         raise
+    files.sync(folder)
     files.delete_unnamed(folder, names)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -123,6 +125,40 @@ def test_a_failed_save_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
                 checkpointing.save(tmp_path / "c", np.zeros(3))
         assert sorted(os.listdir(tmp_path / "c")) == before
         np.testing.assert_array_equal(checkpointing.restore(tmp_path / "c"), np.ones(3))
+
+
+def test_ctrl_c_behind_the_last_step_keeps_the_new_checkpoint(tmp_path, monkeypatch):
+    checkpointing.save(tmp_path / "c", np.ones(3))
+    replace = os.replace
+
+    def interrupted(*paths):
+        replace(*paths)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            checkpointing.save(tmp_path / "c", np.zeros(3))
+    np.testing.assert_array_equal(checkpointing.restore(tmp_path / "c"), np.zeros(3))
+    checkpointing.save(tmp_path / "c", np.ones(3))
+    assert len(os.listdir(tmp_path / "c")) == 2
+
+
+def test_children_do_not_keep_the_lock(tmp_path):
+    read, write = os.pipe()
+    with files.locked(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            select.select([read], [], [], 20)  # until the parent is done
+            os._exit(0)
+    os.close(read)
+    start = time.monotonic()
+    checkpointing.save(tmp_path, 1)
+    assert time.monotonic() - start < 10
+    os.close(write)
+    os.waitpid(child, 0)
+    assert checkpointing.restore(tmp_path) == 1
 
 
 def test_a_file_in_the_way(tmp_path):
