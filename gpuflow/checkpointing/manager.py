@@ -90,8 +90,8 @@ class Manager:
         """All folders of steps, complete or not, in order."""
         if not self.folder.is_dir():
             return []
-        found = [(_STEP.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        return sorted((int(match[1]), path) for match, path in found if match)
+        matches = [(_STEP.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        return sorted((int(match[1]), path) for match, path in matches if match)
 
     def latest_step(self) -> int | None:
         """The newest complete step; None if there is none."""

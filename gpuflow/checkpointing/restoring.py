@@ -74,7 +74,7 @@ def _restored(
     description, records = content["tree"], content["leaves"]
     likes = [_NO_LIKE] * len(records)
     if like is not None:
-        described, found = structure.described(like)
+        described, pairs = structure.described(like)
         different = structure.difference(description, described)
         check(
             not different,
@@ -84,19 +84,19 @@ def _restored(
             ),
             ValueError,
         )
-        likes = [leaf for _, leaf in found]
+        likes = [leaf for _, leaf in pairs]
         for path, saved, leaf in zip(content["paths"], records, likes, strict=True):
             _check_leaf(path, saved, leaf)
         shape = like
     else:
-        shape = structure.made(description, range(len(records)))
+        shape = structure.rebuilt(description, range(len(records)))
     wanted = tree.broadcast_prefix(sharding, shape, "restore")
     places = [as_sharding(place, "restore") for place in wanted]
     triples = zip(records, likes, places, strict=True)
     values = [_value(saved, leaf, place, opened) for saved, leaf, place in triples]
     if like is not None:
         return tree.unflatten(tree.structure(like), values)
-    return structure.made(description, values)
+    return structure.rebuilt(description, values)
 
 
 def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:

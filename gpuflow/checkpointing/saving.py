@@ -42,10 +42,10 @@ def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
     Raises:
         TypeError: a leaf that cannot be saved.
     """
-    description, found = structure.described(tree)
-    is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in found)
+    description, pairs = structure.described(tree)
+    is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in pairs)
     is_first = process.index == 0 or not is_shared
-    taken = tuple((path, leaves.taken(path, leaf, is_first)) for path, leaf in found)
+    taken = tuple((path, leaves.taken(path, leaf, is_first)) for path, leaf in pairs)
     token = together.agreed_token() if is_shared else secrets.token_hex(8)
     return Snapshot(description, taken, metadata or {}, token, is_shared)
 
@@ -62,8 +62,8 @@ def write(folder: Path, snapshot: Snapshot) -> None:
             together.hand_over(folder, snapshot.token, _write_own(folder, snapshot))
             return
         with files.locked(folder):
-            own = _write_own(folder, snapshot)
-            _commit(folder, snapshot, [own, *together.handed_over(folder, snapshot.token)])
+            first = _write_own(folder, snapshot)
+            _commit(folder, snapshot, [first, *together.handed_over(folder, snapshot.token)])
 
 
 def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def key_text(key: Any) -> str:
     return key[0] if isinstance(key, list) else str(DictKey(key))
 
 
-def made(node: dict[str, Any], leaves: Sequence[Any]) -> Any:
+def rebuilt(node: dict[str, Any], leaves: Sequence[Any]) -> Any:
     """The tree of a description, with ``leaves``.
 
     Raises:
