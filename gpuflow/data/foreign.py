@@ -46,8 +46,8 @@ def placed(leaf: Any, where: Any, is_own: bool) -> Any:
     is_number = isinstance(value, (Array, *_NUMBERS))
     if not is_number or getattr(getattr(value, "dtype", None), "kind", "") in _TEXTS:
         return value
-    is_free = is_own and where is None and type(value) is np.ndarray
-    if is_free and value.dtype == dtypes.canonicalize(value.dtype):
+    may_keep = is_own and where is None
+    if may_keep and type(value) is np.ndarray and value.dtype == dtypes.canonicalize(value.dtype):
         device = default_device()
         aval = ShapedArray(value.shape, value.dtype)
         return Array(device.driver.from_host(value), aval, device)
