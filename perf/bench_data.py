@@ -32,8 +32,10 @@ from gpuflow import data  # noqa: E402
 _ROWS, _FEATURES, _BATCH = 200_000, 256, 4096
 # The first steps are not timed: some batches were ready before.
 _FIRST, _STEPS, _READY, _REPEATS = 6, 8, 3, 25
-# Widths of the hidden layer: a step about as long as making a batch, and a longer one.
-_WIDTHS = (64, 256)
+# Widths of the hidden layer: a short step and a longer one; and whether batches are gathered, or
+# waited for, as for a disk, which takes no core.
+_ROWS_OF_TABLE = ((64, "gathered"), (256, "gathered"), (256, "waited for"))
+_WAIT = 0.01
 
 
 def _step(width: int) -> tuple[Callable[..., Any], list[Any]]:
@@ -79,23 +81,31 @@ def main() -> None:
         """As many batches as there are steps, the same ones each time."""
         return data.batches(arrays, _BATCH, key=key, epochs=None)
 
+    def waited_for() -> Iterable[Any]:
+        while True:
+            time.sleep(_WAIT)
+            yield hosts[0]
+
     def some(batches: Iterable[Any]) -> Iterable[Any]:
         return (batch for batch, _ in zip(batches, range(_FIRST + _STEPS), strict=False))
 
     key = gf.random.key(0)
-    there = [gf.device_put(batch) for batch in some(made())]
+    hosts = list(some(made()))
+    there = [gf.device_put(batch) for batch in hosts]
+    sources = {"gathered": made, "waited for": waited_for}
     print(f"{os.cpu_count()} cores, {_THREADS} threads of gpuflow, the least of {_REPEATS}")
     print("ms of a step: of the clock / of the processor for its thread")
-    print("| hidden | batches there | made between steps | prefetched | more than there |")
-    print("| --- | --- | --- | --- | --- |")
-    for width in _WIDTHS:
+    print("| hidden | batches are | there | made between steps | prefetched | more than there |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for width, kind in _ROWS_OF_TABLE:
         step, weights = _step(width)
+        source = sources[kind]
         _seconds(step, weights, there)
         times: dict[str, list[tuple[float, float]]] = {"there": [], "made": [], "prefetched": []}
         for _ in range(_REPEATS):
             times["there"].append(_seconds(step, weights, there))
-            times["made"].append(_seconds(step, weights, map(gf.device_put, some(made()))))
-            with data.prefetch_to_device(made(), _READY) as ready:
+            times["made"].append(_seconds(step, weights, map(gf.device_put, some(source()))))
+            with data.prefetch_to_device(source(), _READY) as ready:
                 times["prefetched"].append(_seconds(step, weights, some(ready)))
         least = {
             name: [1e3 * min(column) for column in zip(*pairs, strict=True)]
@@ -103,7 +113,7 @@ def main() -> None:
         }
         more = [new / old - 1 for new, old in zip(least["prefetched"], least["there"], strict=True)]
         cells = [f"{clock:.2f} / {own:.2f}" for clock, own in least.values()]
-        print(f"| {width} | {' | '.join(cells)} | {more[0]:+.1%} / {more[1]:+.1%} |")
+        print(f"| {width} | {kind} | {' | '.join(cells)} | {more[0]:+.1%} / {more[1]:+.1%} |")
 
 
 if __name__ == "__main__":
