@@ -1,6 +1,7 @@
 """The exception classes users may want to catch."""
 
 from gpuflow.base.errors import CacheWarning as CacheWarning
+from gpuflow.base.errors import CheckpointError as CheckpointError
 from gpuflow.base.errors import CommunicationError as CommunicationError
 from gpuflow.base.errors import ConcretizationTypeError as ConcretizationTypeError
 from gpuflow.base.errors import DeletedArrayError as DeletedArrayError

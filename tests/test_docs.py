@@ -34,6 +34,8 @@ PAGES = [
     "docs/text_compiler.md",
     "docs/ensembles.md",
     "docs/kernels.md",
+    "docs/checkpoints.md",
+    "docs/data.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\)  # (.+)$")

@@ -243,6 +243,7 @@ def _intern(settings: Settings) -> Settings:
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+Blocks = tuple[Mapping[str, Any], Mapping[str, Any]]  # values of settings and of switches
 
 
 class _Local(threading.local):
@@ -358,6 +359,23 @@ class Config:
             local.switched = {**local.switched, short: value}
         elif short in _NAMES:
             self._on_top({**local.changed, short: value})
+        try:
+            yield
+        finally:
+            local.changed, local.switched, local.settings, local.process = before
+
+    def blocks(self) -> Blocks:
+        """What blocks of this thread set, for another thread that works for it."""
+        return self._local.changed, self._local.switched
+
+    @contextmanager
+    def within(self, blocks: Blocks) -> Iterator[None]:
+        """Have the settings of another thread's ``blocks()``."""
+        local = self._local
+        before = local.changed, local.switched, local.settings, local.process
+        local.switched = blocks[1]
+        if blocks[0]:
+            self._on_top(blocks[0])
         try:
             yield
         finally:

@@ -61,6 +61,10 @@ class CommunicationError(JaxRuntimeError):
     """Processes could not exchange data: one ended, stalled, or runs another program."""
 
 
+class CheckpointError(JaxRuntimeError):
+    """A checkpoint cannot be read, or could not be written: files are damaged or missing."""
+
+
 class KeyReuseError(JAXTypeError):
     """A random key was used twice while ``debug_key_reuse`` was on."""
 

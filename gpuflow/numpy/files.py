@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
@@ -19,8 +21,22 @@ def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
         file: path or open binary file.
         arr: array; of bfloat16 too, which ``load`` knows by its width.
         allow_pickle: it changes nothing: arrays of numbers need no pickle.
+
+    Warns:
+        UserWarning: a dtype of at most 8 bits that the format has no name for.
     """
-    np.save(file, np.asarray(as_array("save", arr)), allow_pickle=allow_pickle)
+    np.save(file, _named("save", arr), allow_pickle=allow_pickle)
+
+
+def _named(op: str, x: Any) -> np.ndarray:
+    """An array for a file, with a warning where ``load`` will not know its dtype."""
+    host = np.asarray(as_array(op, x))
+    if host.dtype in (*dtypes.NARROW_FLOATS, *dtypes.NARROW_INTEGERS):
+        warn(
+            f"[{op}] NumPy's format must have a name for the dtype, or load gives bytes; got "
+            f"{host.dtype.name}. Fix: gpuflow.checkpointing.save, or x.view(jnp.uint8)."
+        )
+    return host
 
 
 def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
@@ -31,11 +47,50 @@ def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None
         args: arrays, stored as ``arr_0``, ``arr_1``, ...
         allow_pickle: it changes nothing.
         kwds: arrays, stored under their names.
+
+    Warns:
+        UserWarning: a dtype of at most 8 bits that the format has no name for.
     """
     del allow_pickle
-    hosts = [np.asarray(as_array("savez", x)) for x in args]
-    named: Any = {k: np.asarray(as_array("savez", x)) for k, x in kwds.items()}
+    hosts = [_named("savez", x) for x in args]
+    named: Any = {k: _named("savez", x) for k, x in kwds.items()}
     np.savez(file, *hosts, **named)
+
+
+class Archive(Mapping[str, np.ndarray]):
+    """What ``savez`` wrote: NumPy's arrays by name, read when they are asked for.
+
+    Attributes:
+        files: the names.
+    """
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+        self.files: list[str] = opened.files
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return _with_bfloat16(self._opened[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._opened.close()
+
+
+def _with_bfloat16(array: np.ndarray) -> np.ndarray:
+    """NumPy's format has no name for bfloat16, the one dtype of 2 bytes that it lacks."""
+    return array.view(dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,15 +101,12 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         args, kwargs: as for ``np.load``.
 
     Returns:
-        An array, or for several arrays NumPy's mapping from names.
+        An array, or for several arrays a mapping from names to NumPy's.
     """
     out = np.load(file, *args, **kwargs)
-    if not isinstance(out, np.ndarray):
-        return out
-    if out.dtype == np.dtype("V2"):
-        # NumPy's format has no name for bfloat16, the one dtype of 2 bytes that it lacks.
-        out = out.view(dtypes.bfloat16)
-    return asarray(out)
+    if isinstance(out, np.lib.npyio.NpzFile):
+        return Archive(out)
+    return asarray(_with_bfloat16(out)) if isinstance(out, np.ndarray) else out
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

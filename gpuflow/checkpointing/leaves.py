@@ -1,0 +1,251 @@
+"""Leaves of a checkpoint: taken as they are now, written as records and pieces, made again.
+
+A Python scalar is a record alone. An array is a record and pieces: one, or one for each part of a
+sharded array. What safetensors has no name for lies in its files as plain numbers:
+
+    complex128           float64[..., 2]
+    random keys          uint32[..., 2 or 4]
+    float8_e3m4, int4..  uint8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.aval import KEY_DTYPES, storage_dtype
+from gpuflow.core.sharding import Index, replica_ids
+from gpuflow.core.trace import Tracer
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.memories import holdings
+from gpuflow.runtime.parted import PartedArray
+
+# Those of NumPy's and ml_dtypes' names that safetensors has as well.
+_NAMED = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+    | {"float16", "float32", "float64", "complex64", "bfloat16"}
+    | {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
+)
+_CARRIED = frozenset(
+    {"complex128", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float4_e2m1fn"}
+    | {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float6_e2m3fn", "float6_e3m2fn"}
+)
+_FLOAT0 = "float0"  # it has no bytes, and no pieces
+
+Bounds = tuple[tuple[int, int], ...]  # where a piece begins and ends, for each dimension
+
+
+@record
+class Leaf:
+    """A leaf as it was when the save began.
+
+    Attributes:
+        record: what the JSON file says of it.
+        pieces: where they are in the array, and their values as they lie in files; nobody writes
+            to these.
+    """
+
+    record: dict[str, Any]
+    pieces: tuple[tuple[Bounds, np.ndarray], ...] = ()
+
+
+def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
+    """A leaf that later changes cannot reach.
+
+    An Array is held, not copied: who would write into its memory, because it was donated, sees
+    that somebody holds it and writes elsewhere (``runtime/holders.py``). A GPU's array is copied
+    to the host.
+
+    Args:
+        path: of the leaf, for errors.
+        leaf: an Array, NumPy array, or scalar.
+        is_first: whether this process writes what all have.
+
+    Raises:
+        TypeError: something else.
+    """
+    if type(leaf) in _SCALARS:
+        return Leaf({"kind": type(leaf).__name__, "value": _SCALARS[type(leaf)][0](leaf)})
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _taken_numpy(path, leaf, is_first)
+    check(
+        isinstance(leaf, Array) and not isinstance(leaf, Tracer),
+        lambda: (
+            f"[save] leaves must be arrays of gpuflow or NumPy, Python's numbers, or texts; got "
+            f"{_said(leaf)} at {path or 'the top'}. Fix: {_mend(leaf)}."
+        ),
+    )
+    aval = leaf.aval
+    fields: dict[str, Any] = {"kind": "array", "dtype": name_of(aval.dtype)}
+    if aval.weak_type:
+        fields["weak"] = True
+    fields["shape"] = list(aval.shape)
+    pieces = [
+        (bounds, _to_file(host, aval.dtype)) for bounds, host in _parts_of(leaf, is_first)
+    ]
+    return Leaf(fields, () if fields["dtype"] == _FLOAT0 else tuple(pieces))
+
+
+def _taken_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
+    dtype = leaf.dtype
+    check(
+        dtype.name in _NAMED | _CARRIED or dtype == dtypes.float0,
+        lambda: (
+            f"[save] arrays must hold numbers or bools; got {dtype} at {path or 'the top'}. Fix: "
+            "save its fields, x.view(np.int64) of times, or a list of texts."
+        ),
+    )
+    kind = "numpy" if isinstance(leaf, np.ndarray) else "numpy scalar"
+    fields = {"kind": kind, "dtype": name_of(dtype), "shape": list(leaf.shape)}
+    if dtype == dtypes.float0:
+        return Leaf(fields)
+    copy = np.array(leaf, dtype.newbyteorder("="), order="C", copy=True, subok=False)
+    pieces = ((whole_of(leaf.shape), _to_file(copy, copy.dtype)),)
+    return Leaf(fields, pieces if is_first else ())
+
+
+def _said(leaf: Any) -> str:
+    if isinstance(leaf, Tracer):
+        return f"the traced {leaf.aval}"
+    return f"a {type(leaf).__module__}.{type(leaf).__qualname__}"
+
+
+def _mend(leaf: Any) -> str:
+    if isinstance(leaf, Tracer):
+        return "save outside of jit and of other transformations"
+    if hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__"):
+        return "np.asarray(x), or ref[...] of a ref"
+    return "leave it out, or register its class with tree_util.register_dataclass"
+
+
+def is_elsewhere(leaf: Any) -> bool:
+    """Whether other processes have parts of an array."""
+    return type(leaf) is PartedArray and not leaf.sharding.is_fully_addressable
+
+
+def _parts_of(leaf: Array, is_first: bool) -> Iterator[tuple[Bounds, np.ndarray]]:
+    """What this process writes of an array: each part once, by the first device that has it."""
+    shape = leaf.aval.shape
+    indices = leaf.sharding.devices_indices_map(shape)
+    copies = replica_ids(indices)
+    chosen = {device: index for device, index in indices.items() if copies[device] == 0}
+    if type(leaf) is not PartedArray:
+        if is_first:
+            host = leaf.host()
+            for index in chosen.values():
+                yield bounds_of(index, shape), host[index] if len(chosen) > 1 else host
+        return
+    held = holdings(leaf.sharding, leaf.aval.ndim)
+    hosts = {part.device.memory: part.host() for part in leaf.parts}
+    for device, index in chosen.items():
+        if device.is_local:
+            place = held[device.memory].place(index, shape)
+            yield bounds_of(index, shape), hosts[device.memory][place]
+
+
+def bounds_of(index: Index, shape: tuple[int, ...]) -> Bounds:
+    """Where slices begin and end."""
+    ranges = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+    return tuple((begin, end) for begin, end, _ in ranges)
+
+
+def whole_of(shape: tuple[int, ...]) -> Bounds:
+    """The bounds of all of an array."""
+    return tuple((0, size) for size in shape)
+
+
+# --- dtypes --------------------------------------------------------------------------------
+
+
+def name_of(dtype: Any) -> str:
+    """The name of a dtype in records."""
+    return _FLOAT0 if dtype == dtypes.float0 else dtype.name
+
+
+def dtype_of(name: str) -> Any:
+    """The dtype of a name."""
+    if name == _FLOAT0:
+        return dtypes.float0
+    keys = {dtype.name: dtype for dtype in KEY_DTYPES.values()}
+    return keys[name] if name in keys else np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _to_file(stored: np.ndarray, dtype: Any) -> np.ndarray:
+    """Elements as they lie in files; a view where that is possible."""
+    if dtypes.is_extended(dtype):
+        return dtype.words(np.ascontiguousarray(stored).reshape(stored.shape))
+    if dtype.name in _NAMED:
+        return stored
+    if dtype.itemsize == 1:
+        return stored.view(np.uint8)
+    if dtype == dtypes.complex128:
+        whole = np.ascontiguousarray(stored).reshape(stored.shape)
+        return whole.reshape((*stored.shape, 1)).view(np.float64)
+    return stored
+
+
+def in_file(name: str, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
+    """The dtype and shape in a file of elements of shape ``shape``."""
+    dtype = dtype_of(name)
+    if dtypes.is_extended(dtype):
+        return dtypes.uint32, (*shape, *dtype.key_shape)
+    if name in _NAMED:
+        return dtype, shape
+    if name == "complex128":
+        return dtypes.float64, (*shape, 2)
+    return np.dtype(np.uint8), shape
+
+
+def from_file(raw: np.ndarray, name: str) -> np.ndarray:
+    """The elements, in the storage dtype, of what lies in a file."""
+    dtype = dtype_of(name)
+    if dtypes.is_extended(dtype):
+        return dtype.stored(raw)
+    if name == "complex128":
+        return raw.view(np.complex128).reshape(raw.shape[:-1])
+    return raw if name in _NAMED else raw.view(dtype)
+
+
+# --- Python's scalars ----------------------------------------------------------------------
+
+# How each is written as JSON, and read: exactly, and nan and inf too.
+_SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    bool: (bool, bool),
+    int: (str, int),
+    float: (float.hex, float.fromhex),
+    complex: (
+        lambda x: [x.real.hex(), x.imag.hex()],
+        lambda pair: complex(*map(float.fromhex, pair)),
+    ),
+    str: (str, str),
+    bytes: (bytes.hex, bytes.fromhex),
+}
+_READERS = {cls.__name__: reader for cls, (_, reader) in _SCALARS.items()}
+
+
+def is_scalar(record: dict[str, Any]) -> bool:
+    """Whether a record is one of Python's scalars."""
+    return record["kind"] in _READERS
+
+
+def scalar(record: dict[str, Any]) -> Any:
+    """The scalar of a record."""
+    return _READERS[record["kind"]](record["value"])
+
+
+def type_text(record: dict[str, Any]) -> str:
+    """What a record holds, as errors say it: ``float32[3,4]``, ``the Python int``."""
+    if is_scalar(record):
+        return f"a Python {record['kind']}"
+    return f"{record['dtype']}[{','.join(map(str, record['shape']))}]"
+
+
+def storage_of(record: dict[str, Any]) -> np.dtype:
+    """The dtype in which elements lie in memory."""
+    return storage_dtype(dtype_of(record["dtype"]))

@@ -1,0 +1,219 @@
+"""A folder of checkpoints: one for each step, the last ones and the best one kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.checkpointing import files, saving
+from gpuflow.checkpointing.restoring import metadata_of, restore
+from gpuflow.runtime.device import process
+
+_STEP = re.compile(r"step_(\d+)")
+
+
+class Manager:
+    """Saves steps of a training run into a folder, and finds the one to go on from.
+
+    One process writes into a folder, process 0 of a group; all of them do where arrays have parts
+    in several. What a killed one left half-written does not count, and the next save deletes it.
+
+    Args:
+        folder: is made if it is not there.
+        keep: how many of the last steps stay; None: all.
+        best: the name of a metric; the step with the best value of it stays too.
+        mode: "min" or "max": which value of the metric is the best.
+        asynchronous: whether another thread writes, while training goes on.
+
+    Raises:
+        ValueError: ``keep`` below 1, or another ``mode``.
+
+    Example:
+        >>> import tempfile
+        >>> import gpuflow.numpy as jnp
+        >>> from gpuflow import checkpointing
+        >>> with checkpointing.Manager(tempfile.mkdtemp(), keep=2, best="loss") as manager:
+        ...     for step, loss in enumerate([3.0, 1.0, 2.0, 2.5]):
+        ...         manager.save(step, {"w": jnp.full(2, step)}, {"loss": loss})
+        >>> manager.steps(), manager.latest_step(), manager.best_step()
+        ([1, 2, 3], 3, 1)
+        >>> manager.restore()
+        {'w': Array([3, 3], dtype=int32, weak_type=True)}
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, keep: int | None = 3, best: str | None = None,
+        mode: str = "min", asynchronous: bool = True,
+    ) -> None:  # fmt: skip
+        check(
+            keep is None or (type(keep) is int and keep >= 1),
+            lambda: f"[Manager] keep must be at least 1, or None; got {keep!r}. Fix: keep=3.",
+            ValueError,
+        )
+        check(
+            mode in ("min", "max"),
+            lambda: f"[Manager] mode must be 'min' or 'max'; got {mode!r}. Fix: mode='min'.",
+            ValueError,
+        )
+        self.folder = Path(folder)
+        self.keep, self.best, self.mode, self.asynchronous = keep, best, mode, asynchronous
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.wait()
+
+    def path(self, step: int) -> Path:
+        """The folder of a step's checkpoint, which need not be there."""
+        return self.folder / f"step_{step:08d}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a complete checkpoint, in order.
+
+        Returns:
+            Their numbers; while a save is under way the step of it is not among them.
+        """
+        return [step for step, path in self._folders() if (path / files.TREE).is_file()]
+
+    def _folders(self) -> list[tuple[int, Path]]:
+        """All folders of steps, complete or not, in order."""
+        if not self.folder.is_dir():
+            return []
+        matches = [(_STEP.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        return sorted((int(match[1]), path) for match, path in matches if match)
+
+    def latest_step(self) -> int | None:
+        """The newest complete step; None if there is none."""
+        steps = self.steps()
+        return steps[-1] if steps else None
+
+    def best_step(self) -> int | None:
+        """The complete step with the best metric, of equal ones the last; None if none has it.
+
+        Raises:
+            ValueError: the manager was made without ``best=``.
+        """
+        name = self.best
+        if name is None:
+            raise ValueError(
+                "[best_step] the manager must know the metric; got none. "
+                "Fix: Manager(folder, best='loss')."
+            )
+        sign = 1 if self.mode == "min" else -1
+        values = [(self.metrics(step).get(name, math.nan), step) for step in self.steps()]
+        rated = [(sign * value, -step) for value, step in values if not math.isnan(value)]
+        return -min(rated)[1] if rated else None
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """The metrics that were given with a step.
+
+        Raises:
+            FileNotFoundError: the step has no complete checkpoint.
+        """
+        return json.loads(metadata_of(self.path(step))["metrics"])
+
+    def save(self, step: int, tree: Any, metrics: Mapping[str, Any] | None = None) -> None:
+        """Save the state behind a step, and delete steps that need not stay.
+
+        Args:
+            step: its number, not below those that are there; the last one again replaces it.
+            tree: what to save, as for ``checkpointing.save``.
+            metrics: numbers by name, such as a loss; scalar arrays will do.
+
+        Raises:
+            ValueError: a step below the newest one.
+            TypeError: a leaf that cannot be saved.
+            Exception: what stopped the save before, if nobody was told; nothing is saved then.
+        """
+        self.wait()
+        latest = self.latest_step()
+        check(
+            type(step) is int and step >= (latest or 0),
+            lambda: (
+                f"[save] steps must be integers that grow; got {step!r} where there is {latest}. "
+                "Fix: delete(step) what comes later, or use another folder."
+            ),
+            ValueError,
+        )
+        files.require_safetensors()
+        numbers = {name: float(value) for name, value in (metrics or {}).items()}
+        snapshot = saving.snapshot_of(tree, {"step": step, "metrics": json.dumps(numbers)})
+
+        def job() -> None:
+            saving.write(self.path(step), snapshot)
+            if process.index == 0 or not snapshot.is_shared:
+                self._tidy()
+
+        if self.asynchronous:
+            saving.start(self.path(step), job)
+        else:
+            job()
+
+    def _tidy(self) -> None:
+        """Delete steps that need not stay, and what killed processes left."""
+        complete = self.steps()
+        stay: set[int | None] = {*(complete if self.keep is None else complete[-self.keep :])}
+        if self.best is not None:
+            stay.add(self.best_step())
+        for step, path in self._folders():
+            if step not in stay:
+                files.delete(path)
+
+    def delete(self, step: int) -> None:
+        """Delete a step.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self.wait()
+        check(
+            self.path(step).is_dir(),
+            lambda: f"[delete] the step must be one of {self.steps()}; got {step}. Fix: steps().",
+            FileNotFoundError,
+        )
+        files.delete(self.path(step))
+
+    def wait(self) -> None:
+        """Return when all that was given to ``save`` is on the disk.
+
+        Raises:
+            Exception: what stopped the thread that wrote, if nobody was told.
+        """
+        saving.wait_for_last()
+
+    def restore(self, step: int | None = None, like: Any = None, *, sharding: Any = None) -> Any:
+        """The tree of a step, as ``checkpointing.restore`` gives it.
+
+        Args:
+            step: its number; by default the newest complete one.
+            like, sharding: as for ``checkpointing.restore``.
+
+        Returns:
+            The tree.
+
+        Raises:
+            FileNotFoundError: there is no such step, or none at all.
+            CheckpointError, ValueError: as for ``checkpointing.restore``.
+        """
+        self.wait()
+        steps = self.steps()
+        check(
+            bool(steps) if step is None else step in steps,
+            lambda: (
+                f"[restore] the step must be one that is complete, of {steps}; got {step} in "
+                f"{self.folder}. Fix: ask latest_step() first, which is None in a new folder."
+            ),
+            FileNotFoundError,
+        )
+        return restore(self.path(steps[-1] if step is None else step), like, sharding=sharding)

@@ -1,0 +1,221 @@
+"""Restoring: a tree from the files of a checkpoint, with every checksum compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.checkpointing import files, leaves, structure
+from gpuflow.control.stages import ShapeDtypeStruct
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding
+from gpuflow.core.trace import Tracer
+from gpuflow.parallel.placement import as_sharding, make_array_from_callback, put
+from gpuflow.runtime.array import Array, from_numpy
+
+
+def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = None) -> Any:
+    """The tree that was saved.
+
+    Args:
+        path: of the checkpoint.
+        like: a tree of the same structure, whose leaves have the same shapes and dtypes. Its
+            containers are those of the result, registered classes and namedtuples included, and
+            its leaves say what to make: a NumPy array of a NumPy array; an Array of an Array or a
+            ``ShapeDtypeStruct``, with the sharding that it has. Without it, containers must be
+            dicts, lists, tuples, deques and None, and leaves come back as what they were.
+        sharding: a Device or Sharding for all arrays, or a tree prefix of them; None for those
+            that ``like`` has, else the default device. Only what this process needs is read.
+
+    Returns:
+        The tree; arrays keep their dtype, 64-bit ones also where ``enable_x64`` is off.
+
+    Raises:
+        FileNotFoundError: there is no complete checkpoint.
+        CheckpointError: a file is damaged: a checksum differs, or something is missing.
+        ValueError: ``like`` has another structure, shape or dtype somewhere (the message names the
+            path and both sides), or containers need it.
+
+    Example:
+        >>> import tempfile
+        >>> import gpuflow as gf, gpuflow.numpy as jnp
+        >>> from gpuflow import checkpointing
+        >>> path = tempfile.mkdtemp() + "/model"
+        >>> checkpointing.save(path, (jnp.ones(2), gf.random.key(3)))
+        >>> w, key = checkpointing.restore(path, like=(jnp.zeros(2), gf.random.key(0)))
+        >>> gf.random.key_data(key)
+        Array([0, 3], dtype=uint32)
+    """
+    content, opened = files.open_checkpoint(Path(path))
+    try:
+        return _restored(content, opened, like, sharding)
+    finally:
+        files.close_all(opened)
+
+
+def metadata_of(folder: Path) -> dict[str, Any]:
+    """What was kept with a checkpoint."""
+    return files.read_tree(folder)["metadata"]
+
+
+_NO_LIKE = object()
+
+
+def _restored(
+    content: dict[str, Any], opened: Sequence[files.ArrayFile], like: Any, sharding: Any
+) -> Any:
+    description, records = content["tree"], content["leaves"]
+    likes = [_NO_LIKE] * len(records)
+    if like is not None:
+        described, pairs = structure.described(like)
+        different = structure.difference(description, described)
+        check(
+            not different,
+            lambda: (
+                f"[restore] like must have the structure of the checkpoint; got, {different}. "
+                "Fix: give a tree as it was saved."
+            ),
+            ValueError,
+        )
+        likes = [leaf for _, leaf in pairs]
+        for path, saved, leaf in zip(content["paths"], records, likes, strict=True):
+            _check_leaf(path, saved, leaf)
+        shape = like
+    else:
+        shape = structure.rebuilt(description, range(len(records)))
+    wanted = tree.broadcast_prefix(sharding, shape, "restore")
+    places = [as_sharding(place, "restore") for place in wanted]
+    triples = zip(records, likes, places, strict=True)
+    values = [_value(saved, leaf, place, opened) for saved, leaf, place in triples]
+    if like is not None:
+        return tree.unflatten(tree.structure(like), values)
+    return structure.rebuilt(description, values)
+
+
+def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
+    """Check that a leaf of ``like`` is what was saved.
+
+    Raises:
+        ValueError: it has another shape or dtype, or is of another kind.
+    """
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        wanted = {
+            "kind": "array", "dtype": leaves.name_of(leaf.dtype), "shape": list(leaf.shape)
+        }  # fmt: skip
+    else:
+        wanted = {"kind": type(leaf).__name__}
+    same = saved["kind"] == wanted["kind"]
+    if not leaves.is_scalar(saved):
+        same = all(saved[name] == wanted.get(name) for name in ("dtype", "shape"))
+    shown = leaves.type_text(wanted) if "shape" in wanted else f"a Python {wanted['kind']}"
+    check(
+        same,
+        lambda: (
+            f"[restore] leaves of like must have the shapes and dtypes of the checkpoint; got "
+            f"{leaves.type_text(saved)} in the checkpoint and {shown} in like at "
+            f"{path or 'the top'}. Fix: give a tree as it was saved, and convert what is restored."
+        ),
+        ValueError,
+    )
+
+
+def _value(
+    saved: dict[str, Any], like: Any, place: Any, opened: Sequence[files.ArrayFile]
+) -> Any:
+    """A leaf."""
+    if leaves.is_scalar(saved):
+        return leaves.scalar(saved)
+    shape = tuple(saved["shape"])
+    read = _reader(saved, opened)
+    as_numpy = isinstance(like, np.ndarray | np.generic) or (
+        like is _NO_LIKE and saved["kind"] != "array"
+    )
+    if as_numpy:
+        values = read(leaves.whole_of(shape))
+        is_scalar = saved["kind"] == "numpy scalar" if like is _NO_LIKE else not (
+            isinstance(like, np.ndarray)
+        )  # fmt: skip
+        return values[()] if is_scalar else values
+    aval = ShapedArray(shape, leaves.dtype_of(saved["dtype"]), saved.get("weak", False))
+    where = place if place is not None else _place_of(like)
+    if isinstance(where, Sharding) and not isinstance(where, SingleDeviceSharding):
+        return _sharded(aval, where, read)
+    array = from_numpy(read(leaves.whole_of(shape)), aval)
+    return array if where is None else put(array, where)
+
+
+def _place_of(like: Any) -> Any:
+    """Where a leaf of ``like`` is, if it was put there."""
+    if isinstance(like, Tracer):
+        return None
+    if isinstance(like, ShapeDtypeStruct):
+        return as_sharding(like.sharding, "restore")
+    if isinstance(like, Array):
+        single = isinstance(like.sharding, SingleDeviceSharding)
+        return like.sharding if not single or like.device.is_committed else None
+    return None
+
+
+def _sharded(
+    aval: ShapedArray, where: Sharding, read: Callable[[leaves.Bounds], np.ndarray]
+) -> Array:
+    """An array with a sharding; of one that is plain numbers only this process's parts are read."""
+    where.shard_shape(aval.shape)
+    if dtypes.is_extended(aval.dtype) or aval.weak_type:
+        return put(from_numpy(read(leaves.whole_of(aval.shape)), aval), where)
+
+    def part(index: Index) -> np.ndarray:
+        return read(leaves.bounds_of(index, aval.shape))
+
+    with config.override("enable_x64", True):  # the dtype stays
+        return make_array_from_callback(aval.shape, where, part, aval.dtype)
+
+
+def _reader(
+    saved: dict[str, Any], opened: Sequence[files.ArrayFile]
+) -> Callable[[leaves.Bounds], np.ndarray]:
+    """What reads a part of a saved array, from the pieces that it was written in."""
+    name, pieces = saved["dtype"], saved.get("pieces", [])
+    known: dict[int, np.ndarray] = {}
+
+    def piece(number: int) -> np.ndarray:
+        if number not in known:
+            entry = pieces[number]
+            shape = tuple(end - begin for begin, end in entry["bounds"])
+            dtype, in_file = leaves.in_file(name, shape)
+            raw = opened[entry["file"]].read(entry["name"], dtype, in_file, entry["crc32"])
+            known[number] = leaves.from_file(raw, name)
+        return known[number]
+
+    def read(wanted: leaves.Bounds) -> np.ndarray:
+        for number, entry in enumerate(pieces):
+            if [list(pair) for pair in wanted] == entry["bounds"]:
+                return piece(number)
+        shape = tuple(end - begin for begin, end in wanted)
+        result = np.zeros(shape, leaves.storage_of(saved))
+        for number, entry in enumerate(pieces):
+            both = [
+                (max(a, b), min(c, d))
+                for (a, c), (b, d) in zip(wanted, entry["bounds"], strict=True)
+            ]
+            if all(begin < end for begin, end in both):
+                target = _shifted(both, [begin for begin, _ in wanted])
+                source = _shifted(both, [begin for begin, _ in entry["bounds"]])
+                result[target] = piece(number)[source]
+        return result
+
+    return read
+
+
+def _shifted(bounds: list[tuple[int, int]], starts: list[int]) -> Index:
+    pairs = zip(bounds, starts, strict=True)
+    return tuple(slice(begin - start, end - start) for (begin, end), start in pairs)
+
+

@@ -1,0 +1,300 @@
+"""Saving: a snapshot in the thread that calls, files in another one or in the same."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuflow.base.errors import CheckpointError, check
+from gpuflow.base.records import record
+from gpuflow.checkpointing import files, leaves, structure, together
+from gpuflow.runtime.device import process
+
+
+@record
+class Snapshot:
+    """A tree as it was when the save began.
+
+    Attributes:
+        description: its containers, as JSON.
+        leaves: with their paths.
+        metadata: what else is kept with it, as JSON.
+        token: a name of this save.
+        is_shared: whether other processes have parts of it, and save them.
+    """
+
+    description: dict[str, Any]
+    leaves: tuple[tuple[str, leaves.Leaf], ...]
+    metadata: dict[str, Any]
+    token: str
+    is_shared: bool
+
+
+def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
+    """A snapshot of a tree; all processes call it where arrays have parts in others.
+
+    Raises:
+        TypeError: a leaf that cannot be saved.
+    """
+    description, pairs = structure.described(tree)
+    is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in pairs)
+    is_first = process.index == 0 or not is_shared
+    taken = tuple((path, leaves.taken(path, leaf, is_first)) for path, leaf in pairs)
+    token = together.agreed_token() if is_shared else secrets.token_hex(8)
+    return Snapshot(description, taken, metadata or {}, token, is_shared)
+
+
+def write(folder: Path, snapshot: Snapshot) -> None:
+    """Make a snapshot the checkpoint of a folder."""
+    files.make_folder(folder)
+    if not snapshot.is_shared:
+        with files.locked(folder):
+            _commit(folder, snapshot, [_write_own(folder, snapshot)])
+        return
+    with together.failing_together(folder, snapshot.token):
+        if process.index:
+            together.hand_over(folder, snapshot.token, _write_own(folder, snapshot))
+            return
+        with files.locked(folder):
+            first = _write_own(folder, snapshot)
+            _commit(folder, snapshot, [first, *together.handed_over(folder, snapshot.token)])
+
+
+def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
+    """Write what this process has.
+
+    Returns:
+        as JSON, the file and for each piece the number of its leaf and what a record says of it.
+    """
+    named = _named_pieces(snapshot)
+    arrays = {name: piece for name, (_, _, piece) in named.items()}
+    file, sums = files.write_arrays(folder, snapshot.token, process.index, arrays)
+    pieces = [
+        (number, {"name": name, "crc32": sums[name], "bounds": bounds})
+        for name, (number, bounds, _) in named.items()
+    ]
+    return {"file": file, "pieces": pieces}
+
+
+def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> None:
+    """Write the tree over what was written, and delete what it replaces."""
+    names = [part["file"] for part in parts]
+    try:
+        records = [dict(leaf.record) for _, leaf in snapshot.leaves]
+        for file, part in enumerate(parts):
+            for number, entry in part["pieces"]:
+                records[number].setdefault("pieces", []).append({"file": file, **entry})
+        for (path, _), one in zip(snapshot.leaves, records, strict=True):
+            _check_whole(path, one)
+        content = {
+            "files": names, "tree": snapshot.description, "leaves": records,
+            "paths": [path for path, _ in snapshot.leaves], "metadata": snapshot.metadata,
+            "token": snapshot.token,
+        }  # fmt: skip
+        files.write_tree(folder, snapshot.token, content)
+    except BaseException:
+        files.delete_failed(folder, names)
+        raise
+    files.sync(folder)
+    files.delete_unnamed(folder, names)
+
+
+def _check_whole(path: str, saved: dict[str, Any]) -> None:
+    """Check that the pieces of an array are all of it.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    if leaves.is_scalar(saved) or not math.prod(saved["shape"]) or saved["dtype"] == "float0":
+        return
+    sizes = [
+        math.prod(end - begin for begin, end in piece["bounds"])
+        for piece in saved.get("pieces", [])
+    ]
+    check(
+        sum(sizes) == math.prod(saved["shape"]),
+        lambda: (
+            f"[save] the processes' parts must be the whole array; got {sum(sizes)} elements of "
+            f"{leaves.type_text(saved)} at {path or 'the top'}. Fix: save the same tree in all."
+        ),
+        CheckpointError,
+    )
+
+
+def _named_pieces(snapshot: Snapshot) -> dict[str, tuple[int, leaves.Bounds, Any]]:
+    """For the name of each piece the number of its leaf, its bounds and its values."""
+    named: dict[str, tuple[int, leaves.Bounds, Any]] = {}
+    for number, (path, leaf) in enumerate(snapshot.leaves):
+        for bounds, values in leaf.pieces:
+            whole = len(leaf.pieces) == 1
+            place = "" if whole else " " + ",".join(f"{a}:{b}" for a, b in bounds)
+            name = f"{path or 'value'}{place}"
+            if name in named:  # paths of different nodes may read the same
+                name = f"{name} #{number}"
+            named[name] = number, bounds, values
+    return named
+
+
+class Saving:
+    """A save that another thread writes; ``save_async`` gives one."""
+
+    def __init__(self, path: Path, job: Callable[[], None]) -> None:
+        self.path = path
+        self._job = job
+        self._error: BaseException | None = None
+        self._is_told = False
+        # No daemon: the interpreter ends behind it.
+        self._thread = threading.Thread(target=self._run, name=f"save {path}", daemon=False)
+
+    def _run(self) -> None:
+        job, self._job = self._job, _nothing
+        try:
+            job()
+        except BaseException as error:
+            self._error = error
+
+    def is_done(self) -> bool:
+        """Whether the checkpoint is on the disk, or the save has failed."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when the checkpoint is on the disk.
+
+        Raises:
+            Exception: what stopped the thread that wrote, with its traceback.
+        """
+        self._thread.join()
+        if self._error is not None:
+            self._is_told = True
+            raise self._error
+
+    def _tell(self) -> None:
+        """Wait, and raise what nobody has been told yet."""
+        self._thread.join()
+        if not self._is_told:
+            self.wait()
+
+
+def _nothing() -> None:
+    """What is left to do when it is done: values are let go."""
+
+
+@record(frozen=False)
+class _Last:
+    """The save that was begun last: there is one at a time."""
+
+    saving: Saving | None = None
+    lock: Any = None
+
+
+_last = _Last(None, threading.RLock())
+
+
+def _forget() -> None:
+    """In a forked child the thread that wrote is gone."""
+    _last.saving, _last.lock = None, threading.RLock()
+
+
+def _tell_at_exit() -> None:
+    """Print the error of a save that nobody waited for."""
+    wait_for_last()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_tell_at_exit)
+
+
+def wait_for_last() -> None:
+    """Wait for the save before, and raise what stopped it if nobody has been told."""
+    with _last.lock:
+        saving, _last.saving = _last.saving, None
+        if saving is not None:
+            saving._tell()
+
+
+def start(path: Path, job: Callable[[], None]) -> Saving:
+    """Have another thread do a save; the one before is through."""
+    with _last.lock:
+        wait_for_last()
+        saving = Saving(path, job)
+        saving._thread.start()
+        _last.saving = saving
+    return saving
+
+
+def save(path: str | os.PathLike[str], tree: Any) -> None:
+    """Save a tree; when this returns, it is on the disk.
+
+    A checkpoint that is at ``path`` already is replaced in one step: whoever is killed before
+    leaves the earlier one.
+
+    In a group of processes each one that calls writes; process 0 alone will do. Where arrays have
+    parts in other processes, all must call, and write their parts into the same folder.
+
+    Args:
+        path: of the checkpoint, a folder, which is made.
+        tree: arrays of any shapes and dtypes (of gpuflow, random keys included, and of NumPy),
+            Python's numbers, strings and bytes, in any containers. Sharded arrays are written part
+            by part.
+
+    Raises:
+        TypeError: a leaf of another kind, or a traced one.
+        ImportError: safetensors is not installed.
+        OSError: the files cannot be written.
+        CheckpointError: another process could not write its parts.
+        Exception: what stopped a ``save_async`` before, if nobody was told; nothing is saved then.
+
+    Example:
+        >>> import tempfile
+        >>> import gpuflow.numpy as jnp
+        >>> from gpuflow import checkpointing
+        >>> path = tempfile.mkdtemp() + "/model"
+        >>> checkpointing.save(path, {"w": jnp.ones(3, jnp.bfloat16), "step": 7})
+        >>> checkpointing.restore(path)
+        {'step': 7, 'w': Array([1, 1, 1], dtype=bfloat16)}
+    """
+    wait_for_last()
+    files.require_safetensors()
+    write(Path(path), snapshot_of(tree))
+
+
+def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
+    """Save a tree in another thread, as it is now.
+
+    Arrays may be donated, deleted and written to as soon as this returns. There is one save at a
+    time: the next one waits for it. So does the end of the interpreter.
+
+    Args:
+        path: of the checkpoint, as for ``save``.
+        tree: what to save, as for ``save``.
+
+    Returns:
+        A Saving, whose ``wait()`` returns when the checkpoint is on the disk.
+
+    Raises:
+        TypeError, ImportError: as for ``save``.
+        Exception: what stopped the ``save_async`` before, if nobody was told; nothing is saved
+            then.
+
+    Cost: arrays of the CPU are held, not copied; those of a GPU and NumPy's are copied at once.
+
+    Example:
+        >>> import tempfile
+        >>> import gpuflow.numpy as jnp
+        >>> from gpuflow import checkpointing
+        >>> path = tempfile.mkdtemp() + "/model"
+        >>> saving = checkpointing.save_async(path, jnp.arange(3))
+        >>> saving.wait()
+        >>> checkpointing.restore(path)
+        Array([0, 1, 2], dtype=int32)
+    """
+    wait_for_last()
+    files.require_safetensors()
+    folder, snapshot = Path(path), snapshot_of(tree)
+    return start(folder, lambda: write(folder, snapshot))

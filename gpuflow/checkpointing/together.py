@@ -1,0 +1,102 @@
+"""Saves of several processes into one folder: each writes its own parts, process 0 the tree.
+
+The threads that write do not communicate, except through the folder, which all processes see:
+
+    process p    arrays-<token>-p.safetensors, then tree-<token>-p.json, which lists its parts
+    process 0    waits for all of these, and writes tree.json
+    process p    waits for a tree.json of this token
+
+Whoever fails leaves failed-<token>.json with the reason for the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import CheckpointError
+from gpuflow.checkpointing import files
+from gpuflow.experimental.multihost_utils import broadcast_one_to_all
+from gpuflow.runtime.device import process
+
+_PATIENCE = 600.0  # seconds
+_LOOK = 0.02
+
+
+def agreed_token() -> str:
+    """A name for a save, the same in all processes, which all call this."""
+    words = np.frombuffer(secrets.token_bytes(8), np.uint32)
+    return broadcast_one_to_all(words).tobytes().hex()
+
+
+@contextmanager
+def failing_together(folder: Path, token: str) -> Iterator[None]:
+    """Tell the other processes of an error inside of the block."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):
+            text = f"process {process.index}: {type(error).__name__}: {error}"
+            _put(folder / f"failed-{token}.json", text)
+        raise
+
+
+def hand_over(folder: Path, token: str, part: dict[str, Any]) -> None:
+    """Give process 0 the list of what this process wrote, and return when it is in a checkpoint.
+
+    Raises:
+        CheckpointError: another process failed, or takes too long.
+    """
+    _put(folder / f"tree-{token}-{process.index}.json", part)
+
+    def is_committed() -> bool:
+        with suppress(FileNotFoundError):
+            return files.read_tree(folder)["token"] == token
+        return False
+
+    _wait(folder, token, is_committed, "process 0")
+
+
+def handed_over(folder: Path, token: str) -> list[dict[str, Any]]:
+    """What the other processes gave, in order.
+
+    Raises:
+        CheckpointError: another process failed, or takes too long.
+    """
+    parts = []
+    for number in range(1, process.count):
+        path = folder / f"tree-{token}-{number}.json"
+        _wait(folder, token, path.exists, f"process {number}")
+        parts.append(json.loads(path.read_text(encoding="utf-8")))
+    return parts
+
+
+def _put(path: Path, content: Any) -> None:
+    """Write a file that others see whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(new, path)
+
+
+def _wait(folder: Path, token: str, is_there: Any, who: str) -> None:
+    failed, deadline = folder / f"failed-{token}.json", time.monotonic() + _PATIENCE
+    while not is_there():
+        why = ""
+        if failed.exists():
+            why = json.loads(failed.read_text(encoding="utf-8"))
+        elif time.monotonic() > deadline:
+            why = f"nothing of {who} in {_PATIENCE:g} s"
+        if why:
+            raise CheckpointError(
+                f"[save] all processes must write their parts; got {why}. Fix: mend what that "
+                f"names, and see that all processes reach {folder}; the earlier checkpoint stays."
+            )
+        time.sleep(_LOOK)

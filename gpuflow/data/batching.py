@@ -1,0 +1,149 @@
+"""Batches: rows of the arrays of a tree, in order or shuffled by a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpuflow import random
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.data.foreign import imported
+from gpuflow.runtime.array import Array
+
+
+class Batches:
+    """The batches that ``batches`` describes; each iteration over it begins anew.
+
+    Attributes:
+        per_epoch: how many batches an epoch has.
+        epochs: how many epochs there are; None: no end.
+        start: the number of the first batch of an iteration.
+    """
+
+    def __init__(
+        self, leaves: list[Any], structure: tree.TreeDef, size: int, key: Any, drop_last: bool,
+        epochs: int | None, start: int,
+    ) -> None:  # fmt: skip
+        self._leaves, self._structure, self._size, self._key = leaves, structure, size, key
+        self._rows = leaves[0].shape[0]
+        self.per_epoch = self._rows // size if drop_last else -(-self._rows // size)
+        self.epochs, self.start = epochs, start
+
+    def __len__(self) -> int:
+        if self.epochs is None:
+            raise TypeError(
+                "[batches] without an end there is no length; got epochs=None. "
+                "Fix: per_epoch is the number of batches of one."
+            )
+        return max(self.epochs * self.per_epoch - self.start, 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.per_epoch == 0:
+            return
+        epoch, number = divmod(self.start, self.per_epoch)
+        while self.epochs is None or epoch < self.epochs:
+            order = self._order(epoch)
+            for k in range(number, self.per_epoch):
+                begin, end = k * self._size, min((k + 1) * self._size, self._rows)
+                rows = slice(begin, end) if order is None else order[begin:end]
+                batch = [_rows_of(leaf, rows) for leaf in self._leaves]
+                yield tree.unflatten(self._structure, batch)
+            epoch, number = epoch + 1, 0
+
+    def _order(self, epoch: int) -> np.ndarray | None:
+        """The rows of an epoch; None: as they are."""
+        if self._key is None:
+            return None
+        return np.asarray(random.permutation(random.fold_in(self._key, epoch), self._rows))
+
+
+def _rows_of(leaf: Any, rows: Any) -> Any:
+    """Rows of an array, as an array of its kind that nobody else writes to."""
+    if isinstance(leaf, np.ndarray):
+        return leaf[rows].copy() if isinstance(rows, slice) else np.take(leaf, rows, axis=0)
+    if type(leaf) is Array:
+        data, aval, device = leaf.data, leaf.aval, leaf.device
+        if isinstance(data, np.ndarray):  # without a program for each batch
+            host = _rows_of(data, rows)
+            return Array(device.driver.from_host(host), aval.update(shape=host.shape), device)
+    return _chosen(leaf, rows)
+
+
+def _chosen(leaf: Any, rows: Any) -> Any:
+    """Rows of an array, by its own index."""
+    return leaf[rows]
+
+
+def batches(
+    arrays: Any, batch_size: int, *, key: Any = None, drop_last: bool = False,
+    epochs: int | None = 1, start: int = 0,
+) -> Batches:  # fmt: skip
+    """Iterate over arrays, a few rows at a time.
+
+    Args:
+        arrays: a tree of arrays ``[rows, ...]`` of any dtypes: NumPy's, gpuflow's (random keys
+            too), or another library's with ``__dlpack__`` or ``__array__``.
+        batch_size: how many rows a batch has.
+        key: a random key, which shuffles: epoch ``e`` has the order
+            ``random.permutation(random.fold_in(key, e), rows)``. None: rows in order.
+        drop_last: leave out a last batch that is shorter than the others.
+        epochs: how often to go through; None: without an end.
+        start: how many batches to leave out, over all epochs: a run that goes on from a checkpoint
+            gets the batches that the first one would have got.
+
+    Returns:
+        A Batches: an iterable of trees like ``arrays``, with ``len``. The same arguments give the
+        same batches. NumPy's and other libraries' arrays give NumPy's, of their own; gpuflow's give
+        gpuflow's, on their device.
+
+    Raises:
+        ValueError: no arrays, arrays without a first dimension or of different ones, or a number
+            that is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuflow import data
+        >>> arrays = {"x": np.arange(10).reshape(5, 2), "y": np.arange(5)}
+        >>> [batch["y"].tolist() for batch in data.batches(arrays, 2)]
+        [[0, 1], [2, 3], [4]]
+        >>> len(data.batches(arrays, 2, drop_last=True, epochs=3))
+        6
+    """
+    leaves, structure = tree.flatten(arrays)
+    leaves = [imported(leaf) for leaf in leaves]
+    lengths = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
+    check(
+        bool(lengths) and lengths[0] != () and len(set(lengths)) == 1,
+        lambda: (
+            f"[batches] arrays must have the same number of rows; got "
+            f"{_listed(tree.paths(arrays), leaves)}. Fix: x.reshape(rows, ...)."
+        ),
+        ValueError,
+    )
+    for name, value, least in (("batch_size", batch_size, 1), ("start", start, 0)):
+        _check_number(name, value, least)
+    if epochs is not None:
+        _check_number("epochs", epochs, 0)
+    return Batches(leaves, structure, batch_size, key, drop_last, epochs, start)
+
+
+def _check_number(name: str, value: Any, least: int) -> None:
+    check(
+        isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        lambda: (
+            f"[batches] {name} must be an integer of at least {least}; got {value!r}. "
+            f"Fix: {name}={max(least, 32 if name == 'batch_size' else least)}."
+        ),
+        ValueError,
+    )
+
+
+def _listed(paths: list[str], leaves: list[Any]) -> str:
+    """The shapes of arrays with their paths."""
+    pairs = zip(paths, leaves, strict=True)
+    said = [f"{getattr(leaf, 'shape', type(leaf).__name__)} at {path or 'the top'}"
+            for path, leaf in pairs]  # fmt: skip
+    return ", ".join(said) or "none"

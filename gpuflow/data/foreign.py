@@ -1,0 +1,57 @@
+"""Arrays of other libraries in batches, which are not imported for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray
+from gpuflow.numpy import exports
+from gpuflow.parallel.placement import put
+from gpuflow.runtime import host_exchange
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import default_device
+
+_NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
+_TEXTS = ("O", "S", "U")  # kinds of dtypes
+
+
+def imported(leaf: Any) -> Any:
+    """A leaf as an array of ours or NumPy's, on the same memory where that is possible.
+
+    What is no array is returned as it is.
+    """
+    if isinstance(leaf, (Array, *_NUMBERS)):
+        return leaf
+    if host_exchange.is_on_gpu(leaf):
+        return exports.from_dlpack(leaf)
+    if hasattr(leaf, "__dlpack__") and hasattr(leaf, "__dlpack_device__"):
+        return host_exchange.imported(leaf)
+    return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
+
+
+def placed(leaf: Any, where: Any, is_own: bool) -> Any:
+    """A leaf as an array of ours on a device or with a sharding, which nobody else writes to.
+
+    What is no array of numbers, such as a text, is returned as it is.
+
+    Args:
+        leaf: of a batch.
+        where: a Device or Sharding, or None: the default device.
+        is_own: whether nobody else writes to the leaf, so that its memory may become the array's.
+    """
+    value = imported(leaf)
+    is_number = isinstance(value, (Array, *_NUMBERS))
+    if not is_number or getattr(getattr(value, "dtype", None), "kind", "") in _TEXTS:
+        return value
+    may_keep = is_own and where is None
+    if may_keep and type(value) is np.ndarray and value.dtype == dtypes.canonicalize(value.dtype):
+        device = default_device()
+        aval = ShapedArray(value.shape, value.dtype)
+        return Array(device.driver.from_host(value), aval, device)
+    if isinstance(value, Array) and where is None:
+        # Another library may write into what is its own.
+        return value if value is leaf else exports.from_dlpack(leaf, copy=True)
+    return put(value, where)

@@ -1,0 +1,251 @@
+"""Prefetching: another thread makes batches and puts them on devices, while a step runs.
+
+    iterator --> worker thread --> room for a few batches --> consumer
+
+The worker knows the room, not the consumer's end of it: when that is closed or forgotten, or the
+interpreter ends, the worker is told to stop, and stops behind the batch that it is making.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import Blocks, config
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.data.batching import Batches
+from gpuflow.data.foreign import placed
+from gpuflow.parallel.placement import as_sharding
+
+# How long to wait for a worker whose iterator is in the middle of something, in seconds.
+_PATIENCE = 5.0
+# How often a consumer without a batch looks whether there still is a worker.
+_LOOK = 1.0
+
+
+@record
+class _End:
+    """Behind the last batch.
+
+    Attributes:
+        error: what stopped the iterator, if it did not end by itself.
+    """
+
+    error: BaseException | None = None
+
+
+class _Room:
+    """Room for a few batches, between two threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self.is_closed = False
+
+    def wait_for_place(self) -> bool:
+        """Wait until there is a place; False: nobody wants more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_closed or len(self._items) < self._size)
+            return not self.is_closed
+
+    def put(self, item: Any) -> None:
+        """Put a batch where ``wait_for_place`` found a place."""
+        with self._changed:
+            if not self.is_closed:
+                self._items.append(item)
+                self._changed.notify_all()
+
+    def get(self, worker: threading.Thread) -> Any:
+        """Wait for the next batch, or the end.
+
+        Raises:
+            RuntimeError: the worker is gone: this is a child that was forked.
+        """
+        with self._changed:
+            while not self._items:
+                if self.is_closed:
+                    return _End()
+                check(
+                    worker.is_alive(),
+                    lambda: (
+                        "[prefetch_to_device] batches must be taken in the process that makes "
+                        "them; got a forked child. Fix: call prefetch_to_device in the child."
+                    ),
+                    RuntimeError,
+                )
+                self._changed.wait(_LOOK)
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        """Let go of all batches, and tell both sides."""
+        with self._changed:
+            self.is_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+def _work(
+    iterator: Iterator[Any], sharding: Any, is_own: bool, room: _Room, blocks: Blocks
+) -> None:
+    """Make batches until there are no more, or nobody wants more."""
+    try:
+        with config.within(blocks):
+            while room.wait_for_place():
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    room.put(_End())
+                    return
+                room.put(_on_device(batch, sharding, is_own))
+    except BaseException as error:
+        error.add_note("[prefetch_to_device] raised in the thread that makes batches.")
+        room.put(_End(error))
+    finally:
+        _running.pop(threading.current_thread(), None)
+
+
+def _on_device(batch: Any, sharding: Any, is_own: bool) -> Any:
+    """A batch with its arrays where they are wanted."""
+    leaves, structure = tree.flatten(batch)
+    if sharding is None:
+        return tree.unflatten(structure, [placed(leaf, None, is_own) for leaf in leaves])
+    op = "prefetch_to_device"
+    places = [as_sharding(place, op) for place in tree.broadcast_prefix(sharding, batch, op)]
+    pairs = zip(leaves, places, strict=True)
+    return tree.unflatten(structure, [placed(leaf, place, is_own) for leaf, place in pairs])
+
+
+# Workers that have not ended, and their rooms.
+_running: dict[threading.Thread, _Room] = {}
+os.register_at_fork(after_in_child=_running.clear)
+
+
+def _stop_all() -> None:
+    """Before the interpreter takes itself apart."""
+    running = list(_running.items())
+    for _, room in running:
+        room.close()
+    for thread, _ in running:
+        thread.join(_PATIENCE)
+
+
+atexit.register(_stop_all)
+
+
+class Prefetched:
+    """An iterator over batches that another thread makes; ``prefetch_to_device`` gives one.
+
+    At its end, when it is closed, left as a ``with`` block, or forgotten, the thread ends.
+    """
+
+    def __init__(self, iterable: Iterable[Any], size: int, sharding: Any) -> None:
+        self._room = _Room(size)
+        # A daemon: the interpreter does not wait for an iterator that never comes back.
+        self._worker = threading.Thread(
+            target=_work, name="gpuflow-prefetch", daemon=True,
+            args=(
+                iter(iterable), sharding, isinstance(iterable, Batches), self._room,
+                config.blocks(),
+            ),
+        )  # fmt: skip
+        _running[self._worker] = self._room
+        weakref.finalize(self, self._room.close).atexit = False
+        self._worker.start()
+
+    def __iter__(self) -> Prefetched:
+        return self
+
+    def __next__(self) -> Any:
+        item = self._room.get(self._worker)
+        if not isinstance(item, _End):
+            return item
+        self.close()
+        if item.error is not None:
+            raise item.error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Let go of the batches that are ready, and end the thread.
+
+        It returns when the thread is through with the batch that it is making; where that takes
+        longer than five seconds, the thread ends later, by itself.
+        """
+        self._room.close()
+        if self._worker is not threading.current_thread():
+            self._worker.join(_PATIENCE)
+
+    def __enter__(self) -> Prefetched:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def prefetch_to_device(
+    iterator: Iterable[Any], size: int = 2, *, sharding: Any = None
+) -> Prefetched:
+    """Iterate over batches that are made, and put on devices, before they are asked for.
+
+    Another thread takes them from the iterator, in order. On a GPU it copies them through pinned
+    memory, on a stream of their own (``docs/data.md`` says what was measured).
+
+    Args:
+        iterator: any iterable of trees: ``batches(...)``, a torch DataLoader, a generator. Leaves
+            are arrays of NumPy, gpuflow or a library with ``__dlpack__`` or ``__array__``, and
+            numbers; others, such as texts, are handed on as they are. What it yields is copied, so
+            that it may write into the same arrays again; those of ``batches`` are not.
+        size: the most batches that are ready, or being made, at a time.
+        sharding: a Device, Sharding or PartitionSpec for all leaves, or a tree prefix of them;
+            None: the default device.
+
+    Returns:
+        A Prefetched, which is an iterator of trees of Arrays, and a context manager that closes it.
+
+    Raises:
+        TypeError: ``iterator`` cannot be iterated over.
+        ValueError: ``size`` below 1.
+        Exception: taking a batch raises what the iterator, or copying, raised in the thread, with
+            the traceback of there, behind the batches that came before.
+
+    Cost: the memory of ``size`` batches more.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuflow import data
+        >>> rows = data.batches({"x": np.arange(6.0)}, 4)
+        >>> with data.prefetch_to_device(rows) as ready:
+        ...     for batch in ready:
+        ...         print(batch["x"])
+        [0. 1. 2. 3.]
+        [4. 5.]
+    """
+    check(
+        isinstance(size, int) and not isinstance(size, bool) and size >= 1,
+        lambda: (
+            f"[prefetch_to_device] size must be an integer of at least 1; got {size!r}. "
+            "Fix: size=2."
+        ),
+        ValueError,
+    )
+    check(
+        hasattr(iterator, "__iter__") or hasattr(iterator, "__getitem__"),
+        lambda: (
+            f"[prefetch_to_device] iterator must be one, or give one; got a "
+            f"{type(iterator).__name__}. Fix: data.batches(arrays, batch_size), or a generator."
+        ),
+    )
+    return Prefetched(iterator, size, sharding)

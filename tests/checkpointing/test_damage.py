@@ -1,0 +1,105 @@
+"""A damaged checkpoint is an error that names the file, never another tree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import gpuflow.numpy as jnp
+from gpuflow import checkpointing
+from gpuflow.checkpointing import files
+from gpuflow.errors import CheckpointError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tree = {"a": np.arange(50.0), "b": [jnp.ones((3, 4), jnp.bfloat16), 2.5, "text"], "c": {}}
+    checkpointing.save(tmp_path / "c", tree)
+    return tmp_path / "c"
+
+
+def everything(folder):
+    tree = checkpointing.restore(folder)
+    return [tree["a"].tobytes(), tree["b"][0].tobytes(), tree["b"][1:], list(tree)]
+
+
+def test_every_flipped_byte_is_found_or_means_nothing(folder, tmp_path):
+    """White space of JSON means nothing, nor does the header's own note."""
+    wanted, copy, rng = everything(folder), tmp_path / "copy", np.random.default_rng(0)
+    found = 0
+    for file in sorted(folder.iterdir()):
+        content = file.read_bytes()
+        for place in rng.choice(len(content), 150, replace=len(content) < 150):
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(folder, copy)
+            changed = bytearray(content)
+            changed[place] ^= 1 << rng.integers(8)
+            (copy / file.name).write_bytes(changed)
+            try:
+                assert everything(copy) == wanted, (file.name, place)
+            except CheckpointError as error:
+                assert "Fix: " in str(error)
+                found += 1
+    assert found > 150
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_files_that_end_early(folder, share):
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        file.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(CheckpointError, match=rf"in {file}.*Fix: restore an earlier"):
+            checkpointing.restore(folder)
+        file.write_bytes(content)
+
+
+def test_what_is_missing(folder):
+    (arrays,) = folder.glob("arrays-*")
+    arrays.unlink()
+    with pytest.raises(CheckpointError, match=rf"got no {arrays.name} in"):
+        checkpointing.restore(folder)
+    (folder / "tree.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"\[restore\] a checkpoint is a folder with a tr"):
+        checkpointing.restore(folder)
+    with pytest.raises(FileNotFoundError, match=r"\[restore\] .*Fix: give the path"):
+        checkpointing.restore(folder / "none")
+
+
+def test_another_format(folder):
+    document = json.loads((folder / "tree.json").read_text())
+    (folder / "tree.json").write_text(json.dumps({**document, "format": "gpuflow checkpoint 9"}))
+    with pytest.raises(CheckpointError, match="format must be 'gpuflow checkpoint 1'; got 'gpuf"):
+        checkpointing.restore(folder)
+
+
+def test_files_of_other_folders_are_not_opened(folder):
+    content = files.read_tree(folder)
+    files.write_tree(folder, "0", {**content, "files": ["../c/" + content["files"][0]]})
+    with pytest.raises(CheckpointError, match=r"got the file '\.\./c/arrays-.*of another folder"):
+        checkpointing.restore(folder)
+
+
+def test_who_reads_while_another_saves_gets_one_of_both(folder, monkeypatch):
+    read, times = files.read_tree, []
+
+    def read_and_save(path):
+        content = read(path)
+        times.append(1)
+        if len(times) == 1:
+            checkpointing.save(folder, {"new": 1})
+        return content
+
+    monkeypatch.setattr(files, "read_tree", read_and_save)
+    assert checkpointing.restore(folder) == {"new": 1}
+    assert len(times) == 2
+
+
+def test_later_saves_delete_what_is_left(folder):
+    for name in ("arrays-0123-0.safetensors", "tree-0123.json", "mine.txt"):
+        (folder / name).write_text("half")
+    checkpointing.save(folder, 1)
+    assert len(list(folder.glob("arrays-*"))) == 1 and not list(folder.glob("tree-*"))
+    assert (folder / "mine.txt").exists()
