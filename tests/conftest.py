@@ -138,14 +138,21 @@ def exact_products(request):
     config.update("default_matmul_precision", before)
 
 
+# --- programs ------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def own_traces():
+    """Each test traces for itself: others may have changed how functions are compiled."""
+    yield
+    if shared := sys.modules.get("gpuflow.control.shared_traces"):
+        shared.forget()
+
+
 @pytest.fixture
 def loops_of_steps(monkeypatch):
     """Loops stay steps of a program where they could be statements of kernels."""
     # Not imported before the settings above are made.
     from gpuflow.compiler.target import PlainTarget
-    from gpuflow.control.jit_function import clear_functions
 
     monkeypatch.setattr(PlainTarget, "lane_loops", False)
-    clear_functions()  # a function's programs outlive what was jitted
-    yield
-    clear_functions()
