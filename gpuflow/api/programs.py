@@ -14,6 +14,7 @@ from gpuflow.base.config import config, extend_axes
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.control import shared_traces
+from gpuflow.control.composite import forget_composites
 from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
 from gpuflow.control.jit_options import check_callable, make_options, name_of
 from gpuflow.control.programs import forget_programs
@@ -99,6 +100,7 @@ def jit(
 def clear_caches() -> None:
     """Forget all traced and compiled programs; kernels on disk stay."""
     clear_functions()
+    forget_composites()
     forget_programs()
     pipeline.forget_templates()
 

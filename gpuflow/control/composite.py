@@ -38,6 +38,9 @@ _OPERAND = "Any"
 _UNTRACEABLE = "untraceable"
 
 
+_all: list[_Programs] = []  # functions of modules, which stay
+
+
 class _UnfitError(Exception):
     """An argument is neither an operand, nor can be a part of a program."""
 
@@ -65,12 +68,19 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def forget_composites() -> None:
+    """Forget the programs of all of them."""
+    for programs in _all:
+        programs.forget()
+
+
 class _Programs:
     """The programs of one function, by what its calls have besides operands."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._known: Recent[Hashable, JitFunction | str] = Recent(_MOST_PROGRAMS)
+        _all.append(self)
 
     @functools.cached_property
     def _numeric(self) -> frozenset[str | int]:
@@ -80,6 +90,10 @@ class _Programs:
         kinds = self._function.__annotations__
         numeric = [name for name in names if kinds.get(name) == _OPERAND]
         return frozenset([*numeric, *map(names.index, numeric)])
+
+    def forget(self) -> None:
+        """Forget all programs."""
+        self._known.clear()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function."""
