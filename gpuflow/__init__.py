@@ -139,7 +139,7 @@ wiring.install()
 _MODULES = ["errors", "lax", "numpy", "random", "tree", "tree_util"]
 # Imported when they are first asked for, so that programs without them start faster.
 _LATER = (
-    "as_jax", "distributed", "dlpack", "dtypes", "example_libraries", "export", "ffi",
+    "as_jax", "distributed", "dlpack", "dtypes", "example_libraries", "export", "extend", "ffi",
     "image", "monitoring", "nn", "profiler", "scipy", "sharding", "stages", "test_util",
     "typing",
 )  # fmt: skip

@@ -142,6 +142,8 @@ class ShapedArray:
         weak_type = self.weak_type and dtype != dtypes.float0
         return ShapedArray(self.shape, dtype, weak_type, self.mat)
 
+    to_tangent_aval = tangent  # its name in JAX
+
     def str_short(self, short_dtypes: bool = False) -> str:
         """The type as ``float32[2,3]``; ``short_dtypes``: as ``f32[2,3]``."""
         name = dtypes.short_name(self.dtype) if short_dtypes else self.dtype.name

@@ -48,6 +48,11 @@ class Literal:
         self.aval = aval
 
     @property
+    def val(self) -> Any:
+        """The value, under its name in JAX."""
+        return self.value
+
+    @property
     def operand(self) -> Any:
         """The value as an operand of bind: one of weak type is a Python number again.
 
@@ -89,6 +94,23 @@ class Eqn:
     def replace(self, **changes: Any) -> Eqn:
         """A copy with some fields changed."""
         return Eqn(**{**self.__dict__, **changes})
+
+    # The names that interpreters of jaxprs know from JAX.
+
+    @property
+    def invars(self) -> tuple[Atom, ...]:
+        """The inputs."""
+        return self.inputs
+
+    @property
+    def outvars(self) -> tuple[Var, ...]:
+        """The outputs."""
+        return self.outputs
+
+    @property
+    def source_info(self) -> SourceLine | None:
+        """The line of source that made the equation."""
+        return self.source
 
 
 @record(eq=False)

@@ -102,6 +102,10 @@ class Primitive:
         """Apply the op under the current trace."""
         return thread_state.trace.process(self, operands, params)
 
+    def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What ``bind`` takes for the params of an equation: interpreters of jaxprs ask."""
+        return params
+
     def __repr__(self) -> str:
         return self.name
 
