@@ -41,7 +41,7 @@ def test_without_rules_those_of_its_operations_hold():
         grad = wrap(gf.grad(lambda x: plain(x).sum()))
         np.testing.assert_allclose(grad(X), want, rtol=1e-6)
         np.testing.assert_allclose(wrap(gf.vmap(gf.grad(plain)))(X), want, rtol=1e-6)
-        out, tangent = gf.jvp(wrap(plain), (X,), (np.ones_like(X),))
+        _, tangent = gf.jvp(wrap(plain), (X,), (np.ones_like(X),))
         np.testing.assert_allclose(tangent, want, rtol=1e-6)
     second = gf.vmap(gf.grad(gf.grad(plain)))(X)
     np.testing.assert_allclose(second, -2 * np.sin(X.astype(np.float64)), rtol=1e-6)
