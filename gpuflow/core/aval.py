@@ -211,6 +211,8 @@ class KeyDType(dtypes.ExtendedDType):
     word first), four as complex128, the only dtype of 128 bits; nothing computes with it.
     """
 
+    type = dtypes.prng_key
+
     def __init__(self, implementation: str, tag: str, words: int = 2) -> None:
         self.implementation = implementation
         self.name = f"key<{tag}>"

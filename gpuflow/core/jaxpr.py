@@ -54,7 +54,7 @@ class Literal:
 
     @property
     def operand(self) -> Any:
-        """The value as an operand of bind: one of weak type is a Python number again.
+        """The value as an operand of bind: one of weak type is a Python number again, as is a bool.
 
         The compiler counts in int64 whatever the settings say: such a literal is itself the
         operand, as its value alone would become an int32.
@@ -63,6 +63,8 @@ class Literal:
             number = self.value.item()
             if aval_of(number) is self.aval:
                 return number
+        if type(self.value) is np.bool_:
+            return bool(self.value)
         return self.value if aval_of(self.value).dtype == self.aval.dtype else self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -69,19 +69,15 @@ eval_trace = EvalTrace()
 
 
 class ConcreteTrace(Trace):
-    """Evaluates like the outermost trace inside of others, and refuses what is not known there."""
+    """Evaluates like the outermost trace inside of others, which get what is not known there."""
 
     __slots__ = ()
+    parent: Trace
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        for value in operands:
-            if isinstance(value, Tracer):
-                origin = value.describe()
-                raise ConcretizationTypeError(
-                    f"[{primitive.name}] operands inside ensure_compile_time_eval must be known "
-                    f"while tracing; got a traced {value.aval}{', ' + origin if origin else ''}. "
-                    "Fix: compute with it outside of the block."
-                )
+        if any(isinstance(value, Tracer) for value in operands):
+            with current_trace(self.parent):
+                return self.parent.process(primitive, operands, params)
         return eval_trace.process(primitive, operands, params)
 
 
