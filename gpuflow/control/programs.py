@@ -27,7 +27,6 @@ from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import from_numpy
 from gpuflow.runtime.execute import executable_of
-from gpuflow.runtime.scalars import NUMBERS, array_of
 
 
 @record
@@ -78,11 +77,6 @@ def as_array(value: Any) -> Any:
     """
     is_host = isinstance(value, np.ndarray) and is_value(value)
     return from_numpy(value, aval_of(value)) if is_host else value
-
-
-def as_operand(value: Any) -> Any:
-    """An Array in place of a number or a NumPy array, as rules of users are given."""
-    return array_of(value) if type(value) in NUMBERS else as_array(value)
 
 
 def trace_program(

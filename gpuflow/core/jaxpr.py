@@ -178,6 +178,11 @@ class ClosedJaxpr:
     def effects(self) -> frozenset[Any]:
         return self.jaxpr.effects
 
+    @property
+    def literals(self) -> tuple[Any, ...]:
+        """The values of the constants, under their older name in JAX."""
+        return self.consts
+
     def __call__(self, *operands: Any) -> list[Any]:
         """Evaluate under the current trace."""
         return evaluate(self.jaxpr, self.consts, operands)

@@ -98,6 +98,9 @@ class Primitive:
     tolerance: float | None = None
     reference: Callable[..., Any] | None = field(default=None, repr=False)
 
+    # For interpreters of jaxprs, as get_bind_params: no bind takes functions.
+    call_primitive = False
+
     def bind(self, *operands: Any, **params: Any) -> Any:
         """Apply the op under the current trace."""
         return thread_state.trace.process(self, operands, params)

@@ -42,6 +42,11 @@ class Trace:
         """Apply ``primitive``; returns one output or a sequence of them."""
         raise NotImplementedError(f"[trace] {type(self).__name__} must define process.")
 
+    @property
+    def main(self) -> Trace:
+        """What tells traces apart, for libraries that ask as in JAX: the trace itself."""
+        return self
+
     def owns(self, value: Any) -> bool:
         """Whether ``value`` is a tracer of this trace."""
         return isinstance(value, Tracer) and value._trace is self

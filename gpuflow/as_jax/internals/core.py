@@ -115,6 +115,12 @@ def take_current_trace() -> Iterator[Trace]:
         yield before
 
 
+def find_top_trace(values: Any) -> Trace:
+    """The current trace."""
+    del values
+    return thread_state.trace
+
+
 class TraceTag:
     """What tells nested traces of one kind apart."""
 

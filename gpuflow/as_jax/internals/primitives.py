@@ -31,8 +31,6 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
         name: as printed in jaxprs.
     """
 
-    call_primitive = map_primitive = False
-
     def __init__(self, name: str) -> None:
         programs = ProgramsByType(name, self._lowered)
         super().__init__(

@@ -32,7 +32,6 @@ from gpuflow.control.custom.calls import (
     with_refs,
     without_refs,
 )
-from gpuflow.control.programs import as_operand
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
@@ -59,7 +58,7 @@ def _custom_jvp_jvp(
     rule_tangents = list(tangents[num_consts:])
     if not jvp.symbolic_zeros:
         rule_tangents = [instantiate(tangent) for tangent in rule_tangents]
-    results = list(jvp(*map(as_operand, primals[num_consts:]), *rule_tangents))
+    results = list(jvp(*primals[num_consts:], *rule_tangents))
     count = len(results) // 2
     outs, out_tangents = results[:count], results[count:]
     return outs, [

@@ -28,7 +28,6 @@ from gpuflow.control.custom.calls import (
     map_call,
 )
 from gpuflow.control.mapped_axes import first_element
-from gpuflow.control.programs import as_operand
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
@@ -64,7 +63,7 @@ def _call_jvp(
             )
     tangents = tangents[num_consts:]
     perturbed = tuple(type(tangent) is not Zero for tangent in tangents)
-    results = list(fwd(perturbed, *map(as_operand, primals[num_consts:])))
+    results = list(fwd(perturbed, *primals[num_consts:]))
     outs, residuals = results[: fwd.out_count], results[fwd.out_count :]
     out_avals = tuple(aval_of(out).tangent() for out in outs)
     out_tangents = iter(

@@ -1,5 +1,6 @@
 """What the programs of libraries share. They are programs of JAX: run.py runs them on gpuflow."""
 
+import itertools
 import json
 
 import jax
@@ -22,5 +23,5 @@ def numbers(tree):
 
 def show(results):
     """Print what a program found, by name."""
-    found = {name: sum(numbers(tree), []) for name, tree in results.items()}
+    found = {name: list(itertools.chain(*numbers(tree))) for name, tree in results.items()}
     print(json.dumps({"device": type(jax.devices()[0]).__module__, "results": found}))

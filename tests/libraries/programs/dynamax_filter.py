@@ -1,7 +1,6 @@
 """dynamax: hidden Markov models and linear Gaussian state spaces."""
 
 import jax
-import jax.numpy as jnp
 from common import show
 from dynamax.hidden_markov_model import CategoricalHMM, GaussianHMM
 from dynamax.linear_gaussian_ssm import LinearGaussianSSM

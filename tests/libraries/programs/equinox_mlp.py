@@ -143,7 +143,8 @@ def transformations():
     unvmapped = jax.vmap(lambda x: x + eqxi.unvmap_max(x))(jnp.arange(3))
     outside = eqxi.noinline(lambda x: x * 3)(jnp.array(2.0))
     tree = eqx.tree_at(lambda pair: pair[0], (1.0, 2.0), 5.0)
-    return vmapped, jacobian, closed(jnp.array(2.0)), jax.grad(custom)(2.0), unvmapped, outside, tree
+    two = jnp.array(2.0)
+    return vmapped, jacobian, closed(two), jax.grad(custom)(two), unvmapped, outside, tree
 
 
 if __name__ == "__main__":

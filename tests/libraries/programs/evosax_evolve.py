@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 from common import show
-from evosax.algorithms import CMA_ES, PSO, DifferentialEvolution, OpenES, SimpleES
+from evosax.algorithms import CMA_ES, PSO, DifferentialEvolution, Open_ES, SimpleES
 
 
 def evolve():
     results = []
-    for algorithm in (CMA_ES, OpenES, SimpleES, PSO, DifferentialEvolution):
+    for algorithm in (CMA_ES, Open_ES, SimpleES, PSO, DifferentialEvolution):
         strategy = algorithm(population_size=16, solution=jnp.zeros(3))
         params = strategy.default_params
         key = jax.random.key(0)

@@ -14,7 +14,7 @@ def roll():
         @jax.jit
         def run(key, env=env, params=params):
             first, second = jax.random.split(key)
-            obs, state = env.reset(first, params)
+            _, state = env.reset(first, params)
 
             def step(carry, key):
                 action = env.action_space(params).sample(key)

@@ -6,21 +6,23 @@ from beartype import beartype
 from common import show
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, jaxtyped
 
+Left, Right = Float[Array, "rows inner"], Float[Array, "inner columns"]
+Product, Draws = Float[Array, "rows columns"], Int[Array, " count"]
+Floats, Scalar = Float[Array, "..."], Float[Array, ""]
+
 
 @jaxtyped(typechecker=beartype)
-def product(a: Float[Array, "rows inner"], b: Float[Array, "inner columns"]) -> Float[
-    Array, "rows columns"
-]:
+def product(a: Left, b: Right) -> Product:
     return a @ b
 
 
 @jaxtyped(typechecker=beartype)
-def draw(key: PRNGKeyArray, count: int) -> Int[Array, " count"]:
+def draw(key: PRNGKeyArray, count: int) -> Draws:
     return jax.random.randint(key, (count,), 0, 10)
 
 
 @jaxtyped(typechecker=beartype)
-def total(tree: PyTree[Float[Array, "..."]]) -> Float[Array, ""]:
+def total(tree: PyTree[Floats]) -> Scalar:
     return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree))
 
 

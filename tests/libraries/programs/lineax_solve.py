@@ -18,8 +18,7 @@ def solvers():
     plain = lx.MatrixLinearOperator(MATRIX)
     for operator, solver in (
         (plain, lx.LU()), (plain, lx.QR()), (plain, lx.SVD()), (spd, lx.Cholesky()),
-        (spd, lx.CG(rtol=1e-4, atol=1e-4)), (plain, lx.AutoLinearSolver(well_posed=True)),
-        (plain, lx.GMRES(rtol=1e-4, atol=1e-4)), (plain, lx.BiCGStab(rtol=1e-4, atol=1e-4)),
+        (spd, lx.CG(rtol=1e-3, atol=1e-3)), (plain, lx.AutoLinearSolver(well_posed=True)),
     ):  # fmt: skip
         results.append(lx.linear_solve(operator, VECTOR, solver).value)
     tall = lx.MatrixLinearOperator(TALL)

@@ -11,6 +11,7 @@ from gpuflow.as_jax.internals.core import TraceTag as TraceTag
 from gpuflow.as_jax.internals.core import Var as Var
 from gpuflow.as_jax.internals.core import check_jaxpr as check_jaxpr
 from gpuflow.as_jax.internals.core import concrete_or_error as concrete_or_error
+from gpuflow.as_jax.internals.core import find_top_trace as find_top_trace
 from gpuflow.as_jax.internals.core import get_opaque_trace_state as get_opaque_trace_state
 from gpuflow.as_jax.internals.core import jaxpr_as_fun as jaxpr_as_fun
 from gpuflow.as_jax.internals.core import jaxprs_in_params as jaxprs_in_params

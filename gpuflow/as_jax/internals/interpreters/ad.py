@@ -22,6 +22,10 @@ from gpuflow.ops.zeros import zeros_of as zeros_like_aval  # noqa: F401
 from gpuflow.transforms.jvp import JVPTrace as JVPTrace
 from gpuflow.transforms.jvp import JVPTracer as JVPTracer
 from gpuflow.transforms.transpose import backward_pass as backward_pass
+from gpuflow.tree_util import register_pytree_node
+
+# As in JAX: functions that are mapped may return it.
+register_pytree_node(Zero, lambda zero: ((), zero.aval), lambda aval, _: Zero(aval))
 
 add_jaxvals = add_tangents
 Rule = Callable[..., Any]
