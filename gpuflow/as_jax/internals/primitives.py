@@ -221,3 +221,6 @@ axis_primitive_batchers = RuleTable(
 )
 # By primitive, then by platform; None: all others.
 lowerings: dict[Any, dict[str | None, Callable[..., Any]]] = {}
+
+# Libraries give it a transpose rule. As in JAX, nothing binds it.
+stop_gradient_p = Primitive("stop_gradient")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ def numbers(tree):
 
 
 def show(results):
-    """Print what a program found, by name."""
+    """Print what a program found, by name, and which modules of JAX's inside were imported."""
     found = {name: list(itertools.chain(*numbers(tree))) for name, tree in results.items()}
-    print(json.dumps({"device": type(jax.devices()[0]).__module__, "results": found}))
+    private = sorted(name for name in sys.modules if name.startswith("jax._src."))
+    print(json.dumps({"results": found, "private": private}))

@@ -9,15 +9,15 @@ POINTS, LABELS = digits()
 
 
 def model():
-    built = pz.nn.Sequential([
-        pz.nn.add_parameter_prefix("a", pz.nn.Linear.from_config(
-            name="first", init_base_rng=jax.random.key(0), input_axes={"features": 16},
-            output_axes={"hidden": 8})),
-        pz.nn.Elementwise(jax.nn.relu),
-        pz.nn.add_parameter_prefix("b", pz.nn.Linear.from_config(
-            name="second", init_base_rng=jax.random.key(1), input_axes={"hidden": 8},
-            output_axes={"classes": 5})),
-    ])  # fmt: skip
+    first = pz.nn.Linear.from_config(
+        name="first", init_base_rng=jax.random.key(0), input_axes={"features": 16},
+        output_axes={"hidden": 8},
+    )  # fmt: skip
+    second = pz.nn.Linear.from_config(
+        name="second", init_base_rng=jax.random.key(1), input_axes={"hidden": 8},
+        output_axes={"classes": 5},
+    )  # fmt: skip
+    built = pz.nn.Sequential([first, pz.nn.Elementwise(jax.nn.relu), second])
     x = pz.nx.wrap(jnp.asarray(POINTS)).tag("batch", "features")
 
     def loss_of(params, rest):

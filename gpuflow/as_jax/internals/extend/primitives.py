@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuflow.as_jax.internals.ad_util import stop_gradient_p as stop_gradient_p
 from gpuflow.as_jax.internals.primitives import Primitive
+from gpuflow.as_jax.internals.primitives import stop_gradient_p as stop_gradient_p
 from gpuflow.core.primitive import registry
 
 _OTHER_NAMES = {"add_jaxvals": "add_any", "linear_solve": "custom_linear_solve"}
