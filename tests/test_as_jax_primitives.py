@@ -13,7 +13,7 @@ from gpuflow import lax
 from gpuflow.as_jax.internals import ad_util, api_util, core, traceback_util
 from gpuflow.as_jax.internals.extend import core as extend_core
 from gpuflow.as_jax.internals.extend import linear_util as lu
-from gpuflow.as_jax.internals.extend import primitives
+from gpuflow.as_jax.internals.extend.core import primitives
 from gpuflow.as_jax.internals.interpreters import ad, batching, mlir, xla
 
 X = np.linspace(0.1, 1.0, 5, dtype=np.float32)

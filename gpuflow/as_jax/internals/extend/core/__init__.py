@@ -24,7 +24,7 @@ from gpuflow.as_jax.internals.core import set_current_trace as set_current_trace
 from gpuflow.as_jax.internals.core import take_current_trace as take_current_trace
 from gpuflow.as_jax.internals.core import unmapped_aval as unmapped_aval
 from gpuflow.as_jax.internals.core import valid_jaxtype as valid_jaxtype
-from gpuflow.as_jax.internals.extend import primitives as primitives
+from gpuflow.as_jax.internals.extend.core import primitives as primitives
 from gpuflow.core import effects
 from gpuflow.core.jaxpr import subjaxprs as subjaxprs
 
