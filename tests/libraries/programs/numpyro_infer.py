@@ -22,10 +22,10 @@ Y = POINTS @ jnp.array([1.0, -0.5, 0.2]) + 0.1 * LABELS
 
 
 def markov():
-    mcmc = MCMC(NUTS(model), num_warmup=30, num_samples=20, progress_bar=False)
+    mcmc = MCMC(NUTS(model), num_warmup=5, num_samples=3, progress_bar=False)
     mcmc.run(jax.random.key(0), POINTS, Y)
     samples = mcmc.get_samples()
-    return jnp.round(samples["weights"].mean(0), 1), jnp.isfinite(samples["scale"]).all()
+    return samples["weights"], samples["scale"]
 
 
 def variational():
