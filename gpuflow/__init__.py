@@ -140,7 +140,7 @@ _MODULES = ["errors", "lax", "numpy", "random", "tree", "tree_util"]
 # Imported when they are first asked for, so that programs without them start faster.
 _LATER = (
     "as_jax", "checkpointing", "data", "distributed", "dlpack", "dtypes", "example_libraries",
-    "export", "ffi", "image", "monitoring", "nn", "profiler", "scipy", "sharding", "stages",
-    "test_util", "typing",
+    "export", "extend", "ffi", "image", "monitoring", "nn", "profiler", "scipy", "sharding",
+    "stages", "test_util", "typing",
 )  # fmt: skip
 __getattr__ = _missing_name(__name__, "gpuflow", [*_public_names(globals()), *_MODULES], _LATER)

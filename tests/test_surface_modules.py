@@ -16,6 +16,23 @@ KEY_DTYPE = gpuflow.random.key(0).dtype
 # --- dtypes and typing ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["jit", "vmap", "grad", "checkpoint", "custom_jvp", "make_jaxpr"])
+def test_functions_whose_name_is_no_string(name):
+    class Named:
+        __name__ = 3
+
+        def __call__(self, x):
+            return x * 2
+
+    made = getattr(gpuflow, name)(Named())
+    if name != "custom_jvp":
+        made(jnp.ones(2) if name == "vmap" else 1.0)
+
+
+def test_key_dtypes_have_a_kind():
+    assert KEY_DTYPE.type is dtypes.prng_key and dtypes.prng_key.__name__ == "prng_key"
+
+
 def test_kinds_of_dtypes():
     assert dtypes.issubdtype(KEY_DTYPE, dtypes.prng_key)
     assert jnp.issubdtype(KEY_DTYPE, dtypes.extended)

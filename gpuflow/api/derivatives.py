@@ -482,7 +482,7 @@ def grad(
 
 
 def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Callable[..., Any]:
-    with suppress(AttributeError):
+    with suppress(AttributeError, TypeError):  # no name, or one that is no string
         functools.update_wrapper(wrapper, fun)
     wrapper.__doc__ = f"{what} of {getattr(fun, '__name__', 'a function')}.\n\n{fun.__doc__ or ''}"
     return wrapper

@@ -107,10 +107,9 @@ def clear_caches() -> None:
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """Inside the block ops run at once, even while a function is traced.
+    """Inside the block ops on known values run at once, even while a function is traced.
 
-    Raises:
-        ConcretizationTypeError: an op gets a traced value.
+    Those that get a traced value are traced.
     """
     with current_trace(ConcreteTrace(thread_state.trace)):
         yield

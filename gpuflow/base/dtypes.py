@@ -49,12 +49,21 @@ _CUSTOM_FLOATS = {bfloat16, *NARROW_FLOATS}
 _SHORT_PREFIX = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 
+class extended(np.generic):
+    """The kind of all dtypes that are no numbers."""
+
+
+class prng_key(extended):
+    """The kind of the dtypes of random keys."""
+
+
 class ExtendedDType:
     """Base class of dtypes that hide a physical layout, such as random keys."""
 
     name: str
     itemsize: int
     kind = "X"
+    type: type  # its kind, as np.dtype.type
 
 
 def is_extended(dtype: Any) -> bool:

@@ -52,11 +52,16 @@ def known_index(value: Any) -> Any:
         raise TracedArgumentError(str(error)) from None
 
 
+def are_several(axes: Any) -> bool:
+    """Whether ``axes`` are a sequence of them: a tuple, list, range or array, and no number."""
+    return isinstance(axes, tuple | list | range) or bool(getattr(axes, "ndim", 0))
+
+
 def canonicalize_axes(axes: Any, rank: int, op: str = "axis") -> tuple[int, ...]:
-    """``axes`` (None: all, an int, or a sequence) as a sorted tuple without repeats."""
+    """``axes`` (None: all, an int, or several) as a sorted tuple without repeats."""
     if axes is None:
         return tuple(range(rank))
-    if not isinstance(axes, (tuple, list)):
+    if not are_several(axes):
         axes = (axes,)
     result = tuple(sorted(canonicalize_axis(axis, rank, op) for axis in axes))
     if len(set(result)) != len(result):

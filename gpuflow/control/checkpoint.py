@@ -79,7 +79,8 @@ def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Callable[..., Any]:
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    with_names = functools.update_wrapper if hasattr(fun, "__name__") else _without_names
+    is_named = isinstance(getattr(fun, "__name__", None), str)
+    with_names = functools.update_wrapper if is_named else _without_names
     return with_names(checkpointed, fun)
 
 

@@ -335,6 +335,6 @@ cond_p = _define(
 )
 lane_cond_p = _define(
     "lane_cond",
-    Inline(lambda params: _over_lanes(params["branches"], params["lanes"]), _lane_form),
+    Inline(lambda _, params: _over_lanes(params["branches"], params["lanes"]), _lane_form),
     execute_alone(lambda: lane_cond_p),
 )

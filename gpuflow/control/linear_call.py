@@ -122,18 +122,6 @@ def _jvp(
     return outs, results
 
 
-def _partial_eval(unknowns: Sequence[bool], *operands: Any, **params: Any) -> tuple[Any, ...]:
-    """The equation is recorded as a whole, so that it can be transposed."""
-
-    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
-        known, unknown = iter(values), iter(unknown_operands)
-        full = [next(unknown if flag else known) for flag in unknowns]
-        return linear_call_p.bind(*full, **params)
-
-    known = [value for value, flag in safe_zip(operands, unknowns) if not flag]
-    return [], (True,) * len(params["programs"][0].out_avals), known, unknown_function
-
-
 def _transpose(
     cotangents: Sequence[Any], *operands: Any, programs: Programs, counts: Counts
 ) -> list[Any]:
@@ -204,10 +192,9 @@ linear_call_p = register(
         shape=_shape,
         execute=execute_alone(lambda: linear_call_p),
         jvp=_jvp,
-        partial_eval=_partial_eval,
         transpose=_transpose,
         batch=_batch,
-        lower=Inline(_lowered),
+        lower=Inline(lambda _, params: _lowered(params), whole=True),
         multiple_results=True,
         effects=lambda params: params["programs"][0].effects,
         subjaxprs=lambda params: list(params["programs"]),

@@ -378,5 +378,6 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
 
 while_p = _define("while", Loop(_form), execute_alone(lambda: while_p), prune_while)
 lane_while_p = _define(
-    "lane_while", Inline(_over_lanes, _lane_form), execute_alone(lambda: lane_while_p)
+    "lane_while", Inline(lambda _, params: _over_lanes(params), _lane_form),
+    execute_alone(lambda: lane_while_p),
 )

@@ -142,6 +142,8 @@ class ShapedArray:
         weak_type = self.weak_type and dtype != dtypes.float0
         return ShapedArray(self.shape, dtype, weak_type, self.mat)
 
+    to_tangent_aval = tangent  # its name in JAX
+
     def str_short(self, short_dtypes: bool = False) -> str:
         """The type as ``float32[2,3]``; ``short_dtypes``: as ``f32[2,3]``."""
         name = dtypes.short_name(self.dtype) if short_dtypes else self.dtype.name
@@ -208,6 +210,8 @@ class KeyDType(dtypes.ExtendedDType):
     batching treat keys like any array and hide the trailing dimension: two numbers as uint64 (low
     word first), four as complex128, the only dtype of 128 bits; nothing computes with it.
     """
+
+    type = dtypes.prng_key
 
     def __init__(self, implementation: str, tag: str, words: int = 2) -> None:
         self.implementation = implementation

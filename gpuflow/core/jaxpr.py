@@ -48,8 +48,13 @@ class Literal:
         self.aval = aval
 
     @property
+    def val(self) -> Any:
+        """The value, under its name in JAX."""
+        return self.value
+
+    @property
     def operand(self) -> Any:
-        """The value as an operand of bind: one of weak type is a Python number again.
+        """The value as an operand of bind: one of weak type is a Python number again, as is a bool.
 
         The compiler counts in int64 whatever the settings say: such a literal is itself the
         operand, as its value alone would become an int32.
@@ -58,6 +63,8 @@ class Literal:
             number = self.value.item()
             if aval_of(number) is self.aval:
                 return number
+        if type(self.value) is np.bool_:
+            return bool(self.value)
         return self.value if aval_of(self.value).dtype == self.aval.dtype else self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -89,6 +96,23 @@ class Eqn:
     def replace(self, **changes: Any) -> Eqn:
         """A copy with some fields changed."""
         return Eqn(**{**self.__dict__, **changes})
+
+    # The names that interpreters of jaxprs know from JAX.
+
+    @property
+    def invars(self) -> tuple[Atom, ...]:
+        """The inputs."""
+        return self.inputs
+
+    @property
+    def outvars(self) -> tuple[Var, ...]:
+        """The outputs."""
+        return self.outputs
+
+    @property
+    def source_info(self) -> SourceLine | None:
+        """The line of source that made the equation."""
+        return self.source
 
 
 @record(eq=False)
@@ -153,6 +177,11 @@ class ClosedJaxpr:
     @property
     def effects(self) -> frozenset[Any]:
         return self.jaxpr.effects
+
+    @property
+    def literals(self) -> tuple[Any, ...]:
+        """The values of the constants, under their older name in JAX."""
+        return self.consts
 
     def __call__(self, *operands: Any) -> list[Any]:
         """Evaluate under the current trace."""

@@ -246,13 +246,20 @@ class Inline:
     """An op that is its inner jaxpr; the compiler inlines it.
 
     Attributes:
-        jaxpr: ``params -> ClosedJaxpr``.
+        jaxpr: ``(in_avals, params) -> ClosedJaxpr``.
         lanes: ``params -> LaneForm``, of an op that keeps a loop or branch of one lane; a kernel
             may hold that as it is. None: there is no such.
+        whole: differentiation keeps its equations, which have transpose rules of their own, where
+            other programs are taken apart by what is known.
     """
 
-    jaxpr: Callable[[dict[str, Any]], Any]
+    jaxpr: Callable[[Sequence[Any], dict[str, Any]], Any]
     lanes: Callable[[dict[str, Any]], LaneForm] | None = None
+    whole: bool = False
+
+    def program(self, eqn: Any) -> Any:
+        """The inner jaxpr of an equation."""
+        return self.jaxpr([atom.aval for atom in eqn.inputs], eqn.params)
 
 
 @record

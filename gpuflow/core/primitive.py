@@ -98,9 +98,16 @@ class Primitive:
     tolerance: float | None = None
     reference: Callable[..., Any] | None = field(default=None, repr=False)
 
+    # For interpreters of jaxprs, as get_bind_params: no bind takes functions.
+    call_primitive = False
+
     def bind(self, *operands: Any, **params: Any) -> Any:
         """Apply the op under the current trace."""
         return thread_state.trace.process(self, operands, params)
+
+    def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What ``bind`` takes for the params of an equation: interpreters of jaxprs ask."""
+        return params
 
     def __repr__(self) -> str:
         return self.name

@@ -42,6 +42,11 @@ class Trace:
         """Apply ``primitive``; returns one output or a sequence of them."""
         raise NotImplementedError(f"[trace] {type(self).__name__} must define process.")
 
+    @property
+    def main(self) -> Trace:
+        """What tells traces apart, for libraries that ask as in JAX: the trace itself."""
+        return self
+
     def owns(self, value: Any) -> bool:
         """Whether ``value`` is a tracer of this trace."""
         return isinstance(value, Tracer) and value._trace is self
@@ -69,19 +74,15 @@ eval_trace = EvalTrace()
 
 
 class ConcreteTrace(Trace):
-    """Evaluates like the outermost trace inside of others, and refuses what is not known there."""
+    """Evaluates like the outermost trace inside of others, which get what is not known there."""
 
     __slots__ = ()
+    parent: Trace
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        for value in operands:
-            if isinstance(value, Tracer):
-                origin = value.describe()
-                raise ConcretizationTypeError(
-                    f"[{primitive.name}] operands inside ensure_compile_time_eval must be known "
-                    f"while tracing; got a traced {value.aval}{', ' + origin if origin else ''}. "
-                    "Fix: compute with it outside of the block."
-                )
+        if any(isinstance(value, Tracer) for value in operands):
+            with current_trace(self.parent):
+                return self.parent.process(primitive, operands, params)
         return eval_trace.process(primitive, operands, params)
 
 

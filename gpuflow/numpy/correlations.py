@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes
+from gpuflow.base.util import are_several, canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
@@ -61,7 +61,7 @@ def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
     shape, weights_shape = aval_of(a).shape, aval_of(weights).shape
     if shape == weights_shape:
         return weights
-    axes: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    axes: list[Any] = list(axis) if are_several(axis) else [axis]
     check(
         axis is not None and weights_shape == tuple(shape[d] for d in axes),
         lambda: f"[average] weights must have the shape of the array, or of its axes {axis}; got "

@@ -9,7 +9,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.base.util import are_several, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known_int
@@ -150,7 +150,7 @@ def gradient(f: Any, *varargs: Any, axis: Axes = None, edge_order: int | None = 
 def _unsorted_axes(axis: Axes, rank: int) -> list[int]:
     if axis is None:
         return list(range(rank))
-    axes: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    axes: list[Any] = list(axis) if are_several(axis) else [axis]
     return [canonicalize_axis(d, rank, "gradient") for d in axes]
 
 

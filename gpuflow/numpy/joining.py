@@ -148,13 +148,18 @@ def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
     return [0, *inside, size]
 
 
+def _is_count(indices_or_sections: Any) -> bool:
+    """Whether it is a number of sections: arrays have ``__index__`` too."""
+    return hasattr(indices_or_sections, "__index__") and ndim(indices_or_sections) == 0
+
+
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Cut into sections whose sizes differ by at most one, or at the given indices."""
     (ary,) = check_arraylike("array_split", ary)
     sizes = shape(ary)
     place = canonicalize_axis(axis, len(sizes), "array_split")
     size = sizes[place]
-    if not hasattr(indices_or_sections, "__index__"):
+    if not _is_count(indices_or_sections):
         cuts = [as_index(known_index(cut)) for cut in indices_or_sections]
         return _cut(ary, place, _bounds(size, cuts))
     count = as_index(known_index(indices_or_sections))
@@ -174,7 +179,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     Raises:
         ValueError: a number of sections that does not divide the axis.
     """
-    if hasattr(indices_or_sections, "__index__"):
+    if _is_count(indices_or_sections):
         sizes = shape(ary)
         size = sizes[canonicalize_axis(axis, len(sizes), "split")]
         count = as_index(known_index(indices_or_sections))

@@ -9,7 +9,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions
@@ -53,7 +53,7 @@ def norm(x: Any, ord: Order = None, axis: Axes = None, keepdims: bool = False) -
     rank = aval_of(x).ndim
     if axis is None and ord is None:
         return _euclidean(x, None, keepdims)
-    if isinstance(axis, (tuple, list)):  # rows first: their order tells them apart
+    if are_several(axis):  # rows first: their order tells them apart
         axes = tuple(canonicalize_axis(d, rank, "norm") for d in axis)
     else:
         axes = canonicalize_axes(axis, rank, "norm")

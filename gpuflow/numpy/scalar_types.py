@@ -16,14 +16,7 @@ integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsig
 number, generic = np.number, np.generic
 character, flexible, object_ = np.character, np.flexible, np.object_
 ComplexWarning = np.exceptions.ComplexWarning
-
-
-class extended(np.generic):
-    """The kind of all dtypes that are no numbers."""
-
-
-class prng_key(extended):
-    """The kind of the dtypes of random keys."""
+extended, prng_key = dtypes.extended, dtypes.prng_key
 
 
 class ScalarMeta(type):

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import promotion
 from gpuflow.numpy.promotion import check_arraylike
@@ -30,8 +30,8 @@ def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def _sizes(name: str, a: Any) -> tuple[int, ...]:
-    """The shape of an array, a number, or nested lists of numbers."""
-    return np.shape(a) if isinstance(a, list | tuple) else _with_shape(name, a)[1]
+    """The shape of an array, a number, nested lists of numbers, or None, which has no axes."""
+    return np.shape(a) if a is None or isinstance(a, list | tuple) else _with_shape(name, a)[1]
 
 
 def ndim(a: Any) -> int:
@@ -124,7 +124,7 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1; ``axis`` counts in the result."""
     a, old = _with_shape("expand_dims", a)
-    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    count = len(axis) if are_several(axis) else 1
     new = canonicalize_axes(axis, len(old) + count, "expand_dims")
     sizes = iter(old)
     full = tuple(1 if d in new else next(sizes) for d in range(len(old) + count))
@@ -229,7 +229,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 
 
 def _as_list(value: Any) -> list[int]:
-    return list(value) if isinstance(value, (tuple, list)) else [value]
+    return list(value) if are_several(value) else [value]
 
 
 def flip(m: Any, axis: Axes = None) -> Any:

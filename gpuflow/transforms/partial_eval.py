@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.staging import StagingTrace, hoist_consts, trace_to_jaxpr
@@ -38,11 +39,12 @@ class PartialTrace(Trace):
                 return self.parent.process(primitive, operands, params)
         if primitive.partial_eval is not None:
             return self._by_rule(primitive, operands, params)
-        if isinstance(primitive.lower, Inline):
+        if isinstance(primitive.lower, Inline) and not primitive.lower.whole:
             # A user's rule called a jitted function on primals and tangents together: only what
             # depends on tangents may be recorded.
             with current_trace(self):
-                return list(primitive.lower.jaxpr(params)(*operands))
+                avals = [aval_of(value) for value in operands]
+                return list(primitive.lower.jaxpr(avals, params)(*operands))
         with current_trace(recording):
             return recording.process(primitive, operands, params)
 

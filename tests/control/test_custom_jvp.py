@@ -83,6 +83,21 @@ def test_trees_defaults_and_keywords():
     np.testing.assert_allclose(out, X * X * 2, rtol=1e-6)
 
 
+def test_defaults_before_a_named_argument():
+    """A default that is left out came between positions and names, and what follows was refused."""
+
+    @functools.partial(gf.custom_jvp, nondiff_argnums=(1, 2, 4))
+    def f(x, shift=1.0, scale=2.0, y=3.0, sign=1.0):
+        return (x + shift) * scale * y * sign
+
+    @f.defjvp
+    def rule(shift, scale, sign, primals, tangents):
+        return f(primals[0], shift, scale, primals[1], sign), 100.0 * sign * tangents[0]
+
+    assert float(f(1.0, sign=-1.0)) == -12.0
+    assert float(gf.grad(lambda x: f(x, sign=-1.0))(1.0)) == -100.0
+
+
 def test_nondiff_arguments_and_integers():
     @gf.custom_jvp
     def power(x, n):

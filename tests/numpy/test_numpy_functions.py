@@ -124,3 +124,35 @@ def test_vmap_changes_nothing(family, spaces):
                 same(tree.map(lambda x, k=k: x[k], got), want)
         except AssertionError as error:
             raise AssertionError(line) from error
+
+
+# --- axes and shapes as programs write them -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "axes", [range(2), np.array([0, 1]), jnp.array([0, 1]), (0, 1)], ids=lambda a: type(a).__name__
+)
+def test_several_axes_as_a_range_or_an_array(axes):
+    x = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+    both = (0, 1)
+    for name in ("sum", "mean", "max", "std", "any", "flip", "median"):
+        np.testing.assert_allclose(
+            getattr(jnp, name)(x, axis=axes), getattr(np, name)(x, axis=both), rtol=1e-6
+        )
+    assert jnp.expand_dims(x, axes).shape == (1, 1, 2, 3, 4)
+    assert jnp.squeeze(np.ones((1, 1, 3)), axes).shape == (3,)
+    assert jnp.moveaxis(x, axes, range(1, 3)).shape == (4, 2, 3)
+    np.testing.assert_allclose(jnp.linalg.norm(x, axis=axes), np.linalg.norm(x, axis=both), 1e-6)
+    assert jnp.sum(x, axis=np.array(1)).shape == (2, 4)
+
+
+def test_split_at_an_array_of_one_place():
+    x = np.arange(6.0)
+    for places in (np.array([4]), jnp.array([4])):
+        assert [part.shape for part in jnp.split(x, places)] == [(4,), (2,)]
+        assert [part.shape for part in jnp.array_split(x, places)] == [(4,), (2,)]
+    assert [part.shape for part in jnp.split(x, np.array(3))] == [(2,)] * 3
+
+
+def test_none_has_no_axes():
+    assert jnp.shape(None) == () and jnp.ndim(None) == 0 and jnp.size(None) == 1

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpuflow.as_jax.internals.extend.linear_util import WrappedFun
 from gpuflow.base import tree
+from gpuflow.base.util import safe_zip as safe_zip
+from gpuflow.core.aval import aval_of as shaped_abstractify  # noqa: F401
+
+
+def safe_map(f: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
+    """``f`` of each row of equally long columns."""
+    return [f(*row) for row in safe_zip(*columns)]
+
+
+def fun_signature(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function, if it has one."""
+    try:
+        return inspect.signature(fun)
+    except (ValueError, TypeError):
+        return None
+
+
+def flatten_axes(name: str, treedef: Any, axis_tree: Any) -> list[Any]:
+    """For each leaf of a tree the axis that a tree prefix has for it."""
+    leaves = tree.unflatten(treedef, [0.0] * treedef.num_leaves)
+    return list(tree.broadcast_prefix(axis_tree, leaves, name))
 
 
 def debug_info(traced_for: str, fun: Callable[..., Any], *_: Any, **__: Any) -> tuple[str, str]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gpuflow.api.programs import ensure_compile_time_eval as ensure_compile_time_eval
+from gpuflow.as_jax.internals.primitives import Primitive as Primitive
+from gpuflow.as_jax.internals.type_tables import pytype_aval_mappings as pytype_aval_mappings
+from gpuflow.base import dtypes
 from gpuflow.base.errors import ConcretizationTypeError
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.core import aval as core_aval
+from gpuflow.core.jaxpr import Atom as Atom
 from gpuflow.core.jaxpr import ClosedJaxpr as ClosedJaxpr
 from gpuflow.core.jaxpr import DropVar as DropVar
-from gpuflow.core.jaxpr import Eqn as JaxprEqn  # noqa: F401
+from gpuflow.core.jaxpr import Eqn as JaxprEqn
 from gpuflow.core.jaxpr import Jaxpr as Jaxpr
 from gpuflow.core.jaxpr import JaxprTypeError as JaxprTypeError
 from gpuflow.core.jaxpr import Literal as Literal
 from gpuflow.core.jaxpr import Var as Var
 from gpuflow.core.jaxpr import check_jaxpr as check_jaxpr
 from gpuflow.core.jaxpr import evaluate, subjaxprs  # noqa: F401
-from gpuflow.core.primitive import Primitive as Primitive
 from gpuflow.core.trace import Trace as Trace
 from gpuflow.core.trace import Tracer as Tracer
-from gpuflow.core.trace import thread_state
+from gpuflow.core.trace import current_trace as set_current_trace
+from gpuflow.core.trace import eval_trace, thread_state
 
 AbstractValue = core_aval.ShapedArray
 get_aval = core_aval.aval_of
@@ -53,6 +58,71 @@ def eval_jaxpr(
     """The outputs of a jaxpr; lines of source are always those of its equations."""
     del propagate_source_info
     return evaluate(jaxpr, consts, args)
+
+
+def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """A function that evaluates a closed jaxpr: it is one itself."""
+    return jaxpr
+
+
+def jaxprs_in_params(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """The jaxprs among params, alone or in tuples."""
+    for value in params.values():
+        for item in value if type(value) is tuple else (value,):
+            if isinstance(item, Jaxpr | ClosedJaxpr):
+                yield item.jaxpr if isinstance(item, ClosedJaxpr) else item
+
+
+def new_jaxpr_eqn(
+    invars: Sequence[Atom], outvars: Sequence[Var], primitive: Any, params: dict[str, Any],
+    effects: Any = frozenset(), source_info: Any = None, ctx: Any = None,
+) -> JaxprEqn:  # fmt: skip
+    """An equation."""
+    del ctx
+    return JaxprEqn(
+        primitive, tuple(invars), tuple(outvars), params, source_info, frozenset(effects)
+    )
+
+
+def mapped_aval(size: int, axis: int | None, aval: core_aval.ShapedArray) -> core_aval.ShapedArray:
+    """The type of an element of what is mapped along ``axis``."""
+    del size
+    if axis is None:
+        return aval
+    return aval.update(shape=aval.shape[:axis] + aval.shape[axis + 1 :])
+
+
+def unmapped_aval(
+    size: int, axis: int | None, aval: core_aval.ShapedArray, explicit_mesh_axis: Any = None
+) -> core_aval.ShapedArray:
+    """The type of ``size`` values along a new ``axis``."""
+    del explicit_mesh_axis
+    if axis is None:
+        return aval
+    return aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis:]))
+
+
+def primal_dtype_to_tangent_dtype(dtype: Any) -> Any:
+    """The dtype of derivatives of values of a dtype."""
+    return dtypes.tangent_dtype(dtype)
+
+
+@contextmanager
+def take_current_trace() -> Iterator[Trace]:
+    """The current trace; inside of the block nothing is traced."""
+    before = thread_state.trace
+    with set_current_trace(eval_trace):
+        yield before
+
+
+def find_top_trace(values: Any) -> Trace:
+    """The current trace."""
+    del values
+    return thread_state.trace
+
+
+class TraceTag:
+    """What tells nested traces of one kind apart."""
 
 
 def is_concrete(x: Any) -> bool:

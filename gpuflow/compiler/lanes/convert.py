@@ -67,7 +67,7 @@ def _has_loop(eqn: Eqn) -> bool:
     if isinstance(rule, Loop):
         return True
     if isinstance(rule, Inline):
-        return any(_has_loop(inner) for inner in rule.jaxpr(eqn.params).jaxpr.eqns)
+        return any(_has_loop(inner) for inner in rule.program(eqn).jaxpr.eqns)
     if isinstance(rule, Branch):
         programs = rule.branches(eqn.params)
         return any(_has_loop(inner) for program in programs for inner in program.jaxpr.eqns)

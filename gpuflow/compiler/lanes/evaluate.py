@@ -255,7 +255,7 @@ class Evaluator:
                         "call the function of that kernel, with one index",
                     )
                 return self.lane_form(form, operands)
-            inner = rule.jaxpr(eqn.params)
+            inner = rule.program(eqn)
             return self.run(inner.jaxpr, operands, inner.consts)
         if isinstance(rule, Loop):
             return self.loop(rule.form(eqn.params), operands)

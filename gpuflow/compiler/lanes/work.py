@@ -85,7 +85,7 @@ def _inner_turns(programs: Sequence[Any]) -> int | None:
             rule, turns = eqn.primitive.lower, 0
             if isinstance(rule, Inline):
                 form = None if rule.lanes is None else rule.lanes(eqn.params)
-                turns = _inner_turns([rule.jaxpr(eqn.params)]) if form is None else _turns(form)
+                turns = _inner_turns([rule.program(eqn)]) if form is None else _turns(form)
             elif isinstance(rule, Loop):
                 turns = _turns(rule.form(eqn.params))
             elif isinstance(rule, Branch):
@@ -102,7 +102,7 @@ def _of(eqn: Eqn, lanes: int) -> int:
         return 0
     if isinstance(rule, Inline):
         form = None if rule.lanes is None else rule.lanes(eqn.params)
-        return work([rule.jaxpr(eqn.params)] if form is None else form, lanes)
+        return work([rule.program(eqn)] if form is None else form, lanes)
     if isinstance(rule, Loop):
         return work(rule.form(eqn.params), lanes)
     if isinstance(rule, Branch):

@@ -64,7 +64,7 @@ def _inline_into(
     for eqn in jaxpr.eqns:
         inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
         if opened(eqn.primitive):
-            inner = eqn.primitive.lower.jaxpr(eqn.params)
+            inner = eqn.primitive.lower.program(eqn)
             results = _inline_call(eqns, inner, inputs, opened)
             env.update(zip(eqn.outputs, results, strict=True))
             continue

@@ -125,12 +125,13 @@ def bind_arguments(
             f"[custom rule] arguments must fit the function; got {kwargs}. "
             f"Fix: use its parameters' names. ({error})"
         ) from None
-    if bound.kwargs:
+    bound.apply_defaults()  # else what follows a default counts as named
+    named = sorted(name for name in bound.kwargs if name in kwargs)
+    if named:
         raise TypeError(
-            "[custom rule] keyword-only arguments are not passed to rules; "
-            f"got {sorted(bound.kwargs)}. Fix: make them positional."
+            f"[custom rule] keyword-only arguments are not passed to rules; got {named}. "
+            "Fix: make them positional."
         )
-    bound.apply_defaults()
     return bound.args
 
 

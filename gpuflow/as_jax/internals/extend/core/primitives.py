@@ -1,0 +1,25 @@
+"""``jax.extend.core.primitives``: gpuflow's primitives under their names in JAX."""
+
+from __future__ import annotations
+
+from gpuflow.as_jax.internals.primitives import Primitive
+from gpuflow.as_jax.internals.primitives import stop_gradient_p as stop_gradient_p
+from gpuflow.core.primitive import registry
+
+# Of functions that JAX's programs call; those of gpuflow hold programs.
+call_p, closed_call_p = Primitive("call"), Primitive("closed_call")
+
+_OTHER_NAMES = {"add_jaxvals": "add_any", "linear_solve": "custom_linear_solve"}
+
+
+def __getattr__(name: str) -> Primitive:
+    if not name.endswith("_p"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    wanted = name.removesuffix("_p")
+    found = registry().get(_OTHER_NAMES.get(wanted, wanted))
+    if found is None:
+        raise AttributeError(
+            f"[jax.extend.core.primitives] the primitive must be one of gpuflow's; got {name!r}. "
+            "Fix: look at gpuflow.make_jaxpr(f)(x) for those that a program has."
+        )
+    return found

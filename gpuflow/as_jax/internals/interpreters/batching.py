@@ -1,0 +1,61 @@
+"""``jax.interpreters.batching``: rules for vmap of primitives from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.as_jax.internals.primitives import Primitive, fancy_primitive_batchers
+from gpuflow.as_jax.internals.primitives import axis_primitive_batchers as axis_primitive_batchers
+from gpuflow.as_jax.internals.primitives import primitive_batchers as primitive_batchers
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.util import safe_zip
+from gpuflow.core.rules import AxisData as AxisData
+from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.transforms.batching import BatchTrace as BatchTrace
+from gpuflow.transforms.batching import BatchTracer as BatchTracer
+
+not_mapped = None
+
+
+def bdim_at_front(x: Any, bdim: int | None, size: int) -> Any:
+    """``x`` with its mapped dimension in front; repeated, if it has none."""
+    return batch_to_dim(x, bdim, 0, size)
+
+
+def broadcast(x: Any, size: int, axis: int) -> Any:
+    """``x`` repeated along a new dimension."""
+    return batch_to_dim(x, None, axis, size)
+
+
+def moveaxis(x: Any, src: int, dst: int) -> Any:
+    """``x`` with a mapped dimension elsewhere."""
+    return x if src == dst else move_axis(x, src, dst)
+
+
+def is_vmappable(x: Any) -> bool:
+    """Whether ``x`` is of a type with a way of its own to be mapped: there are none."""
+    del x
+    return False
+
+
+def defvectorized(primitive: Primitive) -> None:
+    """A primitive of one operand that does not care for dimensions."""
+
+    def batch(axis: Any, operands: Any, dims: Any, /, **params: Any) -> Any:
+        return primitive.bind(operands[0], **params), dims[0]
+
+    fancy_primitive_batchers[primitive] = batch
+
+
+def defbroadcasting(primitive: Primitive) -> None:
+    """A primitive whose operands have one shape, element by element."""
+
+    def batch(axis: Any, operands: Any, dims: Any, /, **params: Any) -> Any:
+        moved = [bdim_at_front(x, dim, axis.size) for x, dim in safe_zip(operands, dims)]
+        return primitive.bind(*moved, **params), 0
+
+    fancy_primitive_batchers[primitive] = batch
+
+
+__getattr__ = missing_name(__name__, "jax.interpreters.batching", public_names(globals()))

@@ -1,0 +1,66 @@
+"""``jax.interpreters.mlir``: lowerings of primitives from outside are functions of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.as_jax.internals.primitives import LoweringRuleContext as LoweringRuleContext
+from gpuflow.as_jax.internals.primitives import Primitive, lowerings
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.callbacks import pure_callback
+from gpuflow.control.stages import struct_of
+
+Rule = Callable[..., Any]
+
+
+def register_lowering(
+    prim: Primitive, rule: Rule, platform: str | None = None, inline: bool = True,
+    cacheable: bool = True,
+) -> Rule:  # fmt: skip
+    """What a primitive is when it is compiled.
+
+    Args:
+        prim: a primitive from outside.
+        rule: ``(context, *traced values, **params) -> traced values``, as ``lower_fun`` makes them.
+        platform: where it holds; everywhere, unless others are given for platforms.
+        inline, cacheable: of MLIR; they have no effect.
+    """
+    del inline, cacheable
+    lowerings.setdefault(prim, {})[platform] = rule
+    return rule
+
+
+def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> Rule:
+    """The lowering that is ``fun``, a function of arrays."""
+
+    def rule(context: LoweringRuleContext, *operands: Any, **params: Any) -> Sequence[Any]:
+        del context
+        outs = fun(*operands, **params)
+        return outs if multiple_results else [outs]
+
+    return rule
+
+
+def emit_python_callback(
+    ctx: LoweringRuleContext, callback: Callable[..., Any], token: Any, operands: Sequence[Any],
+    operand_avals: Sequence[Any], result_avals: Sequence[Any], *, has_side_effect: bool = False,
+    **_: Any,
+) -> tuple[Sequence[Any], Any, None]:  # fmt: skip
+    """A call of Python on the host in a lowering, which has no effects.
+
+    Returns:
+        The results, the token that was given, and what keeps the callback alive: the program does.
+    """
+    del ctx, operand_avals
+    if has_side_effect:
+        raise NotImplementedError(
+            "[emit_python_callback] a lowering must have no effects; got has_side_effect=True. "
+            "Fix: gpuflow.io_callback outside of the primitive."
+        )
+    structs = [struct_of(aval) for aval in result_avals]
+    outs = pure_callback(lambda *args: tuple(callback(*args)), tuple(structs), *operands)
+    return list(outs), token, None
+
+
+__getattr__ = missing_name(__name__, "jax.interpreters.mlir", public_names(globals()))

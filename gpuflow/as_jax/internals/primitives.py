@@ -1,0 +1,226 @@
+"""``jax.extend.core.Primitive``: a primitive from outside, filled in JAX's way.
+
+It is the record that every op is (core/primitive.py), whose rules look into tables that may be
+filled later. See docs/design/0036-primitives-from-outside.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any, NoReturn
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.outside import ProgramsByType, execute_function
+from gpuflow.core import primitive as core_primitive
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Inline
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.trace import current_trace
+from gpuflow.runtime.device import default_backend
+
+
+class _AnyPrimitive(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, core_primitive.Primitive)
+
+
+class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
+    """A primitive as libraries of JAX's world make it; every primitive of gpuflow counts as one.
+
+    Args:
+        name: as printed in jaxprs.
+    """
+
+    def __init__(self, name: str) -> None:
+        programs = ProgramsByType(name, self._lowered)
+        super().__init__(
+            name, shape=self._shape, execute=self._execute, jvp=self._jvp,
+            transpose=self._transpose, batch=self._batch, lower=Inline(programs, whole=True),
+        )  # fmt: skip
+        self.abstract_eval: Callable[..., Any] | None = None
+
+    # Unlike the record it is filled in by assignments, as ``primitive.multiple_results = True``.
+    __setattr__ = object.__setattr__
+
+    def def_impl(self, impl: Callable[..., Any]) -> Callable[..., Any]:
+        """``(*arrays, **params) -> out``, what runs eagerly."""
+        self.impl = impl
+        return impl
+
+    def def_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """``(*avals, **params) -> aval``, the type of the result."""
+        self.abstract_eval = rule
+        return rule
+
+    def def_effectful_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """``(*avals, **params) -> (aval, effects)``; there must be no effects."""
+
+        def without_effects(*avals: Any, **params: Any) -> Any:
+            result, effects = rule(*avals, **params)
+            if effects:
+                raise NotImplementedError(
+                    f"[{self.name}] a primitive from outside must have no effects; got {effects}. "
+                    "Fix: gpuflow.debug.callback or io_callback."
+                )
+            return result
+
+        self.abstract_eval = without_effects
+        return rule
+
+    def bind_with_trace(
+        self, trace: Any, args: Sequence[Any], avals: Sequence[Any], params: dict[str, Any]
+    ) -> Any:
+        """Apply the op under a trace."""
+        del avals
+        with current_trace(trace):
+            return trace.process(self, tuple(args), params)
+
+    # --- rules, as gpuflow asks for them ---------------------------------------------------
+
+    def _refuse(self, what: str, mend: str) -> NoReturn:
+        raise NotImplementedError(
+            f"[{self.name}] {what} needs a rule; got a primitive without one. Fix: {mend}."
+        )
+
+    def _shape(self, *avals: ShapedArray, **params: Any) -> Any:
+        if self.abstract_eval is None:
+            self._refuse("tracing", "primitive.def_abstract_eval(rule)")
+        return self.abstract_eval(*avals, **params)
+
+    def _execute(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+        if self.impl is None:
+            self._refuse("evaluation", "primitive.def_impl(function)")
+        return execute_function(self.impl)(operands, params)
+
+    def _lowered(self, *operands: Any, **params: Any) -> Sequence[Any]:
+        rules = lowerings.get(self, {})
+        rule = rules.get(default_backend(), rules.get(None))
+        if rule is None:
+            self._refuse("compiling", "mlir.register_lowering(primitive, mlir.lower_fun(function))")
+        avals_in = [aval_of(operand) for operand in operands]
+        avals_out = self._shape(*avals_in, **params)
+        if not self.multiple_results:
+            avals_out = [avals_out]
+        return rule(LoweringRuleContext(self, avals_in, avals_out), *operands, **params)
+
+    def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
+        rule = primitive_jvps.own.get(self)
+        if rule is None:
+            self._refuse("differentiation", "ad.primitive_jvps[primitive] = rule")
+        return rule(primals, tangents, **params)
+
+    def _transpose(self, cotangent: Any, /, *operands: Any, **params: Any) -> list[Any]:
+        rule = primitive_transposes.own.get(self)
+        if rule is None:
+            self._refuse("transposition", "ad.primitive_transposes[primitive] = rule")
+        results = rule(cotangent, *operands, **params)
+        if results is Zero:
+            results = [None] * len(operands)
+        return [
+            Zero(operand.aval.tangent()) if result is None and is_undefined(operand) else result
+            for operand, result in safe_zip(operands, results)
+        ]
+
+    def _batch(
+        self, axis: AxisData, operands: Sequence[Any], dims: Sequence[Any], /, **params: Any
+    ) -> Any:
+        rule = primitive_batchers.own.get(self)
+        if rule is None:
+            self._refuse("vmap", "batching.primitive_batchers[primitive] = rule")
+        return rule(axis, operands, dims, **params)
+
+
+class LoweringRuleContext:
+    """What a lowering is called with, besides traced values in place of MLIR's.
+
+    Attributes:
+        primitive: which is lowered.
+        avals_in, avals_out: the types of its operands and results.
+        module_context: the context itself: there is no module.
+    """
+
+    def __init__(
+        self, primitive: Primitive, avals_in: Sequence[Any], avals_out: Sequence[Any]
+    ) -> None:
+        self.primitive, self.avals_in, self.avals_out = primitive, avals_in, avals_out
+        self.module_context = self
+
+    def add_keepalive(self, value: Any) -> None:
+        """Programs hold what they call."""
+
+
+class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
+    """Rules by primitive: those of primitives from outside, and to read, gpuflow's own.
+
+    Args:
+        name: in JAX.
+        field: the field of a primitive that has its rule.
+        as_ours: makes a rule that is written here what gpuflow calls.
+    """
+
+    def __init__(
+        self, name: str, field: str,
+        as_ours: Callable[[core_primitive.Primitive, Any], Any] = lambda _, rule: rule,
+        own: dict[Any, Callable[..., Any]] | None = None,
+    ) -> None:  # fmt: skip
+        self.own = {} if own is None else own
+        self._name, self._field, self._as_ours = name, field, as_ours
+
+    def __getitem__(self, primitive: core_primitive.Primitive) -> Callable[..., Any]:
+        rule = self.own.get(primitive)
+        if rule is None and type(primitive) is core_primitive.Primitive:
+            rule = getattr(primitive, self._field)
+        if rule is None:
+            raise KeyError(primitive)
+        return rule
+
+    def __setitem__(self, primitive: core_primitive.Primitive, rule: Any) -> None:
+        if type(primitive) is core_primitive.Primitive:
+            raise NotImplementedError(
+                f"[{self._name}] a rule must be of a primitive from outside; got one for gpuflow's "
+                f"own {primitive}. Fix: wrap the call in custom_jvp, custom_vjp or custom_vmap."
+            )
+        self.own[primitive] = self._as_ours(primitive, rule)
+
+    def __delitem__(self, primitive: core_primitive.Primitive) -> None:
+        del self.own[primitive]
+
+    def __iter__(self) -> Iterator[core_primitive.Primitive]:
+        yield from self.own
+        for primitive in core_primitive.registry().values():
+            if getattr(primitive, self._field) is not None:
+                yield primitive
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _without_axis(primitive: core_primitive.Primitive, rule: Any) -> Callable[..., Any]:
+    del primitive
+    return lambda axis, operands, dims, /, **params: rule(operands, dims, **params)
+
+
+def _with_size_and_name(primitive: core_primitive.Primitive, rule: Any) -> Callable[..., Any]:
+    del primitive
+
+    def batch(axis: AxisData, operands: Any, dims: Any, /, **params: Any) -> Any:
+        return rule(axis.size, axis.name, None, operands, dims, **params)
+
+    return batch
+
+
+primitive_jvps = RuleTable("ad.primitive_jvps", "jvp")
+primitive_transposes = RuleTable("ad.primitive_transposes", "transpose")
+# Three ways to write one table: rules with the axis, without it, and with its size and name.
+fancy_primitive_batchers = RuleTable("batching.fancy_primitive_batchers", "batch")
+primitive_batchers = RuleTable(
+    "batching.primitive_batchers", "batch", _without_axis, fancy_primitive_batchers.own
+)
+axis_primitive_batchers = RuleTable(
+    "batching.axis_primitive_batchers", "batch", _with_size_and_name, fancy_primitive_batchers.own
+)
+# By primitive, then by platform; None: all others.
+lowerings: dict[Any, dict[str | None, Callable[..., Any]]] = {}
+
+# Libraries give it a transpose rule. As in JAX, nothing binds it.
+stop_gradient_p = Primitive("stop_gradient")

@@ -1,0 +1,183 @@
+"""Programs of libraries on top of JAX, on gpuflow, compared with what JAX found.
+
+    python tests/libraries/run.py --all               every library that is installed, as a table
+    python tests/libraries/run.py equinox lineax      some of them
+    python tests/libraries/run.py --all --x64         in float64
+
+Install them without their dependency on JAX (``pip install --no-deps``), and what else they import.
+``--store`` writes stored.json anew, in an environment with JAX and without gpuflow's alias.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+STORED = FOLDER / "stored.json"
+TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
+# For one program: the slowest takes a minute.
+SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library, by the name of its package.
+
+    Attributes:
+        name: of the package.
+        program: in programs/.
+        modules: what must be importable for it.
+    """
+
+    name: str
+    program: str
+    modules: tuple[str, ...]
+
+
+LIBRARIES = (
+    Library("equinox", "equinox_mlp", ("equinox", "jaxtyping", "wadler_lindig", "optax")),
+    Library("lineax", "lineax_solve", ("lineax", "equinox", "jaxtyping", "wadler_lindig")),
+    Library("optimistix", "optimistix_solve", ("optimistix", "lineax", "equinox")),
+    Library("diffrax", "diffrax_solve", ("diffrax", "optimistix", "lineax", "equinox")),
+    Library("jaxtyping", "jaxtyping_checks", ("jaxtyping", "wadler_lindig", "beartype")),
+    Library("dm-haiku", "haiku_train", ("haiku", "jmp", "tabulate", "optax")),
+    Library("jaxopt", "jaxopt_solve", ("jaxopt", "scipy")),
+    Library("jraph", "jraph_network", ("jraph",)),
+    Library("rlax", "rlax_losses", ("rlax", "distrax", "tensorflow_probability", "chex")),
+    Library("distrax", "distrax_fit", ("distrax", "tensorflow_probability", "chex")),
+    Library("blackjax", "blackjax_sample", ("blackjax", "jaxopt", "optax", "fastprogress")),
+    Library("numpyro", "numpyro_infer", ("numpyro", "multipledispatch", "tqdm")),
+    Library("tinygp", "tinygp_fit", ("tinygp", "equinox", "jaxtyping")),
+    Library("ott-jax", "ott_transport", ("ott", "lineax", "optax")),
+    Library("evosax", "evosax_evolve", ("evosax", "flax", "optax")),
+    Library("mctx", "mctx_search", ("mctx", "chex")),
+    Library("gymnax", "gymnax_roll", ("gymnax", "gymnasium", "matplotlib")),
+    Library("penzai", "penzai_model", ("penzai", "treescope", "ordered_set")),
+    Library("dynamax", "dynamax_filter", ("dynamax", "tensorflow_probability", "fastprogress")),
+)
+
+
+def missing(library: Library) -> list[str]:
+    """The modules that are not installed."""
+    return [name for name in library.modules if find_spec(name) is None]
+
+
+def run(library: Library, precision: str, on_gpuflow: bool) -> tuple[dict, str]:
+    """What a program prints; or nothing, and why."""
+    start = ["-m", "gpuflow.as_jax"] if on_gpuflow else []
+    x64 = "1" if precision == "float64" else "0"
+    done = subprocess.run(
+        [sys.executable, *start, FOLDER / "programs" / f"{library.program}.py"],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+        env={**os.environ, "JAX_ENABLE_X64": x64, "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        return {}, lines[-1][:200] if lines else f"status {done.returncode}"
+    return json.loads(done.stdout), ""
+
+
+def differences(found: dict, stored: dict) -> dict[str, float]:
+    """For each part of a program how far its numbers are from JAX's, relative to them or to 1."""
+    result = {}
+    for part, wanted in stored.items():
+        got = found.get(part, [])
+        if len(got) != len(wanted):
+            result[part] = float("inf")
+            continue
+        pairs = zip(got, wanted, strict=True)
+        # A nan differs from everything but a nan.
+        far = [abs(a - b) / max(1.0, abs(b)) for a, b in pairs if a == a or b == b]
+        result[part] = max((d if d == d else float("inf") for d in far), default=0.0)
+    return result
+
+
+def stored_results() -> dict:
+    """What JAX found, by program and precision."""
+    return json.loads(STORED.read_text()) if STORED.exists() else {}
+
+
+def store(libraries: list[Library], precision: str) -> None:
+    """Run programs on JAX and keep what they find."""
+    for library in libraries:
+        output, error = run(library, precision, on_gpuflow=False)
+        if error:
+            print(f"{library.name}: {error}", file=sys.stderr)
+            continue
+        everything = stored_results()
+        entry = everything.setdefault(library.program, {})
+        entry["version"] = metadata.version(library.name)
+        entry["jax"] = metadata.version("jax")
+        entry[precision] = output["results"]
+        ordered = {name: everything[name] for name in sorted(everything)}
+        STORED.write_text(json.dumps(ordered, separators=(",", ":")) + "\n")
+        print(f"{library.name}: stored", flush=True)
+
+
+def compare(libraries: list[Library], precision: str) -> bool:
+    """Run programs on gpuflow and print the table; whether all agree with JAX."""
+    stored = stored_results()
+    print("| library | version | what runs | largest difference | from JAX's inside | seconds |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    all_agree = True
+    for library in libraries:
+        wanted = stored.get(library.program, {}).get(precision)
+        absent = missing(library)
+        if absent or wanted is None:
+            why = f"needs {', '.join(absent)}" if absent else "no stored results"
+            print(f"| {library.name} | | not run: {why} | | | |", flush=True)
+            continue
+        started = time.perf_counter()
+        output, error = run(library, precision, on_gpuflow=True)
+        seconds = time.perf_counter() - started
+        version = metadata.version(library.name)
+        if error:
+            all_agree = False
+            row = f"| {library.name} | {version} | fails: {error} | | | {seconds:.0f} |"
+            print(row, flush=True)
+            continue
+        far = differences(output["results"], wanted)
+        agree = [part for part, d in far.items() if d <= TOLERANCES[precision]]
+        others = [part for part in far if part not in agree]
+        all_agree &= not others
+        what = ", ".join(agree) + (f"; differs: {', '.join(others)}" if others else "")
+        private = ", ".join(name.removeprefix("jax.") for name in output["private"]) or "nothing"
+        print(
+            f"| {library.name} | {version} | {what} | {max(far.values()):.1e} | {private} "
+            f"| {seconds:.0f} |",
+            flush=True,
+        )
+    return all_agree
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="libraries")
+    parser.add_argument("--all", action="store_true", help="all libraries")
+    parser.add_argument("--x64", action="store_true", help="in float64")
+    parser.add_argument("--store", action="store_true", help="run them on JAX, and keep that")
+    arguments = parser.parse_args()
+    known = {library.name: library for library in LIBRARIES}
+    unknown = [name for name in arguments.names if name not in known]
+    if unknown or not (arguments.names or arguments.all):
+        parser.error(f"libraries must be some of {', '.join(known)}, or --all; got {unknown}")
+    libraries = list(LIBRARIES) if arguments.all else [known[name] for name in arguments.names]
+    precision = "float64" if arguments.x64 else "float32"
+    if arguments.store:
+        store(libraries, precision)
+        return 0
+    return 0 if compare(libraries, precision) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
