@@ -288,13 +288,13 @@ def register_pytree_with_keys(
     register_pytree_node(nodetype, flatten_func or flatten, unflatten_func, flatten_with_keys)
 
 
-def register_pytree_node_class(cls: Any) -> Any:
+def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
     register_pytree_node(cls, lambda node: node.tree_flatten(), cls.tree_unflatten)
     return cls
 
 
-def register_pytree_with_keys_class(cls: Any) -> Any:
+def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node."""
     plain = (lambda node: node.tree_flatten()) if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(
@@ -383,7 +383,7 @@ def register_dataclass(
     return nodetype
 
 
-class Partial(functools.partial):
+class Partial(functools.partial[Any]):
     """``functools.partial`` as a pytree: its arguments are children, its function structure.
 
     Another Partial is a function as any other: its arguments are not children of this one.

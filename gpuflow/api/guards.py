@@ -17,7 +17,9 @@ _GUARDS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 _FLAGS = (True, False)
 
 
-def _guard(name: str, choices: Sequence[Any], why: str) -> Callable[..., Any]:
+def _guard(
+    name: str, choices: Sequence[Any], why: str
+) -> Callable[..., AbstractContextManager[None]]:
     """A context manager that checks its value and changes nothing."""
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gpuflow.api.derivatives import _named
 from gpuflow.base import tree
@@ -27,16 +27,19 @@ from gpuflow.core.rules import AxisData
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.transforms.batching import batch_flat
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 
 def vmap(
-    fun: Callable[..., Any],
+    fun: Callable[_P, _T],
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
     sum_match: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, _T]:
     """Map ``fun`` over an axis of its arguments.
 
     Args:

@@ -32,8 +32,8 @@ T = TypeVar("T")
 # than to run op by op.
 _MOST_PROGRAMS, _MOST_ITEMS = 1024, 64
 _NUMBERS = NUMBERS - {bool}  # which only choose
-# Annotation of parameters that take arrays, and of which a number is an operand.
-_OPERAND = "Any"
+# One of these is in the annotation of parameters that take arrays: a number there is an operand.
+_OPERANDS = frozenset(["Any", "ArrayLike"])
 # Stands for a program where there can be none.
 _UNTRACEABLE = "untraceable"
 
@@ -46,9 +46,9 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function of arrays run as one program where it is called with values.
 
     Args:
-        function: must depend on its arguments alone. Numbers for parameters annotated ``Any`` are
-            operands, so that a new number needs no new program, unless the function cannot be
-            traced with them.
+        function: must depend on its arguments alone. Numbers for parameters annotated ``Any`` or
+            ``ArrayLike``, perhaps among others, are operands, so that a new number needs no new
+            program, unless the function cannot be traced with them.
 
     Returns:
         The function. It runs op by op where it is traced itself, where ops are checked one by one,
@@ -78,7 +78,7 @@ class _Programs:
         code = self._function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         kinds = self._function.__annotations__
-        numeric = [name for name in names if kinds.get(name) == _OPERAND]
+        numeric = [name for name in names if _OPERANDS & {*kinds.get(name, "").split(" | ")}]
         return frozenset([*numeric, *map(names.index, numeric)])
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import MethodType
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from gpuflow.base import tree
@@ -38,6 +38,9 @@ from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memories, programs
 from gpuflow.runtime.scalars import NUMBERS, array_of
 from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _functions: WeakSet[JitFunction] = WeakSet()
 
@@ -73,10 +76,10 @@ def _all_functions() -> list[JitFunction]:
             return list(_functions)
 
 
-class JitFunction:
+class JitFunction(Generic[_P, _T]):
     """A function that is traced and compiled for each signature; see ``gpuflow.jit``."""
 
-    def __init__(self, function: Callable[..., Any], options: JitOptions) -> None:
+    def __init__(self, function: Callable[_P, _T], options: JitOptions) -> None:
         functools.update_wrapper(self, function)
         self.__name__ = name_of(function)
         self._function = function
@@ -86,7 +89,7 @@ class JitFunction:
         self._forms = self._signatures.forms
         _functions.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         settings = config.trace_context()
         is_eager = thread_state.trace is eval_trace
         if is_eager:

@@ -7,13 +7,18 @@ caller puts back (ref_programs.py, docs/design/0021-refs.md). ``gpuflow.ref`` ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuflow.base.errors import UnexpectedTracerError
 from gpuflow.base.records import record
 from gpuflow.core.aval import HasShape, ShapedArray, aval_of
 from gpuflow.core.staging import StagedTracer, StagingTrace
 from gpuflow.core.trace import Trace, Tracer, eval_trace, thread_state
+
+if TYPE_CHECKING:
+    from gpuflow.core.methods import RefMethods
+else:
+    RefMethods = HasShape
 
 
 @record
@@ -30,7 +35,7 @@ class AbstractRef(HasShape):
         return f"Ref{{{self.inner_aval}}}"
 
 
-class Ref(HasShape):
+class Ref(RefMethods):
     """A mutable array: ``ref[...]`` reads it, ``ref[...] = x`` writes it; see ``new_ref``.
 
     Attributes:

@@ -14,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.nn.attention_composed import Settings, composed_attention
 from gpuflow.nn.attention_fused import fused_attention, may_fuse
 from gpuflow.ops.contractions.precision import canonical_precision
@@ -23,20 +24,20 @@ _IMPLEMENTATIONS = (None, "xla", "cudnn")
 
 @composite
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Any = None,
-    key_value_seq_lengths: Any = None,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
-) -> Any:
+) -> Array:
     """``softmax(query @ key.T * scale + bias) @ value`` for each head.
 
     Args:

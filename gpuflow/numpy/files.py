@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import HasAval
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
 
@@ -38,7 +39,7 @@ def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None
     np.savez(file, *hosts, **named)
 
 
-def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+def load(file: Any, *args: Any, **kwargs: Any) -> Array:
     """Read what ``save`` or ``savez`` wrote.
 
     Args:
@@ -57,13 +58,13 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     return asarray(out)
 
 
-def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
     """The numbers whose bytes a buffer holds, or an array; arguments as for ``np.frombuffer``."""
     buffer = np.asarray(buffer) if isinstance(buffer, HasAval) else buffer
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))
 
 
-def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
+def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
     """The numbers in a text, between separators; arguments as for ``np.fromstring``."""
     return asarray(np.fromstring(string, np.dtype(dtype), count, sep=sep))
 

@@ -20,6 +20,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
+from gpuflow.core.types import Array, IndexLike
 from gpuflow.numpy.bounds import note_index
 from gpuflow.numpy.index_plan import (
     Plan,
@@ -34,7 +35,7 @@ from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import moveaxis
 
 
-def getitem(x: Any, index: Any) -> Any:
+def getitem(x: Any, index: IndexLike) -> Array:
     """``x[index]``; what lies outside of an axis reads the nearest element."""
     if config.may_check:
         note_index(aval_of(x).shape, index)

@@ -6,7 +6,7 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
 
+if TYPE_CHECKING:
+    from gpuflow.core.methods import ArrayMethods
+else:
+    ArrayMethods = HasAval
+
 
 class _ArrayClass(type):
     """``isinstance(x, Array)`` holds for tracers too: they stand for arrays."""
@@ -27,7 +32,7 @@ class _ArrayClass(type):
         return type(instance) is cls or issubclass(type(instance), (cls, Tracer))
 
 
-class Array(HasAval, metaclass=_ArrayClass):
+class Array(ArrayMethods, metaclass=_ArrayClass):
     """An immutable array.
 
     Args:

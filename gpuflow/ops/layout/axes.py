@@ -21,6 +21,7 @@ from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
+from gpuflow.core.types import Array, ArrayLike, ShardingLike
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.linear_maps import LinearMap, wraps
@@ -145,9 +146,9 @@ def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
 
 
 def broadcast_in_dim(
-    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Broadcast to ``shape``; dimension k of ``operand`` becomes ``broadcast_dimensions[k]``.
 
     Args:
@@ -250,7 +251,9 @@ def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
     return x
 
 
-def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
+def reduce_sum(
+    operand: ArrayLike, axes: Sequence[int], *, out_sharding: ShardingLike = None
+) -> Array:
     """Sum over ``axes``.
 
     Args:
@@ -378,9 +381,9 @@ def _reshape_batch(
 
 
 def reshape(
-    operand: Any, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The elements of ``operand`` in row-major order with another shape.
 
     Args:
@@ -465,7 +468,7 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
 
 
-def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
+def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Drop ``dimensions``, all of size 1; negative ones count from the end."""
     if not len(dimensions):
         return array
@@ -540,7 +543,7 @@ def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
     return None
 
 
-def transpose(operand: Any, permutation: Sequence[int]) -> Any:
+def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``operand``.
 
     Raises:
