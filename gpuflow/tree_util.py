@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.records import record
 from gpuflow.base.tree_keys import DictKey as DictKey
 from gpuflow.base.tree_keys import FlattenedIndexKey as FlattenedIndexKey
@@ -473,8 +473,8 @@ def tree_map_with_path(
     return base_tree.unflatten(treedef, new_leaves)
 
 
-__getattr__ = missing_name(
-    __name__,
-    "tree_util",
-    [*public_names(globals(), __name__), "tree_flatten", "tree_leaves", "tree_structure"],
-)
+_FROM_BASE = (
+    "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "PyTreeDef", "SequenceKey",
+    "keystr",
+)  # fmt: skip
+publish(globals(), "tree_util", [*public_names(globals(), __name__), *_FROM_BASE])

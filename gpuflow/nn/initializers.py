@@ -11,7 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import random
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.nn.initializer_draws import DRAWS
 from gpuflow.numpy.promotion import user_dtype
@@ -300,8 +300,8 @@ def delta_orthogonal(
     return _initializer("delta_orthogonal", dtype, draw)
 
 
-__getattr__ = missing_name(
-    __name__, "initializers",
+publish(
+    globals(), "initializers",
     [*public_names(globals(), __name__), "xavier_uniform", "xavier_normal", "kaiming_uniform",
      "kaiming_normal"],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -375,4 +375,4 @@ def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     return _shifted("ifftshift", x, axes, True)
 
 
-__getattr__ = missing_name(__name__, "jnp.fft", public_names(globals(), __name__))
+publish(globals(), "jnp.fft", public_names(globals(), __name__))

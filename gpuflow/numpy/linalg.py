@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike
@@ -39,7 +39,10 @@ from gpuflow.numpy.solvers import solve as solve
 from gpuflow.numpy.solvers import tensorinv as tensorinv
 from gpuflow.numpy.solvers import tensorsolve as tensorsolve
 
-_HELPERS = ("Any", "aval_of", "astype", "check", "check_arraylike")
+_HELPERS = (
+    "Any", "Array", "ArrayLike", "DTypeLike", "PrecisionLike", "astype", "aval_of", "check",
+    "check_arraylike", "composite",
+)  # fmt: skip
 
 
 @composite
@@ -103,6 +106,6 @@ def vecdot(
     return out if preferred_element_type is None else astype(out, preferred_element_type)
 
 
-__getattr__ = _missing_name(
-    __name__, "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS]
+_publish(
+    globals(), "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS]
 )

@@ -12,7 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -190,4 +190,4 @@ def _backward(x: Any, ortho: bool) -> Any:
     return jnp.take(ordered, place.astype(np.int32), axis=-1, mode="clip")
 
 
-__getattr__ = missing_name(__name__, "scipy.fft", public_names(globals(), __name__))
+publish(globals(), "scipy.fft", public_names(globals(), __name__))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.types import Array, ArrayLike
 
 
@@ -21,4 +21,4 @@ def trapezoid(
     return jnp.trapezoid(y, x, dx, axis)
 
 
-__getattr__ = missing_name(__name__, "scipy.integrate", public_names(globals(), __name__))
+publish(globals(), "scipy.integrate", public_names(globals(), __name__))

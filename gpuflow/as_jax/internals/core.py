@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow.api.programs import ensure_compile_time_eval as ensure_compile_time_eval
 from gpuflow.base.errors import ConcretizationTypeError
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core import aval as core_aval
 from gpuflow.core.jaxpr import ClosedJaxpr as ClosedJaxpr
 from gpuflow.core.jaxpr import DropVar as DropVar
@@ -104,4 +104,4 @@ def trace_state_clean() -> bool:
     return thread_state.trace.parent is None
 
 
-__getattr__ = missing_name(__name__, "jax.core", public_names(globals()))
+publish(globals(), "jax.core", public_names(globals()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays
@@ -40,4 +40,4 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
     return jnp.argmin(distance, -1), jnp.min(distance, -1)
 
 
-__getattr__ = missing_name(__name__, "scipy.cluster.vq", public_names(globals(), __name__))
+publish(globals(), "scipy.cluster.vq", public_names(globals(), __name__))
