@@ -13,6 +13,7 @@ import ast
 import builtins
 import inspect
 import sys
+import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow import ref
-from gpuflow.core import types
+from gpuflow.core import types as core_types
 from gpuflow.core.aval import HasAval, HasShape
 from gpuflow.numpy.methods import METHODS, PROPERTIES
 
@@ -59,8 +60,8 @@ def class_of(
     need(base, base.__name__, base.__module__, imports)
     text = [f"class {name}({base.__name__}):\n"]
     for key, function in methods.items():
-        # Other comparisons than those of `object` may ask for arrays.
-        ignore = "  # type: ignore[override]" if key in vars(object) else ""
+        # Those of `object` take anything and return bools.
+        ignore = "  # type: ignore[override]" if key in ("__eq__", "__ne__") else ""
         text.append(f"    def {key}{signature(function, imports)}: ...{ignore}\n")
     for key, get in properties.items():
         result = signature(get, imports).rpartition(" -> ")[2]
@@ -100,10 +101,11 @@ def annotation(text: Any, function: Callable[..., Any], imports: Imports) -> Tex
 def need(value: Any, name: str, module: str, imports: Imports) -> None:
     """Import a name that a module has: from where it is defined, if it says so."""
     home = getattr(value, "__module__", module)
-    if value is getattr(typing, name, None):
-        module = typing.__name__
-    elif hasattr(types, name):  # stands for a class that is above some layers
-        module = types.__name__
+    libraries = [library for library in (typing, types) if value is getattr(library, name, None)]
+    if libraries:
+        module = libraries[0].__name__
+    elif hasattr(core_types, name):  # stands for a class that is above some layers
+        module = core_types.__name__
     elif getattr(sys.modules[home], name, None) is value:
         module = home
     imports[module].add(name)

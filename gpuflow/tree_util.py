@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
@@ -54,6 +54,17 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
     return all(is_leaf(item) or base_tree.all_leaves([item]) for item in items)
 
 
+@overload
+def tree_map(f: Callable[[Any], Any], tree: Any, *, is_leaf: IsLeaf = None) -> Any: ...
+@overload
+def tree_map(
+    f: Callable[[Any, Any], Any], tree: Any, other: Any, /, *, is_leaf: IsLeaf = None
+) -> Any: ...
+@overload
+def tree_map(
+    f: Callable[..., Any], tree: Any, first: Any, second: Any, /, *rest: Any,
+    is_leaf: IsLeaf = None,
+) -> Any: ...  # fmt: skip
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
     """Apply ``f`` to the leaves of trees of one structure.
 

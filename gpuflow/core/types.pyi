@@ -42,9 +42,9 @@ class BinaryOp(Protocol):
     def __call__(self, x: ArrayLike, y: ArrayLike) -> Array: ...
 
 class UnaryUfunc(ufunc):
-    def __call__(self, x: ArrayLike, /, *, out: None = None, where: None = None) -> Array: ...  # type: ignore[override]
+    def __call__(self, x: ArrayLike, /, *, out: None = None, where: None = None) -> Array: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 class BinaryUfunc(ufunc):
-    def __call__(  # type: ignore[override]
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x: ArrayLike, y: ArrayLike, /, *, out: None = None, where: None = None
     ) -> Array: ...

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.core.types import DTypeLike
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.creation import asarray
 
 inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
@@ -32,7 +32,7 @@ class ScalarMeta(type):
 
     dtype: np.dtype
 
-    def __call__(cls, x: Any) -> Any:
+    def __call__(cls, x: Any) -> Array:
         return asarray(x, dtype=cls.dtype)
 
     def __instancecheck__(cls, instance: Any) -> bool:

@@ -243,11 +243,13 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
                 "x.astype(jnp.float32), or x.tobytes()."
             ) from None
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError(
-            f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
-            f"Fix: x = x.at[{index!r}].set(...)."
-        )
+    if not TYPE_CHECKING:  # type checkers say so before
+
+        def __setitem__(self, index: Any, value: Any) -> None:
+            raise TypeError(
+                f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
+                f"Fix: x = x.at[{index!r}].set(...)."
+            )
 
     def __format__(self, specification: str) -> str:
         if not specification:
