@@ -18,10 +18,10 @@ from gpuflow.typing import DTypeLike as DTypeLike
 ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | np.ndarray[Any, Any]
 _Entry: TypeAlias = (
     SupportsIndex | slice[Any, Any, Any] | EllipsisType | Array | np.ndarray[Any, Any] | np.bool_
-    | Slice | list[Any] | None
+    | Slice | None
 )
 Axes: TypeAlias = int | Sequence[int] | None
-IndexLike: TypeAlias = _Entry | tuple[_Entry, ...]
+IndexLike: TypeAlias = _Entry | tuple[_Entry | list[Any], ...]  # a list alone is none
 ModeLike: TypeAlias = str | GatherScatterMode | None
 DeviceLike: TypeAlias = Device | Sharding | None
 ShardingLike: TypeAlias = NamedSharding | PartitionSpec | None

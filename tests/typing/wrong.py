@@ -58,6 +58,7 @@ jnp.add(x, "1")  # wrong
 x + "1"  # wrong
 x @ [1.0]  # wrong
 x["a"]  # wrong
+x[[0, 1]]  # wrong
 x.at["a"]  # wrong
 x[0] = 1.0  # wrong
 jnp.zeros("3")  # wrong
