@@ -301,15 +301,17 @@ def register_pytree_with_keys(
 
 def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
-    register_pytree_node(cls, lambda node: node.tree_flatten(), cls.tree_unflatten)
+    nodes: Any = cls
+    register_pytree_node(cls, lambda node: node.tree_flatten(), nodes.tree_unflatten)
     return cls
 
 
 def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node."""
+    nodes: Any = cls
     plain = (lambda node: node.tree_flatten()) if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(
-        cls, lambda node: node.tree_flatten_with_keys(), cls.tree_unflatten, plain
+        nodes, lambda node: node.tree_flatten_with_keys(), nodes.tree_unflatten, plain
     )
     return cls
 

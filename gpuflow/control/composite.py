@@ -33,7 +33,7 @@ T = TypeVar("T")
 _MOST_PROGRAMS, _MOST_ITEMS = 1024, 64
 _NUMBERS = NUMBERS - {bool}  # which only choose
 # One of these is in the annotation of parameters that take arrays: a number there is an operand.
-_OPERANDS = frozenset(["Any", "ArrayLike"])
+_OPERANDS = frozenset(["Any", "ArrayLike", "ArraysLike"])
 # Stands for a program where there can be none.
 _UNTRACEABLE = "untraceable"
 
@@ -46,9 +46,9 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function of arrays run as one program where it is called with values.
 
     Args:
-        function: must depend on its arguments alone. Numbers for parameters annotated ``Any`` or
-            ``ArrayLike``, perhaps among others, are operands, so that a new number needs no new
-            program, unless the function cannot be traced with them.
+        function: must depend on its arguments alone. Numbers for parameters annotated ``ArrayLike``
+            or ``ArraysLike``, or ``Any``, perhaps among others, are operands, so that a new number
+            needs no new program, unless the function cannot be traced with them.
 
     Returns:
         The function. It runs op by op where it is traced itself, where ops are checked one by one,

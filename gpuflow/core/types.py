@@ -8,6 +8,8 @@ from typing import Any
 
 # What functions return, and what they take: an array, a NumPy array or a number.
 Array = ArrayLike = Any
+# Several of them: a sequence, or an array along whose first axis they lie.
+ArraysLike = Any
 # What they take for a dtype, for sizes, and for axes.
 DTypeLike = ShapeLike = Axes = Any
 # What stands in brackets behind an array.

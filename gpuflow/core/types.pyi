@@ -15,6 +15,7 @@ from gpuflow.runtime.device import Device
 from gpuflow.typing import ArrayLike as ArrayLike
 from gpuflow.typing import DTypeLike as DTypeLike
 
+ArraysLike: TypeAlias = Sequence[ArrayLike] | Array | np.ndarray[Any, Any]
 ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | np.ndarray[Any, Any]
 _Entry: TypeAlias = (
     SupportsIndex | slice[Any, Any, Any] | EllipsisType | Array | np.ndarray[Any, Any] | np.bool_

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index as as_index
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -22,6 +22,38 @@ from gpuflow.ops.contractions.precision import canonical_precision
 _IMPLEMENTATIONS = (None, "xla", "cudnn")
 
 
+@overload
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
+    return_residual: Literal[False] = False,
+) -> Array: ...
+@overload
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
+    return_residual: bool = False,
+) -> Any: ...
 @composite
 def dot_product_attention(
     query: ArrayLike,
@@ -37,7 +69,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
-) -> Array:
+) -> Any:
     """``softmax(query @ key.T * scale + bias) @ value`` for each head.
 
     Args:
@@ -100,7 +132,7 @@ def _window(window: Any) -> tuple[int, int]:
     return as_index(pair[0]), as_index(pair[1])
 
 
-def _four_axes(x: Any) -> Any:
+def _four_axes(x: Any) -> Array:
     x = jnp.asarray(x)
     return jnp.expand_dims(x, tuple(range(4 - x.ndim))) if x.ndim < 4 else x
 

@@ -12,7 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.logic import as_bool, clip, where
 from gpuflow.numpy.positions import nonzero
@@ -55,7 +55,7 @@ def select(
 
 @composite
 def choose(
-    a: ArrayLike, choices: ArrayLike | Sequence[ArrayLike], out: None = None, mode: str = "raise"
+    a: ArrayLike, choices: ArraysLike, out: None = None, mode: str = "raise"
 ) -> Array:
     """Elements of the array whose number stands in ``a``.
 

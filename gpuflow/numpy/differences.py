@@ -315,7 +315,7 @@ def interp(
     return out
 
 
-def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
+def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Array, Array, Array]:
     """Places within one period in order, with one more point on both sides."""
     period = absolute(as_array("interp", period))
     check(

@@ -13,7 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, DTypeLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
@@ -234,7 +234,7 @@ _RAVEL_MODES = ("raise", "wrap", "clip", "ignore")
 
 @composite
 def ravel_multi_index(
-    multi_index: ArrayLike | Sequence[ArrayLike], dims: Sequence[int], mode: str = "raise",
+    multi_index: ArraysLike, dims: Sequence[int], mode: str = "raise",
     order: str = "C", *, dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
     """Positions in the raveled array from positions along its axes.

@@ -14,7 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, DTypeLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
@@ -63,7 +63,7 @@ def _rows(name: str, stacked: Any) -> list[Any]:
 
 @composite
 def concatenate(
-    arrays: ArrayLike | Sequence[ArrayLike], axis: int | None = 0, dtype: DTypeLike | None = None
+    arrays: ArraysLike, axis: int | None = 0, dtype: DTypeLike | None = None
 ) -> Array:
     """Join arrays along an existing axis; None: of the raveled arrays.
 
@@ -84,14 +84,14 @@ def concatenate(
 
 
 @composite
-def concat(arrays: ArrayLike | Sequence[ArrayLike], /, *, axis: int | None = 0) -> Array:
+def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis; None: of the raveled arrays."""
     return concatenate(arrays, axis)
 
 
 @composite
 def stack(
-    arrays: ArrayLike | Sequence[ArrayLike], axis: int = 0, out: None = None,
+    arrays: ArraysLike, axis: int = 0, out: None = None,
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
     """Join arrays of one shape along a new axis."""
@@ -111,20 +111,20 @@ def stack(
 
 
 @composite
-def vstack(tup: ArrayLike | Sequence[ArrayLike], dtype: DTypeLike | None = None) -> Array:
+def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join as rows: vectors become rows first."""
     return concatenate([atleast_2d(x) for x in _pieces("vstack", tup, dtype)], 0)
 
 
 @composite
-def hstack(tup: ArrayLike | Sequence[ArrayLike], dtype: DTypeLike | None = None) -> Array:
+def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join along the second axis; vectors along their only one."""
     pieces = [atleast_1d(x) for x in _pieces("hstack", tup, dtype)]
     return concatenate(pieces, 0 if ndim(pieces[0]) == 1 else 1)
 
 
 @composite
-def column_stack(tup: ArrayLike | Sequence[ArrayLike]) -> Array:
+def column_stack(tup: ArraysLike) -> Array:
     """Join vectors as columns, and matrices side by side."""
     pieces = [atleast_1d(x) for x in _pieces("column_stack", tup, None)]
     return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in pieces], 1)
@@ -235,13 +235,13 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
 
 
 @composite
-def dstack(tup: ArrayLike | Sequence[ArrayLike], dtype: DTypeLike | None = None) -> Array:
+def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join along the third axis; what has fewer axes gets them, as in ``atleast_3d``."""
     return concatenate([atleast_3d(x) for x in _pieces("dstack", tup, dtype)], 2)
 
 
 @composite
-def block(arrays: ArrayLike | Sequence[ArrayLike]) -> Array:
+def block(arrays: ArraysLike) -> Array:
     """Join nested lists of arrays: the innermost lists along the last axis, and so on.
 
     Raises:

@@ -10,7 +10,7 @@ from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, DTypeLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.arguments import as_array, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import broadcast_shapes
@@ -103,7 +103,7 @@ def fromfunction(
 
 
 def piecewise(
-    x: ArrayLike, condlist: ArrayLike | Sequence[ArrayLike], funclist: Sequence[Any], *args: Any,
+    x: ArrayLike, condlist: ArraysLike, funclist: Sequence[Any], *args: Any,
     **kw: Any,
 ) -> Array:  # fmt: skip
     """A function defined by cases.

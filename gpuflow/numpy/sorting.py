@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gpuflow import lax
@@ -11,7 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, DTypeLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, user_dtype
 from gpuflow.numpy.reductions import sum_dtype
@@ -76,7 +76,7 @@ def argsort(
 
 
 @composite
-def lexsort(keys: ArrayLike | Sequence[ArrayLike], axis: int = -1) -> Array:
+def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
     """The positions in the order of several keys, of which the last one is primary.
 
     Args:

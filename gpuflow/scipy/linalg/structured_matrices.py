@@ -21,7 +21,7 @@ from gpuflow.numpy.promotion import (
 from gpuflow.ops.linalg.algebra import conjugate, spread
 
 
-def _vectors(name: str, *operands: Any) -> list[Any]:
+def _vectors(name: str, *operands: Any) -> list[Array]:
     """Vectors along the last axis, of one dtype and with equal batches."""
     vectors = [jnp.atleast_1d(x) for x in promote_dtypes(*as_arrays(name, *operands))]
     batch = broadcast_shapes(*[aval_of(x).shape[:-1] for x in vectors], name=name)
