@@ -302,7 +302,7 @@ def register_pytree_with_keys(
 def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
     nodes: Any = cls
-    register_pytree_node(cls, lambda node: node.tree_flatten(), nodes.tree_unflatten)
+    register_pytree_node(nodes, lambda node: node.tree_flatten(), nodes.tree_unflatten)
     return cls
 
 

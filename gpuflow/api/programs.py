@@ -401,7 +401,7 @@ def device_get(x: Any) -> Any:
 def block_until_ready(x: _T) -> _T:
     """Wait until every Array in ``x`` is computed, and return ``x``."""
     if type(x) is Array:
-        return x.block_until_ready()
+        return x.block_until_ready()  # type: ignore[return-value]
     for leaf in tree.leaves(x):
         if isinstance(leaf, Array | Ref) and not isinstance(leaf, Tracer):
             leaf.block_until_ready()

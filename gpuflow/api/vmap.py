@@ -87,7 +87,7 @@ def vmap(
             inner = {k: borrowed(values[k]) for k in refs}
             leaves = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
             call_args, call_kwargs = tree.unflatten(in_tree, leaves)
-            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))
+            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))  # type: ignore[call-arg]
             refuse_refs("vmap", outs, f"results of {name}")
             out_trees.append(out_tree)
             return [*outs, *map(read, inner.values())]

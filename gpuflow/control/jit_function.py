@@ -122,7 +122,7 @@ class JitFunction(Generic[_P, _T]):
                     device = leaves[-1].device if leaves else default_device()
                 return entry.build(entry.executable.run(arrays, leaves, device))
         if settings.disable_jit:
-            return self._function(*as_arrays(args), **as_arrays(kwargs))
+            return self._function(*as_arrays(args), **as_arrays(kwargs))  # type: ignore[call-arg]
         leaves, entry = self._find(args, kwargs)
         operands = entry.operands("jit", leaves, runs=is_eager)
         if is_eager and settings.debug_key_reuse:

@@ -68,4 +68,4 @@ def scatter_apply(
         return fori_loop(np.int32(0), most, once_more, operand)
     for number in range(int(most)):
         operand = once_more(np.int32(number), operand)
-    return operand
+    return operand  # type: ignore[return-value]

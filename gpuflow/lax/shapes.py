@@ -12,7 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShapeLike, ShardingLike
+from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.define import check_kind, types_text
@@ -61,7 +61,7 @@ def full(
 
 
 def full_like(
-    x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: ShapeLike | None = None,
+    x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Sequence[int] | None = None,
     sharding: Any = None,
 ) -> Array:  # fmt: skip
     """An array of the shape and type of ``x``, weak where that is, filled with a scalar.
@@ -78,7 +78,7 @@ def full_like(
 def asarray(x: ArrayLike) -> Array:
     """``x`` as an array."""
     if isinstance(x, Array) or (hasattr(x, "aval") and is_value(x)):
-        return x
+        return x  # type: ignore[return-value]
     aval = aval_of(x)
     return from_numpy(np.asarray(x, aval.dtype), aval)
 

@@ -32,7 +32,7 @@ def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
     return broadcast_in_dim(arr, shape, range(len(shape) - rank, len(shape)))
 
 
-def shape_as_value(shape: Sequence[int]) -> Array:
+def shape_as_value(shape: Sequence[int]) -> Any:
     """A shape as a vector of int32; int64 where a size needs it.
 
     An array of sizes becomes one of the default integers.

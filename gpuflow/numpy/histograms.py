@@ -104,7 +104,7 @@ def digitize(
     if not count:
         return lax.full(aval_of(x).shape, 0, dtypes.int32)
     side = "left" if right else "right"
-    how = {} if method is None else {"method": method}
+    how: dict[str, Any] = {} if method is None else {"method": method}
     upwards = searchsorted(bins, x, side, **how)
     downwards = count - searchsorted(lax.rev(bins, (0,)), x, side, **how)
     return where(bins[-1] >= bins[0], upwards, downwards)

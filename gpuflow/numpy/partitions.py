@@ -59,7 +59,7 @@ def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
 
 @composite
-def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
     """The ``k`` largest elements along an axis in descending order, and their positions.
 
     Args:

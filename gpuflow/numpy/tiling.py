@@ -144,7 +144,7 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
             a = _roll_traced(a, step, place)
         else:
             a = _roll_one(a, _as_places(step), place)
-    return a
+    return a  # type: ignore[return-value]
 
 
 def _as_places(step: Any) -> int:

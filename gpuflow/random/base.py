@@ -73,13 +73,13 @@ def bits(
         ValueError: a dtype that is no unsigned integer dtype.
     """
     typed, _ = typed_key("bits", key)
-    dtype = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
+    wanted = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
     check(
-        dtype.kind == "u",
-        lambda: f"[bits] dtype must be an unsigned integer; got {dtype}. Fix: jnp.uint32.",
+        wanted.kind == "u",
+        lambda: f"[bits] dtype must be an unsigned integer; got {wanted}. Fix: jnp.uint32.",
         ValueError,
     )
-    out = random_ops.random_bits(typed, 8 * dtype.itemsize, as_shape("bits", shape))
+    out = random_ops.random_bits(typed, 8 * wanted.itemsize, as_shape("bits", shape))
     return in_sharding("bits", out, out_sharding)
 
 

@@ -139,7 +139,7 @@ def key_data(keys: ArrayLike) -> Array:
     if key_ops.is_key(aval_of(keys).dtype):
         return key_ops.random_unwrap(keys)
     check_raw("key_data", keys, default_implementation())
-    return keys
+    return keys  # type: ignore[return-value]
 
 
 def wrap_key_data(

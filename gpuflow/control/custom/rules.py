@@ -183,7 +183,7 @@ class custom_jvp(Generic[_P, _T]):
             )
 
         def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            out = self(*primals)
+            out = self(*primals)  # type: ignore[call-arg]
             total = None
             for rule, tangent in safe_zip(jvps, tangents):
                 if rule is not None:

@@ -227,7 +227,7 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any, weak_type: bool = F
     dtype = dtypes.canonicalize(new_dtype)
     aval = aval_of(operand)
     if aval.dtype == dtype and aval.weak_type == weak_type and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     if type(operand) is int and not _INT32_LOW <= operand <= _INT32_HIGH:
         operand = _large_int(operand, dtype)
     elif type(operand) is complex:

@@ -218,7 +218,7 @@ def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Ar
         wide = dtypes.inexact_dtype(dtype) == dtypes.float64
         x = convert(x, dtypes.complex128 if wide else dtypes.complex64)
     if len(fft_lengths) == 0:
-        return x
+        return x  # type: ignore[return-value]
     lengths = tuple(as_index(length) for length in fft_lengths)
     return fft_p.bind(x, fft_type=kind, fft_lengths=lengths)
 

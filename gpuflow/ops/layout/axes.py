@@ -172,7 +172,7 @@ def broadcast_in_dim(
         operand, dims = transpose(operand, [dims.index(d) for d in order]), tuple(order)
     same = aval_of(operand).shape == shape and dims == tuple(range(len(shape)))
     if same and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims)
 
 
@@ -402,7 +402,7 @@ def reshape(
     if dimensions is not None:
         operand = transpose(operand, dimensions)
     if aval_of(operand).shape == sizes and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     return reshape_p.bind(operand, new_sizes=sizes)
 
 
@@ -471,7 +471,7 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
 def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Drop ``dimensions``, all of size 1; negative ones count from the end."""
     if not len(dimensions):
-        return array
+        return array  # type: ignore[return-value]
     if min(dimensions) < 0:
         rank = aval_of(array).ndim
         dimensions = [canonicalize_axis(d, rank, "squeeze") for d in dimensions]
@@ -551,7 +551,7 @@ def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     """
     permutation = tuple(permutation)
     if permutation == tuple(range(aval_of(operand).ndim)) and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     return transpose_p.bind(operand, permutation=permutation)
 
 

@@ -194,7 +194,7 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
         TypeError: dtypes or shapes that do not agree, or a dimension that they do not have.
     """
     if len(operands) == 1 and hasattr(operands[0], "aval"):
-        return operands[0]
+        return operands[0]  # type: ignore[return-value]
     return concatenate_p.bind(*operands, dimension=dimension)
 
 
