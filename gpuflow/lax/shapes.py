@@ -61,8 +61,8 @@ def full(
 
 
 def full_like(
-    x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Sequence[int] | None = None,
-    sharding: Any = None,
+    x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None, sharding: Any = None,
 ) -> Array:  # fmt: skip
     """An array of the shape and type of ``x``, weak where that is, filled with a scalar.
 
