@@ -44,7 +44,7 @@ class Ref(RefMethods):
 
     __slots__ = ("__weakref__", "_home", "_is_borrowed", "_is_shared", "_value", "aval")
     # The operators come from wiring; without this one NumPy would take a ref for a sequence.
-    __array_priority__ = 1000
+    __array_priority__: int = 1000
 
     def __init__(self, value: Any, home: Trace, is_borrowed: bool = False) -> None:
         self._value = value

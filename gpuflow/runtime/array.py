@@ -44,12 +44,12 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     """
 
     __slots__ = ("__weakref__", "_data", "aval", "device")
-    __array_priority__ = 100
+    __array_priority__: int = 100
 
     def __init__(self, data: Any, aval: ShapedArray, device: Device) -> None:
-        self._data = data
-        self.aval = aval
-        self.device = device
+        self._data: Any = data
+        self.aval: ShapedArray = aval
+        self.device: Device = device
 
     @property
     def data(self) -> Any:
