@@ -70,7 +70,7 @@ class _Programs:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._known: Recent[Hashable, JitFunction | str] = Recent(_MOST_PROGRAMS)
+        self._known: Recent[Hashable, JitFunction[..., Any] | str] = Recent(_MOST_PROGRAMS)
 
     @functools.cached_property
     def _numeric(self) -> frozenset[str | int]:
@@ -104,7 +104,7 @@ class _Programs:
     def _traced(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
         operands: list[Any],
-    ) -> JitFunction | str:  # fmt: skip
+    ) -> JitFunction[..., Any] | str:  # fmt: skip
         """The program of such calls, or that there is none."""
         function = self._function
         # Without what the first call has for operands.

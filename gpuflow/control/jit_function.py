@@ -42,7 +42,7 @@ from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_s
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_functions: WeakSet[JitFunction] = WeakSet()
+_functions: WeakSet[JitFunction[..., Any]] = WeakSet()
 
 
 @record
@@ -70,7 +70,7 @@ def clear_functions() -> None:
         function.clear_cache()
 
 
-def _all_functions() -> list[JitFunction]:
+def _all_functions() -> list[JitFunction[..., Any]]:
     while True:
         with suppress(RuntimeError):  # another thread has just made one
             return list(_functions)

@@ -143,7 +143,7 @@ class Mesh(_Axes):
             ),
             ValueError,
         )
-        self.devices = grid.copy()
+        self.devices: np.ndarray[Any, np.dtype[Any]] = grid.copy()
         self.devices.flags.writeable = False
         self.axis_names: tuple[Any, ...] = names
         self.axis_types = _types("Mesh", names, axis_types)
