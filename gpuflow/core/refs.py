@@ -51,7 +51,7 @@ class Ref(RefMethods):
         self._home: Trace | None = home
         self._is_borrowed = is_borrowed  # stands for a ref of outside
         self._is_shared = True  # somebody else may hold the array
-        self.aval = AbstractRef(aval_of(value))
+        self.aval: AbstractRef = AbstractRef(aval_of(value))
 
     def __repr__(self) -> str:
         if self._home is None:
