@@ -1,5 +1,7 @@
 """gpuflow: a GPU-first array framework with JAX's names. See docs/architecture.md."""
 
+from typing import TYPE_CHECKING
+
 from gpuflow import ad_checkpoint as ad_checkpoint
 from gpuflow import custom_batching as custom_batching
 from gpuflow import custom_derivatives as custom_derivatives
@@ -13,7 +15,7 @@ from gpuflow import random as random
 from gpuflow import ref as ref
 from gpuflow import tree as tree
 from gpuflow import tree_util as tree_util
-from gpuflow import wiring
+from gpuflow import wiring as _wiring
 from gpuflow.api.derivatives import grad as grad
 from gpuflow.api.derivatives import jvp as jvp
 from gpuflow.api.derivatives import linearize as linearize
@@ -82,11 +84,10 @@ from gpuflow.api.settings import threefry_partitionable as threefry_partitionabl
 from gpuflow.api.vmap import vmap as vmap
 from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.callbacks import pure_callback as pure_callback
 from gpuflow.control.checkpoint import checkpoint as checkpoint
-from gpuflow.control.checkpoint import checkpoint as remat  # noqa: F401
 from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
 from gpuflow.control.custom.rules import custom_jvp as custom_jvp
 from gpuflow.control.custom.vjp import custom_vjp as custom_vjp
@@ -94,7 +95,7 @@ from gpuflow.control.linear_transpose import closure_convert as closure_convert
 from gpuflow.control.linear_transpose import linear_transpose as linear_transpose
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
 from gpuflow.core.sharding import NamedSharding as NamedSharding
-from gpuflow.core.sharding import PartitionSpec as P  # noqa: F401
+from gpuflow.core.sharding import PartitionSpec as _PartitionSpec
 from gpuflow.numpy.placed_slices import ds as ds
 from gpuflow.parallel.mapping.pmap import pmap as pmap
 from gpuflow.parallel.mapping.shard_map_api import shard_map as shard_map
@@ -134,13 +135,37 @@ from gpuflow.tree_util import tree_transpose as tree_transpose
 from gpuflow.tree_util import tree_unflatten as tree_unflatten
 from gpuflow.version import __version__ as __version__
 
-wiring.install()
+if TYPE_CHECKING:
+    from gpuflow import as_jax as as_jax
+    from gpuflow import distributed as distributed
+    from gpuflow import dlpack as dlpack
+    from gpuflow import dtypes as dtypes
+    from gpuflow import example_libraries as example_libraries
+    from gpuflow import export as export
+    from gpuflow import ffi as ffi
+    from gpuflow import image as image
+    from gpuflow import monitoring as monitoring
+    from gpuflow import nn as nn
+    from gpuflow import profiler as profiler
+    from gpuflow import scipy as scipy
+    from gpuflow import sharding as sharding
+    from gpuflow import stages as stages
+    from gpuflow import test_util as test_util
+    from gpuflow import typing as typing
 
-_MODULES = ["errors", "lax", "numpy", "random", "tree", "tree_util"]
+_wiring.install()
+
+remat = checkpoint
+P = _PartitionSpec
+
+_MODULES = (
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "errors", "experimental",
+    "flatten_util", "lax", "numpy", "random", "ref", "tree", "tree_util",
+)  # fmt: skip
 # Imported when they are first asked for, so that programs without them start faster.
 _LATER = (
     "as_jax", "checkpointing", "data", "distributed", "dlpack", "dtypes", "example_libraries",
     "export", "extend", "ffi", "image", "monitoring", "nn", "profiler", "scipy", "sharding",
     "stages", "test_util", "typing",
 )  # fmt: skip
-__getattr__ = _missing_name(__name__, "gpuflow", [*_public_names(globals()), *_MODULES], _LATER)
+_publish(globals(), "gpuflow", [*_public_names(globals()), "__version__"], (*_MODULES, *_LATER))

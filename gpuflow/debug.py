@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.ops.effects.callbacks import debug_callback
 from gpuflow.parallel.pictures import inspect_array_sharding as inspect_array_sharding
 from gpuflow.parallel.pictures import visualize_array_sharding as visualize_array_sharding
@@ -208,4 +208,4 @@ def _check_fields(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 _SHOWN = ["inspect_array_sharding", "visualize_array_sharding", "visualize_sharding"]
 
-__getattr__ = missing_name(__name__, "debug", [*public_names(globals(), __name__), *_SHOWN])
+publish(globals(), "debug", [*public_names(globals(), __name__), *_SHOWN])

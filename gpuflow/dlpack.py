@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.numpy import exports
 from gpuflow.numpy.arguments import as_array
 from gpuflow.runtime import host_exchange
@@ -46,4 +46,4 @@ def is_supported_dtype(dtype: Any) -> bool:
     return not dtypes.is_extended(dtype) and host_exchange.is_known(np.dtype(dtype))
 
 
-__getattr__ = missing_name(__name__, "dlpack", public_names(globals(), __name__))
+publish(globals(), "dlpack", public_names(globals(), __name__))

@@ -11,7 +11,7 @@ from gpuflow.base import dtypes as base_dtypes
 from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.errors import TypePromotionError as TypePromotionError
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import publish
 from gpuflow.numpy import scalar_types
 from gpuflow.numpy.scalar_types import extended as extended
 from gpuflow.numpy.scalar_types import finfo as finfo
@@ -84,8 +84,8 @@ def itemsize_bits(dtype: Any) -> int:
     return base_dtypes.bits_of(dtype if base_dtypes.is_extended(dtype) else np.dtype(dtype))
 
 
-__getattr__ = missing_name(
-    __name__, "dtypes",
+publish(
+    globals(), "dtypes",
     ["bfloat16", "canonicalize_dtype", "extended", "finfo", "float0", "iinfo", "issubdtype",
      "itemsize_bits", "prng_key", "result_type", "scalar_type_of", "TypePromotionError"],
 )  # fmt: skip

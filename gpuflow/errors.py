@@ -16,11 +16,11 @@ from gpuflow.base.errors import TracerBoolConversionError as TracerBoolConversio
 from gpuflow.base.errors import TracerIntegerConversionError as TracerIntegerConversionError
 from gpuflow.base.errors import TypePromotionError as TypePromotionError
 from gpuflow.base.errors import UnexpectedTracerError as UnexpectedTracerError
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.core.jaxpr import JaxprTypeError as JaxprTypeError
 
 # As JAX's users also spell it.
 JAXRuntimeError = JaxRuntimeError
 
-__getattr__ = _missing_name(__name__, "errors", _public_names(globals()))
+_publish(globals(), "errors", _public_names(globals()))

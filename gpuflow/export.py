@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 
 
 def _refuse(name: str) -> NoReturn:
@@ -38,4 +38,4 @@ def symbolic_args_specs(*args: Any, **kwargs: Any) -> Any:
     _refuse("symbolic_args_specs")
 
 
-__getattr__ = missing_name(__name__, "export", public_names(globals(), __name__))
+publish(globals(), "export", public_names(globals(), __name__))

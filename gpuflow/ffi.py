@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 
 _MEND = (
     "Fix: gpuflow.pure_callback calls a function of the host, such as one of ctypes; inside it "
@@ -72,4 +72,4 @@ def abstract_token(*args: Any, **kwargs: Any) -> Any:
     _refuse("abstract_token")
 
 
-__getattr__ = missing_name(__name__, "ffi", public_names(globals(), __name__))
+publish(globals(), "ffi", public_names(globals(), __name__))

@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import tree as base_tree
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, common_type, convert
 from gpuflow.numpy.shaping import ravel
@@ -69,4 +69,4 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
     return flat, unravel
 
 
-__getattr__ = missing_name(__name__, "flatten_util", public_names(globals(), __name__))
+publish(globals(), "flatten_util", public_names(globals(), __name__))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import field
 
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.records import record
 
 Listener = Callable[..., None]
@@ -118,4 +118,4 @@ def clear_event_listeners() -> None:
 
 
 
-__getattr__ = missing_name(__name__, "monitoring", public_names(globals(), __name__))
+publish(globals(), "monitoring", public_names(globals(), __name__))

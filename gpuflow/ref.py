@@ -13,7 +13,9 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef as AbstractRef
 from gpuflow.core.refs import Ref as Ref
 from gpuflow.core.refs import close, read, write
+from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, thread_state
+from gpuflow.core.types import Array, ArrayLike, IndexLike
 from gpuflow.numpy.creation import asarray, zeros
 from gpuflow.numpy.indexing import getitem
 from gpuflow.numpy.placed_slices import in_window
@@ -23,7 +25,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 # --- making and ending ---------------------------------------------------------------------
 
 
-def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None = None) -> Ref:
     """A cell that holds a copy of an array, whose shape and dtype it keeps.
 
     ``ref[i]`` reads it, ``ref[i] = x`` and ``ref[i] += x`` change it, also inside of jitted
@@ -69,7 +71,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
     return new_ref(zeros(ty.shape, ty.dtype), memory_space=memory_space)
 
 
-def freeze(ref: Ref) -> Any:
+def freeze(ref: Ref) -> Array:
     """The array in ``ref``, which must not be used any more.
 
     Raises:
@@ -88,7 +90,7 @@ def free_ref(ref: Ref) -> tuple[()]:
 # --- reading and writing -------------------------------------------------------------------
 
 
-def get(ref: Ref, idx: Any = None) -> Any:
+def get(ref: Ref, idx: IndexLike = None) -> Array:
     """``ref[idx]``; without ``idx`` the whole array.
 
     Raises:
@@ -101,7 +103,7 @@ def get(ref: Ref, idx: Any = None) -> Any:
     return getitem(value, idx)
 
 
-def swap(ref: Ref, idx: Any, value: Any) -> Any:
+def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
     """``ref[idx] = value``; returns what was there.
 
     Args:
@@ -119,12 +121,12 @@ def swap(ref: Ref, idx: Any, value: Any) -> Any:
     return before
 
 
-def set(ref: Ref, idx: Any, value: Any) -> None:
+def set(ref: Ref, idx: IndexLike, value: ArrayLike) -> None:
     """``ref[idx] = value``; see ``swap``."""
     _put("set", ref, idx, value)
 
 
-def addupdate(ref: Ref, idx: Any, x: Any) -> None:
+def addupdate(ref: Ref, idx: IndexLike, x: ArrayLike) -> None:
     """``ref[idx] += x``, where places that an index array repeats add up; see ``swap``."""
     _put("addupdate", ref, idx, x)
 
@@ -224,7 +226,7 @@ def _check_no_ref(op: str, value: Any) -> None:
 # --- methods -------------------------------------------------------------------------------
 
 
-def _addupdate(self: Ref, x: Any, idx: Any = ()) -> None:
+def _addupdate(self: Ref, x: ArrayLike, idx: IndexLike = ()) -> None:
     """``ref[idx] += x``."""
     addupdate(self, idx, x)
 
@@ -236,6 +238,10 @@ def _iterate(self: Ref) -> NoReturn:
 def _as_numpy(self: Ref, dtype: Any = None, copy: bool | None = None) -> NoReturn:
     del dtype, copy
     raise TypeError(f"[numpy] a ref is no array; got {self.aval}. Fix: np.asarray(ref[...]).")
+
+
+def _copy(self: Ref) -> Ref:
+    return new_ref(read(self))
 
 
 def _deep_copy(self: Ref, memo: Any) -> Ref:
@@ -255,18 +261,27 @@ def _at(self: Ref) -> NoReturn:
     )
 
 
+def _sharding(self: Ref) -> Sharding:
+    return read(self).sharding
+
+
+def _committed(self: Ref) -> bool:
+    del self
+    return True
+
+
 METHODS = {
     "__getitem__": get,
     "__setitem__": set,
     "__iter__": _iterate,
     "__array__": _as_numpy,
-    "__copy__": lambda self: new_ref(read(self)),
+    "__copy__": _copy,
     "__deepcopy__": _deep_copy,
     "addupdate": _addupdate,
     "block_until_ready": _wait,
 }
 PROPERTIES = {
     "at": _at,
-    "sharding": lambda self: read(self).sharding,
-    "committed": lambda self: True,
+    "sharding": _sharding,
+    "committed": _committed,
 }

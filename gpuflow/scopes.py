@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from gpuflow.base.errors import check
 from gpuflow.base.recording import span
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class named_scope(contextlib.ContextDecorator):
@@ -43,12 +46,12 @@ class named_scope(contextlib.ContextDecorator):
         self._open.pop().__exit__(*exception)
 
 
-def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
+def named_call(fun: Callable[_P, _T], *, name: str | None = None) -> Callable[_P, _T]:
     """``fun`` inside a ``named_scope`` of its own name, or ``name``."""
     label = name or getattr(fun, "__name__", type(fun).__name__)
 
     @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         with named_scope(label):
             return fun(*args, **kwargs)
 

@@ -1,7 +1,7 @@
 """Meshes of devices and shardings of arrays, as in jax.sharding."""
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.core.aval import ManualAxisType as ManualAxisType
 from gpuflow.core.mesh import AbstractMesh as AbstractMesh
 from gpuflow.core.mesh import AxisType as AxisType
@@ -23,4 +23,4 @@ from gpuflow.parallel.placement import (
 )
 from gpuflow.parallel.placement import reshard as reshard
 
-__getattr__ = _missing_name(__name__, "sharding", _public_names(globals()))
+_publish(globals(), "sharding", _public_names(globals()))

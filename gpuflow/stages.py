@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import publish
 from gpuflow.control.stages import ArgInfo as ArgInfo
 from gpuflow.control.stages import Compiled as Compiled
 from gpuflow.control.stages import Lowered as Lowered
@@ -33,8 +33,8 @@ class Wrapped(Protocol):
         raise NotImplementedError("[Wrapped] is a protocol. Fix: gpuflow.jit(f).")
 
 
-__getattr__ = missing_name(
-    __name__, "stages",
+publish(
+    globals(), "stages",
     ["ArgInfo", "Compiled", "CompilerOptions", "Lowered", "MemoryAnalysis", "Stage", "Traced",
      "Wrapped"],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow.api.derivatives import jvp, vjp
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
 
@@ -221,4 +221,4 @@ def _check_types(xs: Any, ys: Any, what: str) -> None:
     tree.tree_map(compare, xs, ys)
 
 
-__getattr__ = missing_name(__name__, "test_util", public_names(globals(), __name__))
+publish(globals(), "test_util", public_names(globals(), __name__))

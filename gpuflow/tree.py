@@ -1,6 +1,6 @@
 """Pytrees under short names: ``tree.map``, ``tree.leaves`` and so on."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from gpuflow.base.names import publish as _publish
 from gpuflow.tree_util import static as static
 from gpuflow.tree_util import tree_all as all
 from gpuflow.tree_util import tree_broadcast as broadcast
@@ -22,4 +22,4 @@ __all__ = [
     "transpose", "unflatten",
 ]  # fmt: skip
 
-__getattr__ = _missing_name(__name__, "tree", __all__)
+_publish(globals(), "tree", __all__)

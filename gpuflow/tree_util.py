@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.records import record
 from gpuflow.base.tree_keys import DictKey as DictKey
 from gpuflow.base.tree_keys import FlattenedIndexKey as FlattenedIndexKey
@@ -54,6 +54,17 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
     return all(is_leaf(item) or base_tree.all_leaves([item]) for item in items)
 
 
+@overload
+def tree_map(f: Callable[[Any], Any], tree: Any, *, is_leaf: IsLeaf = None) -> Any: ...
+@overload
+def tree_map(
+    f: Callable[[Any, Any], Any], tree: Any, other: Any, /, *, is_leaf: IsLeaf = None
+) -> Any: ...
+@overload
+def tree_map(
+    f: Callable[..., Any], tree: Any, first: Any, second: Any, /, *rest: Any,
+    is_leaf: IsLeaf = None,
+) -> Any: ...  # fmt: skip
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
     """Apply ``f`` to the leaves of trees of one structure.
 
@@ -288,17 +299,19 @@ def register_pytree_with_keys(
     register_pytree_node(nodetype, flatten_func or flatten, unflatten_func, flatten_with_keys)
 
 
-def register_pytree_node_class(cls: Any) -> Any:
+def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
-    register_pytree_node(cls, lambda node: node.tree_flatten(), cls.tree_unflatten)
+    nodes: Any = cls
+    register_pytree_node(nodes, lambda node: node.tree_flatten(), nodes.tree_unflatten)
     return cls
 
 
-def register_pytree_with_keys_class(cls: Any) -> Any:
+def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node."""
+    nodes: Any = cls
     plain = (lambda node: node.tree_flatten()) if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(
-        cls, lambda node: node.tree_flatten_with_keys(), cls.tree_unflatten, plain
+        nodes, lambda node: node.tree_flatten_with_keys(), nodes.tree_unflatten, plain
     )
     return cls
 
@@ -383,7 +396,7 @@ def register_dataclass(
     return nodetype
 
 
-class Partial(functools.partial):
+class Partial(functools.partial[Any]):
     """``functools.partial`` as a pytree: its arguments are children, its function structure.
 
     Another Partial is a function as any other: its arguments are not children of this one.
@@ -473,8 +486,8 @@ def tree_map_with_path(
     return base_tree.unflatten(treedef, new_leaves)
 
 
-__getattr__ = missing_name(
-    __name__,
-    "tree_util",
-    [*public_names(globals(), __name__), "tree_flatten", "tree_leaves", "tree_structure"],
-)
+_FROM_BASE = (
+    "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "PyTreeDef", "SequenceKey",
+    "keystr",
+)  # fmt: skip
+publish(globals(), "tree_util", [*public_names(globals(), __name__), *_FROM_BASE])

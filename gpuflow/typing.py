@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import publish
 from gpuflow.runtime.array import Array
 
 
@@ -22,4 +22,4 @@ ArrayLike = Array | np.ndarray | np.bool_ | np.number | bool | int | float | com
 # What functions take for a dtype: a name, a type of numbers, a dtype, or what has one.
 DTypeLike = str | type[Any] | np.dtype | SupportsDType
 
-__getattr__ = missing_name(__name__, "typing", ["ArrayLike", "DTypeLike"])
+publish(globals(), "typing", ["ArrayLike", "DTypeLike"])

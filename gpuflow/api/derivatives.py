@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
@@ -23,6 +23,10 @@ from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
 from gpuflow.transforms.transpose import backward_pass
 from gpuflow.tree_util import Partial
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Aux = TypeVar("_Aux")
 
 
 class FlatFunction:
@@ -130,6 +134,16 @@ def _typed(value: Any, aval: ShapedArray) -> Any:
     return value
 
 
+@overload
+def jvp(
+    fun: Callable[..., _T], primals: Sequence[Any], tangents: Sequence[Any],
+    has_aux: Literal[False] = False,
+) -> tuple[_T, _T]: ...  # fmt: skip
+@overload
+def jvp(
+    fun: Callable[..., tuple[_T, _Aux]], primals: Sequence[Any], tangents: Sequence[Any],
+    has_aux: Literal[True],
+) -> tuple[_T, _T, _Aux]: ...  # fmt: skip
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> Any:
@@ -182,6 +196,14 @@ def _is_inexact(value: Any) -> bool:
     return aval_of(value).tangent().dtype != dtypes.float0
 
 
+@overload
+def linearize(
+    fun: Callable[..., _T], *primals: Any, has_aux: Literal[False] = False
+) -> tuple[_T, Callable[..., _T]]: ...
+@overload
+def linearize(
+    fun: Callable[..., tuple[_T, _Aux]], *primals: Any, has_aux: Literal[True]
+) -> tuple[_T, Callable[..., _T], _Aux]: ...
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Evaluate ``fun`` and return its derivative at ``primals`` as a linear function.
 
@@ -259,6 +281,16 @@ def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullba
     return outs, _Pullback(jaxpr, residuals, avals, tuple(nonzeros))
 
 
+@overload
+def vjp(
+    fun: Callable[..., _T], *primals: Any, has_aux: Literal[False] = False,
+    reduce_axes: Sequence[Any] = (),
+) -> tuple[_T, VJP]: ...  # fmt: skip
+@overload
+def vjp(
+    fun: Callable[..., tuple[_T, _Aux]], *primals: Any, has_aux: Literal[True],
+    reduce_axes: Sequence[Any] = (),
+) -> tuple[_T, VJP, _Aux]: ...  # fmt: skip
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
 ) -> Any:
@@ -420,13 +452,13 @@ def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomor
 
 
 def value_and_grad(
-    fun: Callable[..., Any],
+    fun: Callable[_P, _T],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-) -> Callable[..., Any]:
+) -> Callable[_P, tuple[_T, Any]]:
     """A function that returns the value and the gradient of ``fun``.
 
     Args:
@@ -464,13 +496,13 @@ def value_and_grad(
 
 
 def grad(
-    fun: Callable[..., Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-) -> Callable[..., Any]:
+) -> Callable[_P, Any]:
     """The gradient of ``fun``; see ``value_and_grad``. With ``has_aux`` returns (grad, aux)."""
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
@@ -481,7 +513,7 @@ def grad(
     return _named(grad_f, fun, "grad")
 
 
-def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Any:
     with suppress(AttributeError, TypeError):  # no name, or one that is no string
         functools.update_wrapper(wrapper, fun)
     wrapper.__doc__ = f"{what} of {getattr(fun, '__name__', 'a function')}.\n\n{fun.__doc__ or ''}"

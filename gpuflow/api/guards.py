@@ -16,8 +16,10 @@ from gpuflow.base.errors import check
 _GUARDS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 _FLAGS = (True, False)
 
+Guard = Callable[..., AbstractContextManager[None]]
 
-def _guard(name: str, choices: Sequence[Any], why: str) -> Callable[..., Any]:
+
+def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
     """A context manager that checks its value and changes nothing."""
 
     @contextmanager
@@ -38,18 +40,20 @@ def _guard(name: str, choices: Sequence[Any], why: str) -> Callable[..., Any]:
 
 
 _COPIES = "what is moved between host and device is moved because a function asks for it"
-transfer_guard = _guard("transfer_guard", _GUARDS, _COPIES)
-transfer_guard_host_to_device = _guard("transfer_guard_host_to_device", _GUARDS, _COPIES)
-transfer_guard_device_to_host = _guard("transfer_guard_device_to_host", _GUARDS, _COPIES)
-transfer_guard_device_to_device = _guard("transfer_guard_device_to_device", _GUARDS, _COPIES)
+transfer_guard: Guard = _guard("transfer_guard", _GUARDS, _COPIES)
+transfer_guard_host_to_device: Guard = _guard("transfer_guard_host_to_device", _GUARDS, _COPIES)
+transfer_guard_device_to_host: Guard = _guard("transfer_guard_device_to_host", _GUARDS, _COPIES)
+transfer_guard_device_to_device: Guard = _guard("transfer_guard_device_to_device", _GUARDS, _COPIES)
 
-enable_checks = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 has programs checked")
-enable_custom_prng = _guard("enable_custom_prng", _FLAGS, "random.key makes typed keys")
-legacy_prng_key = _guard("legacy_prng_key", ("allow", "warn", "error"), "raw keys are taken")
-softmax_custom_jvp = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative")
-allow_f16_reductions = _guard("allow_f16_reductions", _FLAGS, "sums of 16 bits are in float32")
-thread_guard = _guard("thread_guard", _FLAGS, "arrays may be used by any thread")
-array_garbage_collection_guard = _guard(
+enable_checks: Guard = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 has programs checked")
+enable_custom_prng: Guard = _guard("enable_custom_prng", _FLAGS, "random.key makes typed keys")
+legacy_prng_key: Guard = _guard("legacy_prng_key", ("allow", "warn", "error"), "raw keys are taken")
+softmax_custom_jvp: Guard = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative")
+allow_f16_reductions: Guard = _guard(
+    "allow_f16_reductions", _FLAGS, "sums of 16 bits are in float32"
+)  # fmt: skip
+thread_guard: Guard = _guard("thread_guard", _FLAGS, "arrays may be used by any thread")
+array_garbage_collection_guard: Guard = _guard(
     "array_garbage_collection_guard", ("allow", "log", "fatal"), "arrays form no cycles"
 )
 

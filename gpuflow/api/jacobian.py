@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from gpuflow.api.derivatives import _named, _pullback, choose_arguments
 from gpuflow.base import dtypes, tree
@@ -20,6 +20,8 @@ from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.zeros import instantiate, zeros_of
 from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat
+
+_P = ParamSpec("_P")
 
 
 def _identity(size: int, dtype: Any) -> Any:
@@ -89,11 +91,11 @@ def _check_real_inputs(avals: Sequence[ShapedArray], what: str, holomorphic: boo
 
 
 def jacfwd(
-    fun: Callable[..., Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, Any]:
     """The Jacobian of ``fun`` by forward mode: one pass for all inputs together.
 
     Args:
@@ -160,12 +162,12 @@ def _input_tree(in_tree: tree.TreeDef, parts: list[Any], argnums: Any) -> Any:
 
 
 def jacrev(
-    fun: Callable[..., Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, Any]:
     """The Jacobian of ``fun`` by reverse mode: one pass for all outputs together.
 
     Args:
@@ -218,11 +220,11 @@ jacobian = jacrev
 
 
 def hessian(
-    fun: Callable[..., Any],
+    fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, Any]:
     """The Hessian of ``fun``: ``jacfwd(jacrev(fun))``.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -78,6 +78,22 @@ class Kernel:
         return tree.unflatten(program.out_tree, outs)
 
 
+class _KernelFunction(Protocol):
+    """What ``kernel`` is: a function, with that of programs of one block beside it."""
+
+    block: Callable[..., Any]
+
+    def __call__(
+        self, function: Callable[..., Any] | None = None, *, grid: Callable[..., Any]
+    ) -> Callable[..., Any]: ...
+
+
+def _with_block(function: Any) -> _KernelFunction:
+    function.block = block
+    return function
+
+
+@_with_block
 def kernel(
     function: Callable[..., Any] | None = None, *, grid: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -116,9 +132,6 @@ def kernel(
     check_callable(function, "kernel")
     check_callable(grid, "kernel")
     return Kernel(function, grid)
-
-
-kernel.block = block  # type: ignore[attr-defined]
 
 
 def _sizes(grid: Any, name: str) -> tuple[int, ...]:

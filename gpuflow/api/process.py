@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import platform as host_platform
 import sys
-from typing import Any
+from typing import TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -17,8 +17,10 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_backend, devices, process
 from gpuflow.version import __version__
 
+_T = TypeVar("_T")
 
-def live_arrays(platform: str | None = None) -> list[Any]:
+
+def live_arrays(platform: str | None = None) -> list[Array]:
     """The arrays of this process that have not been deleted.
 
     Args:
@@ -33,7 +35,7 @@ def live_arrays(platform: str | None = None) -> list[Any]:
     ]  # fmt: skip
 
 
-def copy_to_host_async(x: Any) -> Any:
+def copy_to_host_async(x: _T) -> _T:
     """Start copying the leaves of ``x`` to the host, where they can, and return ``x``."""
     for leaf in tree.leaves(x):
         start = getattr(leaf, "copy_to_host_async", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import AbstractRef, Ref, values_of
+from gpuflow.core.sharding import PartitionSpec
 from gpuflow.core.trace import ConcreteTrace, Tracer, current_trace, thread_state
+from gpuflow.core.types import ArrayLike, DeviceLike
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, process
@@ -36,12 +38,47 @@ if TYPE_CHECKING:
 else:
     pipeline = LazyModule("gpuflow.compiler.pipeline")
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 # --- jit and tracing -----------------------------------------------------------------------
 
 
 _NO_FUNCTION: Any = object()
 
 
+@overload
+def jit(
+    fun: Callable[_P, _T],
+    /,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    device: Device | None = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+) -> JitFunction[_P, _T]: ...
+@overload
+def jit(
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    device: Device | None = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
+) -> Callable[[Callable[_P, _T]], JitFunction[_P, _T]]: ...
 def jit(
     fun: Callable[..., Any] = _NO_FUNCTION,
     /,
@@ -86,7 +123,7 @@ def jit(
     del keep_unused
     check_compiler_options(compiler_options)
 
-    def decorate(function: Callable[..., Any]) -> JitFunction:
+    def decorate(function: Callable[..., Any]) -> JitFunction[..., Any]:
         check_callable(function, "jit")
         options = make_options(
             function, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
@@ -161,11 +198,11 @@ def _trace(
 
 
 def make_jaxpr(
-    fun: Callable[..., Any],
+    fun: Callable[_P, Any],
     static_argnums: int | Sequence[int] = (),
     axis_env: Sequence[tuple[Any, int]] | None = None,
     return_shape: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, Any]:
     """A function that returns the jaxpr of ``fun`` for given arguments.
 
     A ref that ``fun`` uses is an input of the jaxpr, and one that it writes an output behind all
@@ -319,6 +356,16 @@ def enable_x64(enable: bool = True) -> Iterator[None]:
         yield
 
 
+@overload
+def device_put(
+    x: ArrayLike, device: DeviceLike | PartitionSpec = None, *, src: Any = None,
+    donate: bool = False, may_alias: bool | None = None,
+) -> Array: ...  # fmt: skip
+@overload
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
+    may_alias: bool | None = None,
+) -> Any: ...  # fmt: skip
 def device_put(
     x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
     may_alias: bool | None = None,
@@ -361,10 +408,10 @@ def device_get(x: Any) -> Any:
     return tree.tree_map(get, x)
 
 
-def block_until_ready(x: Any) -> Any:
+def block_until_ready(x: _T) -> _T:
     """Wait until every Array in ``x`` is computed, and return ``x``."""
     if type(x) is Array:
-        return x.block_until_ready()
+        return x.block_until_ready()  # type: ignore[return-value]
     for leaf in tree.leaves(x):
         if isinstance(leaf, Array | Ref) and not isinstance(leaf, Tracer):
             leaf.block_until_ready()

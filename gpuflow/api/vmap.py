@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gpuflow.api.derivatives import _named
 from gpuflow.base import tree
@@ -27,16 +27,19 @@ from gpuflow.core.rules import AxisData
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.transforms.batching import batch_flat
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 
 def vmap(
-    fun: Callable[..., Any],
+    fun: Callable[_P, _T],
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
     sum_match: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, _T]:
     """Map ``fun`` over an axis of its arguments.
 
     Args:
@@ -84,7 +87,7 @@ def vmap(
             inner = {k: borrowed(values[k]) for k in refs}
             leaves = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
             call_args, call_kwargs = tree.unflatten(in_tree, leaves)
-            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))
+            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))  # type: ignore[call-arg]
             refuse_refs("vmap", outs, f"results of {name}")
             out_trees.append(out_tree)
             return [*outs, *map(read, inner.values())]

@@ -27,10 +27,29 @@ def public_names(namespace: dict[str, Any], module_name: str | None = None) -> l
         name
         for name, value in namespace.items()
         if not name.startswith("_")
-        and name != "annotations"
+        and name not in ("annotations", "TYPE_CHECKING")
         and not isinstance(value, ModuleType)
         and (module_name is None or getattr(value, "__module__", None) == module_name)
     ]
+
+
+def publish(
+    namespace: dict[str, Any], short: str, names: Iterable[str], modules: Collection[str] = ()
+) -> None:
+    """Give a module ``__getattr__`` and ``__dir__``, which know its public names and no others.
+
+    They are put into the module rather than written down there: type checkers would take a module
+    with ``__getattr__`` for one that has every name.
+
+    Args:
+        namespace: the module's ``globals()``.
+        short: what users call it, such as ``jnp``.
+        names: its public names.
+        modules: its public submodules; those that are not there are imported when first asked for.
+    """
+    public = sorted({*names, *modules})
+    namespace["__getattr__"] = missing_name(namespace["__name__"], short, public, modules)
+    namespace["__dir__"] = lambda: list(public)
 
 
 def missing_name(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -13,12 +13,14 @@ from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import rev, slice_in_dim
 
+_T = TypeVar("_T")
+
 Parts = list[Any]
 
 
 def associative_scan(
-    fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
-) -> Any:
+    fn: Callable[[_T, _T], _T], elems: _T, reverse: bool = False, axis: int = 0
+) -> _T:
     """All prefixes ``e0``, ``fn(e0, e1)``, ``fn(fn(e0, e1), e2)``, ... along an axis.
 
     Args:

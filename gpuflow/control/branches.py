@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,17 +19,20 @@ from gpuflow.control.ref_carries import with_ref_outputs
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.refs import Ref, type_of, values_of, write
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import ArrayLike
 from gpuflow.ops.elementwise.comparison import ne
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import clamp
+
+_T = TypeVar("_T")
 
 _MISSING: Any = object()
 
 
 def cond(
-    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any,
+    pred: ArrayLike, true_fun: Callable[..., _T], false_fun: Callable[..., _T], *operands: Any,
     operand: Any = _MISSING, linear: Any = None,
-) -> Any:  # fmt: skip
+) -> _T:  # fmt: skip
     """``true_fun(*operands)`` where ``pred`` holds, else ``false_fun(*operands)``; only one runs.
 
     Args:
@@ -61,7 +64,9 @@ def cond(
     return _choose("cond", number, (false_fun, true_fun), operands, ("false_fun", "true_fun"))
 
 
-def _older_cond(pred: Any, true_operand: Any, true_fun: Any, false_operand: Any, false_fun: Any):
+def _older_cond(
+    pred: Any, true_operand: Any, true_fun: Any, false_operand: Any, false_fun: Any
+) -> Any:
     return cond(
         pred, lambda both: true_fun(both[0]), lambda both: false_fun(both[1]),
         (true_operand, false_operand),
@@ -95,8 +100,9 @@ def _predicate(pred: Any) -> Any:
 
 
 def switch(
-    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING
-) -> Any:
+    index: ArrayLike, branches: Sequence[Callable[..., _T]], *operands: Any,
+    operand: Any = _MISSING,
+) -> _T:
     """``branches[index](*operands)``; an index outside takes the nearest branch.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
@@ -22,16 +22,19 @@ from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.effects.checkpoint_name import name_p
 from gpuflow.transforms.linearize import linearize_flat
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 
 def checkpoint(
-    fun: Callable[..., Any],
+    fun: Callable[_P, _T],
     *,
     prevent_cse: bool | Sequence[bool] = True,
     policy: Callable[..., bool] | None = None,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Iterable[str] = (),
     concrete: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[_P, _T]:
     """``fun``, whose derivative computes intermediate values again instead of storing them.
 
     Args:
@@ -73,7 +76,7 @@ def checkpoint(
     return _named(_Checkpoint(fun, keep_apart, _hashable(policy), numbers, names), fun)
 
 
-def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Callable[..., Any]:
+def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Any:
     """``call`` as a plain function, so that it can be a method."""
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

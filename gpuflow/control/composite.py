@@ -32,8 +32,8 @@ T = TypeVar("T")
 # than to run op by op.
 _MOST_PROGRAMS, _MOST_ITEMS = 1024, 64
 _NUMBERS = NUMBERS - {bool}  # which only choose
-# Annotation of parameters that take arrays, and of which a number is an operand.
-_OPERAND = "Any"
+# One of these is in the annotation of parameters that take arrays: a number there is an operand.
+_OPERANDS = frozenset(["Any", "ArrayLike", "ArraysLike"])
 # Stands for a program where there can be none.
 _UNTRACEABLE = "untraceable"
 
@@ -49,9 +49,9 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function of arrays run as one program where it is called with values.
 
     Args:
-        function: must depend on its arguments alone. Numbers for parameters annotated ``Any`` are
-            operands, so that a new number needs no new program, unless the function cannot be
-            traced with them.
+        function: must depend on its arguments alone. Numbers for parameters annotated ``ArrayLike``
+            or ``ArraysLike``, or ``Any``, perhaps among others, are operands, so that a new number
+            needs no new program, unless the function cannot be traced with them.
 
     Returns:
         The function. It runs op by op where it is traced itself, where ops are checked one by one,
@@ -79,7 +79,7 @@ class _Programs:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._known: Recent[Hashable, JitFunction | str] = Recent(_MOST_PROGRAMS)
+        self._known: Recent[Hashable, JitFunction[..., Any] | str] = Recent(_MOST_PROGRAMS)
         _all.append(self)
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class _Programs:
         code = self._function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         kinds = self._function.__annotations__
-        numeric = [name for name in names if kinds.get(name) == _OPERAND]
+        numeric = [name for name in names if _OPERANDS & {*kinds.get(name, "").split(" | ")}]
         return frozenset([*numeric, *map(names.index, numeric)])
 
     def forget(self) -> None:
@@ -118,7 +118,7 @@ class _Programs:
     def _traced(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
         operands: list[Any],
-    ) -> JitFunction | str:  # fmt: skip
+    ) -> JitFunction[..., Any] | str:  # fmt: skip
         """The program of such calls, or that there is none."""
         function = self._function
         # Without what the first call has for operands.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -19,10 +19,23 @@ from gpuflow.control.while_loop import bind_while
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import refuse_refs, values_of, write
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import ArrayLike
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.iota import iota
 
+_T = TypeVar("_T")
 
+
+@overload
+def while_loop(
+    cond_fun: Callable[[_T], ArrayLike], body_fun: Callable[[_T], _T], init_val: _T, *,
+    max_steps: int | None = None,
+) -> _T: ...  # fmt: skip
+@overload
+def while_loop(
+    cond_fun: Callable[[Any], ArrayLike], body_fun: Callable[[Any], _T], init_val: Any, *,
+    max_steps: int | None = None,
+) -> _T: ...  # fmt: skip
 def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
@@ -150,6 +163,16 @@ def _while_in_python(
     return True, value, done
 
 
+@overload
+def fori_loop(
+    lower: ArrayLike, upper: ArrayLike, body_fun: Callable[[Any, _T], _T], init_val: _T, *,
+    unroll: int | bool | None = None,
+) -> _T: ...  # fmt: skip
+@overload
+def fori_loop(
+    lower: ArrayLike, upper: ArrayLike, body_fun: Callable[[Any, Any], _T], init_val: Any, *,
+    unroll: int | bool | None = None,
+) -> _T: ...  # fmt: skip
 def fori_loop(
     lower: Any,
     upper: Any,

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import MethodType
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from gpuflow.base import tree
@@ -41,7 +41,10 @@ from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memori
 from gpuflow.runtime.scalars import NUMBERS, array_of
 from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
 
-_functions: WeakSet[JitFunction] = WeakSet()
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_functions: WeakSet[JitFunction[..., Any]] = WeakSet()
 
 
 @record
@@ -70,16 +73,16 @@ def clear_functions() -> None:
         function.clear_cache()
 
 
-def _all_functions() -> list[JitFunction]:
+def _all_functions() -> list[JitFunction[..., Any]]:
     while True:
         with suppress(RuntimeError):  # another thread has just made one
             return list(_functions)
 
 
-class JitFunction:
+class JitFunction(Generic[_P, _T]):
     """A function that is traced and compiled for each signature; see ``gpuflow.jit``."""
 
-    def __init__(self, function: Callable[..., Any], options: JitOptions) -> None:
+    def __init__(self, function: Callable[_P, _T], options: JitOptions) -> None:
         functools.update_wrapper(self, function)
         self.__name__ = name_of(function)
         self._function = function
@@ -89,7 +92,7 @@ class JitFunction:
         self._forms = self._signatures.forms
         _functions.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         settings = config.trace_context()
         is_eager = thread_state.trace is eval_trace
         if is_eager:
@@ -122,7 +125,7 @@ class JitFunction:
                     device = leaves[-1].device if leaves else default_device()
                 return entry.build(entry.executable.run(arrays, leaves, device))
         if settings.disable_jit:
-            return self._function(*as_arrays(args), **as_arrays(kwargs))
+            return self._function(*as_arrays(args), **as_arrays(kwargs))  # type: ignore[call-arg]
         leaves, entry = self._find(args, kwargs)
         operands = entry.operands("jit", leaves, runs=is_eager)
         if is_eager and settings.debug_key_reuse:

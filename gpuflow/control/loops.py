@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
@@ -23,6 +23,10 @@ from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.transforms.batching import batch_flat
 
+_Carry = TypeVar("_Carry")
+_X = TypeVar("_X")
+_Y = TypeVar("_Y")
+
 
 def check_arrays(op: str, leaves: list[Any], what: str) -> None:
     for leaf in leaves:
@@ -38,6 +42,18 @@ def check_arrays(op: str, leaves: list[Any], what: str) -> None:
 # --- scan ----------------------------------------------------------------------------------
 
 
+@overload
+def scan(
+    f: Callable[[_Carry, _X], tuple[_Carry, _Y]], init: _Carry, xs: _X | None = None,
+    length: int | None = None, reverse: bool = False, unroll: int | bool = 1,
+    _split_transpose: bool | None = None,
+) -> tuple[_Carry, _Y]: ...  # fmt: skip
+@overload
+def scan(
+    f: Callable[[Any, Any], tuple[_Carry, _Y]], init: Any, xs: Any = None,
+    length: int | None = None, reverse: bool = False, unroll: int | bool = 1,
+    _split_transpose: bool | None = None,
+) -> tuple[_Carry, _Y]: ...  # fmt: skip
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -218,7 +234,7 @@ def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> 
 # --- map -----------------------------------------------------------------------------------
 
 
-def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y:
     """Apply ``f`` to each element along the leading axis of ``xs``, one after the other.
 
     Args:

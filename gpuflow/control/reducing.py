@@ -20,6 +20,7 @@ from gpuflow.control.scalar_programs import map_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal, subjaxprs
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import ShardingLike
 from gpuflow.ops.contractions.convolution import dilated, window_count
 from gpuflow.ops.contractions.convolution_calls import explicit_pads
 from gpuflow.ops.elementwise.arithmetic import add_p, max_p, min_p, mul_p
@@ -126,7 +127,7 @@ def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:
 
 def reduce(
     operands: Any, init_values: Any, computation: Callable[[Any, Any], Any],
-    dimensions: Sequence[int], out_sharding: Any = None,
+    dimensions: Sequence[int], out_sharding: ShardingLike = None,
 ) -> Any:  # fmt: skip
     """Combine all elements along dimensions by an associative, commutative computation.
 
@@ -211,7 +212,7 @@ def _count(x: Any, kept: tuple[int, ...]) -> int:
 def reduce_window(
     operand: Any, init_value: Any, computation: Callable[[Any, Any], Any],
     window_dimensions: Sequence[int], window_strides: Sequence[int] | None = None,
-    padding: Any = "VALID", base_dilation: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID", base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:  # fmt: skip
     """Combine the elements in each place of a sliding window.

@@ -12,6 +12,7 @@ from gpuflow.control.fori import fori_loop
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array, ArrayLike, ModeLike
 from gpuflow.ops.elementwise.comparison import lt
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing.dimension_numbers import ScatterDimensionNumbers
@@ -21,10 +22,10 @@ from gpuflow.ops.zeros import full
 
 
 def scatter_apply(
-    operand: Any, scatter_indices: Any, func: Callable[[Any], Any],
+    operand: ArrayLike, scatter_indices: ArrayLike, func: Callable[[Any], Any],
     dimension_numbers: ScatterDimensionNumbers, *, update_shape: Sequence[int] = (),
-    indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    indices_are_sorted: bool = False, unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """``operand`` with a function applied to its elements at indices.
 
     Args:
@@ -67,4 +68,4 @@ def scatter_apply(
         return fori_loop(np.int32(0), most, once_more, operand)
     for number in range(int(most)):
         operand = once_more(np.int32(number), operand)
-    return operand
+    return operand  # type: ignore[return-value]

@@ -215,10 +215,10 @@ class KeyDType(dtypes.ExtendedDType):
 
     def __init__(self, implementation: str, tag: str, words: int = 2) -> None:
         self.implementation = implementation
-        self.name = f"key<{tag}>"
-        self.itemsize = 4 * words
-        self.storage = np.dtype(np.uint64 if words == 2 else np.complex128)
-        self.key_shape = (words,)
+        self.name: str = f"key<{tag}>"
+        self.itemsize: int = 4 * words
+        self.storage: np.dtype[Any] = np.dtype(np.uint64 if words == 2 else np.complex128)
+        self.key_shape: tuple[int, ...] = (words,)
 
     def words(self, stored: Any) -> Any:
         """The uint32 numbers of stored keys, in a last dimension."""

@@ -143,10 +143,10 @@ class Mesh(_Axes):
             ),
             ValueError,
         )
-        self.devices = grid.copy()
+        self.devices: np.ndarray[Any, np.dtype[Any]] = grid.copy()
         self.devices.flags.writeable = False
         self.axis_names: tuple[Any, ...] = names
-        self.axis_types = _types("Mesh", names, axis_types)
+        self.axis_types: tuple[AxisType, ...] = _types("Mesh", names, axis_types)
         self._key = (tuple(self.devices.flat), grid.shape, names, self.axis_types)
         self._scopes: list[Any] = []
 
@@ -231,15 +231,16 @@ class AbstractMesh(_Axes):
         self, axis_sizes: Sequence[int], axis_names: Sequence[Any],
         axis_types: Sequence[AxisType] | None = None,
     ) -> None:  # fmt: skip
-        self.axis_sizes = tuple(axis_sizes)
-        self.axis_names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        names: tuple[Any, ...] = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        self.axis_sizes: tuple[int, ...] = tuple(axis_sizes)
+        self.axis_names: tuple[Any, ...] = names
         check(
             len(self.axis_sizes) == len(self.axis_names),
             lambda: f"[AbstractMesh] axis_names must name each axis; got {self.axis_names} for "
             f"sizes {self.axis_sizes}. Fix: one name for each size.",
             ValueError,
         )
-        self.axis_types = _types("AbstractMesh", self.axis_names, axis_types)
+        self.axis_types: tuple[AxisType, ...] = _types("AbstractMesh", names, axis_types)
         self._key = (self.axis_sizes, self.axis_names, self.axis_types)
 
     @property
@@ -273,7 +274,11 @@ class AbstractMesh(_Axes):
             "jax.sharding.get_mesh()."
         )
 
-    devices = device_ids = local_devices = local_mesh = is_multi_process = property(_no_devices)
+    devices: Any = property(_no_devices)
+    device_ids: Any = devices
+    local_devices: Any = devices
+    local_mesh: Any = devices
+    is_multi_process: Any = devices
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and self._key == other._key

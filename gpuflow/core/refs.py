@@ -7,13 +7,18 @@ caller puts back (ref_programs.py, docs/design/0021-refs.md). ``gpuflow.ref`` ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuflow.base.errors import UnexpectedTracerError
 from gpuflow.base.records import record
 from gpuflow.core.aval import HasShape, ShapedArray, aval_of
 from gpuflow.core.staging import StagedTracer, StagingTrace
 from gpuflow.core.trace import Trace, Tracer, eval_trace, thread_state
+
+if TYPE_CHECKING:
+    from gpuflow.core.methods import RefMethods
+else:
+    RefMethods = HasShape
 
 
 @record
@@ -30,7 +35,7 @@ class AbstractRef(HasShape):
         return f"Ref{{{self.inner_aval}}}"
 
 
-class Ref(HasShape):
+class Ref(RefMethods):
     """A mutable array: ``ref[...]`` reads it, ``ref[...] = x`` writes it; see ``new_ref``.
 
     Attributes:
@@ -39,14 +44,14 @@ class Ref(HasShape):
 
     __slots__ = ("__weakref__", "_home", "_is_borrowed", "_is_shared", "_value", "aval")
     # The operators come from wiring; without this one NumPy would take a ref for a sequence.
-    __array_priority__ = 1000
+    __array_priority__: int = 1000
 
     def __init__(self, value: Any, home: Trace, is_borrowed: bool = False) -> None:
         self._value = value
         self._home: Trace | None = home
         self._is_borrowed = is_borrowed  # stands for a ref of outside
         self._is_shared = True  # somebody else may hold the array
-        self.aval = AbstractRef(aval_of(value))
+        self.aval: AbstractRef = AbstractRef(aval_of(value))
 
     def __repr__(self) -> str:
         if self._home is None:

@@ -1,7 +1,13 @@
 """Small neural networks and optimizers, enough for examples: stax and optimizers."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from typing import TYPE_CHECKING
+
+from gpuflow.base.names import publish as _publish
+
+if TYPE_CHECKING:
+    from gpuflow.example_libraries import optimizers as optimizers
+    from gpuflow.example_libraries import stax as stax
 
 # Each is imported when it is first asked for.
 _MODULES = ("optimizers", "stax")
-__getattr__ = _missing_name(__name__, "example_libraries", (), _MODULES)
+_publish(globals(), "example_libraries", (), _MODULES)

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuflow import numpy as jnp
 from gpuflow.base import tree as base_tree
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import safe_zip
 from gpuflow.example_libraries.optimizer_states import InitFn as InitFn
 from gpuflow.example_libraries.optimizer_states import JoinPoint as JoinPoint
@@ -223,4 +223,4 @@ def clip_grads(grad_tree: Any, max_norm: Any) -> Any:
     return base_tree.tree_map(lambda g: g * scale.astype(jnp.real(g).dtype), grad_tree)
 
 
-__getattr__ = missing_name(__name__, "optimizers", public_names(globals()))
+publish(globals(), "optimizers", public_names(globals()))

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuflow import numpy as jnp
 from gpuflow import random
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.example_libraries.stax_windows import AvgPool as AvgPool
 from gpuflow.example_libraries.stax_windows import Conv as Conv
 from gpuflow.example_libraries.stax_windows import Conv1DTranspose as Conv1DTranspose
@@ -259,4 +259,4 @@ def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
     return init_fun, apply_fun
 
 
-__getattr__ = missing_name(__name__, "stax", public_names(globals()))
+publish(globals(), "stax", public_names(globals()))

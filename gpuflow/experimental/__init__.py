@@ -1,9 +1,19 @@
 """What JAX keeps under jax.experimental."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from typing import TYPE_CHECKING
+
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.callbacks import io_callback as io_callback
+
+if TYPE_CHECKING:
+    from gpuflow.experimental import checkify as checkify
+    from gpuflow.experimental import ensemble as ensemble
+    from gpuflow.experimental import mesh_utils as mesh_utils
+    from gpuflow.experimental import multihost_utils as multihost_utils
+    from gpuflow.experimental import ode as ode
+    from gpuflow.experimental import shard_map as shard_map
 
 # Submodules, each imported when it is first asked for.
 _MODULES = ("checkify", "ensemble", "mesh_utils", "multihost_utils", "ode", "shard_map")
-__getattr__ = _missing_name(__name__, "experimental", _public_names(globals()), _MODULES)
+_publish(globals(), "experimental", _public_names(globals()), _MODULES)

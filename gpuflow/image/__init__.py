@@ -1,9 +1,9 @@
 """Images: resizing, with all methods of jax.image, and moving by fractions of pixels."""
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.image.resizing import resize as resize
 from gpuflow.image.resizing import scale_and_translate as scale_and_translate
 from gpuflow.image.weights import ResizeMethod as ResizeMethod
 
-__getattr__ = _missing_name(__name__, "image", _public_names(globals()))
+_publish(globals(), "image", _public_names(globals()))

@@ -53,7 +53,7 @@ from gpuflow.lax.one_dtype import shift_right_arithmetic as shift_right_arithmet
 from gpuflow.lax.one_dtype import shift_right_logical as shift_right_logical
 from gpuflow.lax.one_dtype import sub as sub
 from gpuflow.lax.one_dtype import zeta as zeta
-from gpuflow.lax.primitives import primitive_names as _primitive_names
+from gpuflow.lax.primitives import publish_with_primitives as _publish
 from gpuflow.lax.shapes import asarray as asarray
 from gpuflow.lax.shapes import batch_matmul as batch_matmul
 from gpuflow.lax.shapes import broadcast as broadcast
@@ -245,4 +245,4 @@ from gpuflow.parallel.placement import with_sharding_constraint as with_sharding
 slice = slice_
 stage = asarray
 
-__getattr__, __dir__ = _primitive_names(__name__, "lax", globals())
+_publish(globals(), "lax", ("linalg",))

@@ -1,7 +1,7 @@
 """Matrix decompositions and solvers, with exact dtypes and shapes."""
 
 from gpuflow.lax.polar import qdwh as qdwh
-from gpuflow.lax.primitives import primitive_names as _primitive_names
+from gpuflow.lax.primitives import publish_with_primitives as _publish
 from gpuflow.ops.linalg.algorithms import EighImplementation as EighImplementation
 from gpuflow.ops.linalg.algorithms import EigImplementation as EigImplementation
 from gpuflow.ops.linalg.algorithms import SvdAlgorithm as SvdAlgorithm
@@ -25,4 +25,4 @@ from gpuflow.ops.linalg.solve import triangular_solve as triangular_solve
 from gpuflow.ops.linalg.svd import svd as svd
 from gpuflow.ops.linalg.tridiagonal import tridiagonal_solve as tridiagonal_solve
 
-__getattr__, __dir__ = _primitive_names(__name__, "lax.linalg", globals(), defining_files_only=True)
+_publish(globals(), "lax.linalg", defining_files_only=True)

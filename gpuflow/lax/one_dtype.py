@@ -13,6 +13,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
+from gpuflow.core.types import Array, ArrayLike, BinaryOp, DTypeLike
 from gpuflow.ops.elementwise import (
     arithmetic,
     bits,
@@ -47,12 +48,12 @@ def _alike(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _strict(primitive: Primitive, function: Callable[..., Any]) -> Callable[..., Any]:
+def _strict(primitive: Primitive, function: Callable[..., Any]) -> BinaryOp:
     """A function of two operands that must have one dtype."""
     name = primitive.name
 
     @wraps(function)
-    def strict(x: Any, y: Any) -> Any:
+    def strict(x: ArrayLike, y: ArrayLike) -> Array:
         return primitive.bind(*_alike(name, x, y))
 
     return strict
@@ -91,19 +92,19 @@ complex = _strict(complex_numbers.complex_p, complex_numbers.complex)
 
 
 @wraps(key_equality.eq)
-def eq(x: Any, y: Any) -> Any:
+def eq(x: ArrayLike, y: ArrayLike) -> Array:
     """See ``ops.key_equality``."""
     return key_equality.eq(*_alike("eq", x, y))
 
 
 @wraps(key_equality.ne)
-def ne(x: Any, y: Any) -> Any:
+def ne(x: ArrayLike, y: ArrayLike) -> Array:
     """See ``ops.key_equality``."""
     return key_equality.ne(*_alike("ne", x, y))
 
 
 @wraps(arithmetic.mul)
-def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Array:
     """See ``ops.elementwise``."""
     if out_dtype is not None:
         return arithmetic.mul(*_alike("mul", x, y), out_dtype=out_dtype)
@@ -111,7 +112,7 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
 
 
 @wraps(transcendental.pow)
-def pow(x: Any, y: Any) -> Any:
+def pow(x: ArrayLike, y: ArrayLike) -> Array:
     """See ``ops.transcendental``."""
     if dtypes.is_integer(aval_of(y).dtype):
         return transcendental.pow_p.bind(x, y)
@@ -119,18 +120,20 @@ def pow(x: Any, y: Any) -> Any:
 
 
 @wraps(clamp_op)
-def clamp(min: Any, x: Any, max: Any) -> Any:
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     """See ``ops.elementwise.select``."""
     return clamp_op(_alike("clamp", min, x)[0], x, _alike("clamp", max, x)[0])
 
 
 @wraps(select_op)
-def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """See ``ops.elementwise.select``."""
     return select_op(pred, *_alike("select", on_true, on_false))
 
 
 @wraps(slicing.pad)
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
+def pad(
+    operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[Sequence[int]]
+) -> Array:
     """See ``ops.layout``."""
     return slicing.pad(operand, _alike("pad", padding_value, operand)[0], padding_config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -11,19 +11,20 @@ from gpuflow.base.names import missing_name, public_names
 from gpuflow.core.primitive import Primitive, registry
 
 
-def primitive_names(
-    module: str, short: str, namespace: dict[str, Any], defining_files_only: bool = False
-) -> tuple[Callable[[str], Primitive], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a module that has primitives under their names and ``_p``.
+def publish_with_primitives(
+    namespace: dict[str, Any], short: str, modules: Collection[str] = (),
+    defining_files_only: bool = False,
+) -> None:  # fmt: skip
+    """``publish`` for a module that has primitives too, under their names and ``_p``.
 
     Args:
-        module: the module's name.
+        namespace: the module's ``globals()``.
         short: what users call it, such as ``lax``.
-        namespace: its ``globals()``.
+        modules: its public submodules.
         defining_files_only: only primitives of the files that its public functions come from.
     """
-    public = public_names(namespace)
-    missing = missing_name(module, short, public)
+    public, module = public_names(namespace), namespace["__name__"]
+    missing = missing_name(module, short, public, modules)
 
     @cache
     def files() -> list[dict[str, Any]]:
@@ -50,6 +51,6 @@ def primitive_names(
         return named(name)
 
     def __dir__() -> list[str]:
-        return sorted([*namespace, *primitives()])
+        return sorted([*public, *modules, *primitives()])
 
-    return __getattr__, __dir__
+    namespace.update(__getattr__=__getattr__, __dir__=__dir__)

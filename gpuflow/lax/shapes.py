@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.define import check_kind, types_text
@@ -34,8 +35,9 @@ from gpuflow.runtime.array import Array, from_numpy
 
 
 def full(
-    shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None
-) -> Any:
+    shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
+    sharding: Any = None,
+) -> Array:  # fmt: skip
     """An array of ``shape`` filled with a scalar.
 
     Args:
@@ -59,8 +61,9 @@ def full(
 
 
 def full_like(
-    x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, sharding: Any = None
-) -> Any:
+    x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None, sharding: Any = None,
+) -> Array:  # fmt: skip
     """An array of the shape and type of ``x``, weak where that is, filled with a scalar.
 
     In shard_map it varies as ``x`` does.
@@ -72,10 +75,10 @@ def full_like(
     return vary_along(full(sizes, fill_value, dtype, sharding=sharding), aval.mat.varying)
 
 
-def asarray(x: Any) -> Any:
+def asarray(x: ArrayLike) -> Array:
     """``x`` as an array."""
     if isinstance(x, Array) or (hasattr(x, "aval") and is_value(x)):
-        return x
+        return x  # type: ignore[return-value]
     aval = aval_of(x)
     return from_numpy(np.asarray(x, aval.dtype), aval)
 
@@ -89,7 +92,9 @@ def dtype(x: Any) -> Any:
 # --- shapes --------------------------------------------------------------------------------
 
 
-def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
+def broadcast(
+    operand: ArrayLike, sizes: Sequence[int], *, out_sharding: ShardingLike = None
+) -> Array:
     """``operand`` repeated along new leading dimensions of ``sizes``."""
     shape = (*sizes, *aval_of(operand).shape)
     out = broadcast_in_dim(operand, shape, range(len(tuple(sizes)), len(shape)))
@@ -111,7 +116,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         ) from None
 
 
-def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
+def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """``array`` with new dimensions of size 1; ``dimensions`` are those of the result."""
     rank = aval_of(array).ndim + len(tuple(dimensions))
     new = {canonicalize_axis(d, rank, "expand_dims") for d in dimensions}
@@ -129,8 +134,8 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
 
 
 def collapse(
-    operand: Any, start_dimension: int, stop_dimension: int | None = None
-) -> Any:
+    operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
+) -> Array:
     """``operand`` with a range of dimensions joined into one."""
     shape = aval_of(operand).shape
     start, stop, _ = slice(start_dimension, stop_dimension).indices(len(shape))
@@ -138,7 +143,7 @@ def collapse(
     return reshape(operand, (*shape[:start], joined, *shape[stop:]))
 
 
-def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Consecutive parts of ``operand`` along ``axis``.
 
     Raises:
@@ -161,21 +166,21 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     ]
 
 
-def stack(operands: Sequence[Any], axis: int = 0) -> Any:
+def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Arrays of one shape along a new dimension."""
     rank = aval_of(operands[0]).ndim + 1
     place = canonicalize_axis(axis, rank, "stack")
     return concatenate([expand_dims(x, (place,)) for x in operands], place)
 
 
-def unstack(x: Any, axis: int = 0) -> list[Any]:
+def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
     """The elements along a dimension, which they lose."""
     place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
     count = aval_of(x).shape[place]
     return [index_in_dim(x, k, place, keepdims=False) for k in range(count)]
 
 
-def tile(operand: Any, reps: Sequence[int]) -> Any:
+def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     """``operand`` repeated ``reps[d]`` times along each dimension d."""
     shape = aval_of(operand).shape
     check(
@@ -191,7 +196,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     return reshape(repeated, [n * size for n, size in zip(reps, shape, strict=True)])
 
 
-def reciprocal(x: Any) -> Any:
+def reciprocal(x: ArrayLike) -> Array:
     """Elementwise ``1 / x``.
 
     Raises:
@@ -205,7 +210,7 @@ def reciprocal(x: Any) -> Any:
 # --- windows -------------------------------------------------------------------------------
 
 
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
+def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """One element along ``axis``, at a Python int that may count from the end.
 
     Raises:
@@ -245,9 +250,9 @@ Choice = bool | Sequence[bool]
 
 
 def dynamic_slice(
-    operand: Any, start_indices: Any, slice_sizes: Sequence[int], *,
-    allow_negative_indices: Choice = True,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], slice_sizes: Sequence[int],
+    *, allow_negative_indices: Choice = True,
+) -> Array:  # fmt: skip
     """A window of known sizes at a place known at run time; it is moved to lie inside.
 
     Args:
@@ -269,8 +274,9 @@ def dynamic_slice(
 
 
 def dynamic_update_slice(
-    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: Choice = True
-) -> Any:
+    operand: ArrayLike, update: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], *,
+    allow_negative_indices: Choice = True,
+) -> Array:  # fmt: skip
     """``operand`` with a window replaced, at a place known at run time; see ``dynamic_slice``."""
     starts = _starts("dynamic_update_slice", start_indices, aval_of(operand).ndim)
     starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
@@ -322,9 +328,9 @@ def _from_the_end(start: Any, size: int) -> Any:
 
 
 def dynamic_slice_in_dim(
-    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *,
+    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
     allow_negative_indices: bool = True,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """``dynamic_slice`` along one axis; the others are whole."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_slice_in_dim")
     sizes = list(aval_of(operand).shape)
@@ -334,9 +340,9 @@ def dynamic_slice_in_dim(
 
 
 def dynamic_index_in_dim(
-    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *,
+    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
     allow_negative_indices: bool = True,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """One element along ``axis``, at a place known at run time."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_index_in_dim")
     out = dynamic_slice_in_dim(
@@ -346,8 +352,9 @@ def dynamic_index_in_dim(
 
 
 def dynamic_update_slice_in_dim(
-    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
-) -> Any:
+    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
+    allow_negative_indices: bool = True,
+) -> Array:  # fmt: skip
     """``dynamic_update_slice`` along one axis."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_slice_in_dim")
     starts = _only(operand, place, start_index)
@@ -357,8 +364,9 @@ def dynamic_update_slice_in_dim(
 
 
 def dynamic_update_index_in_dim(
-    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
-) -> Any:
+    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
+    allow_negative_indices: bool = True,
+) -> Array:  # fmt: skip
     """One element along ``axis`` replaced; ``update`` may lack that axis."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_index_in_dim")
     if aval_of(update).ndim != aval_of(operand).ndim:
@@ -373,7 +381,7 @@ def _only(operand: Any, place: int, start: Any) -> list[Any]:
     return [start if d == place else zero for d in range(aval_of(operand).ndim)]
 
 
-def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
+def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front.
 
     Indices outside are taken modulo the size of their axis.
@@ -401,9 +409,10 @@ def _modulo(index: Any, size: int) -> Any:
 
 
 def dot(
-    lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = None,
-    preferred_element_type: Any = None, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, *, dimension_numbers: Any = None,
+    precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The product of two vectors or matrices; with dimension numbers, ``dot_general``.
 
     Raises:
@@ -423,7 +432,7 @@ def dot(
     return in_sharding("dot", out, out_sharding)
 
 
-def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
     """Products of matrices; leading dimensions go together.
 
     Raises:
@@ -441,6 +450,8 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     return dot_general(lhs, rhs, (((rank - 1,), (rank - 2,)), (batch, batch)), precision)
 
 
-def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
+def empty(
+    shape: Sequence[int], dtype: DTypeLike | None, *, out_sharding: ShardingLike = None
+) -> Array:
     """An array of ``shape``; it is filled with zeros."""
     return in_sharding("empty", full_of(tuple(shape), 0, dtype), out_sharding)

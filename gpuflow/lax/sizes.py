@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import HasAval, aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.lax.shapes import asarray, broadcast
 from gpuflow.ops.contractions.convolution import dilated, window_count
 from gpuflow.ops.contractions.convolution_calls import conv_transpose_pads, padtype_to_pads
@@ -20,13 +21,13 @@ Shape = tuple[int, ...]
 Padding = str | Sequence[tuple[int, int]]
 
 
-def broadcast_to_rank(x: Any, rank: int) -> Any:
+def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """``x`` with leading dimensions of size 1, so that it has at least ``rank`` dimensions."""
     missing = rank - aval_of(x).ndim
     return broadcast(x, (1,) * missing) if missing > 0 else asarray(x)
 
 
-def broadcast_like(arr: Any, like_arr: Any) -> Any:
+def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
     """``arr`` broadcast to the shape of another array, as NumPy does."""
     shape, rank = aval_of(like_arr).shape, aval_of(arr).ndim
     return broadcast_in_dim(arr, shape, range(len(shape) - rank, len(shape)))

@@ -1,7 +1,9 @@
 """Functions for neural networks: activations, softmax, attention, normalization, initializers."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from typing import TYPE_CHECKING
+
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.nn.activations import celu as celu
 from gpuflow.nn.activations import elu as elu
 from gpuflow.nn.activations import gelu as gelu
@@ -38,6 +40,9 @@ from gpuflow.nn.scaled import get_scaled_dot_general_config as get_scaled_dot_ge
 from gpuflow.nn.scaled import scaled_dot_general as scaled_dot_general
 from gpuflow.nn.scaled import scaled_matmul as scaled_matmul
 
+if TYPE_CHECKING:
+    from gpuflow.nn import initializers as initializers
+
 # Imported when it is first asked for.
 _MODULES = ("initializers",)
-__getattr__ = _missing_name(__name__, "nn", _public_names(globals()), _MODULES)
+_publish(globals(), "nn", _public_names(globals()), _MODULES)

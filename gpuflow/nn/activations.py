@@ -11,12 +11,13 @@ from gpuflow import lax
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact
 from gpuflow.ops.elementwise.select import where as select_where
 
 
 @custom_jvp
-def relu(x: Any) -> Any:
+def relu(x: ArrayLike) -> Array:
     """``max(x, 0)``, with derivative 0 at 0."""
     return jnp.maximum(x, 0)
 
@@ -28,7 +29,7 @@ def _relu_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 @custom_jvp
-def relu6(x: Any) -> Any:
+def relu6(x: ArrayLike) -> Array:
     """``min(max(x, 0), 6)``."""
     return jnp.minimum(jnp.maximum(x, 0), 6.0)
 
@@ -41,13 +42,13 @@ def _relu6_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 @composite
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: ArrayLike) -> Array:
     """``1 / (1 + exp(-x))`` of floats or complex numbers."""
     return lax.logistic(*check_arraylike("sigmoid", x))
 
 
 @composite
-def silu(x: Any) -> Any:
+def silu(x: ArrayLike) -> Array:
     """``x * sigmoid(x)`` of floats or complex numbers; also called swish."""
     (x,) = check_arraylike("silu", x)
     return lax.mul(x, lax.logistic(x))
@@ -56,37 +57,37 @@ def silu(x: Any) -> Any:
 swish = silu
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: ArrayLike) -> Array:
     """The hyperbolic tangent."""
     return jnp.tanh(x)
 
 
 @composite
-def softplus(x: Any) -> Any:
+def softplus(x: ArrayLike) -> Array:
     """``log(1 + exp(x))`` without overflow."""
     return jnp.logaddexp(x, 0)  # by an integer: 0.0 would make integers weak floats
 
 
 @composite
-def log_sigmoid(x: Any) -> Any:
+def log_sigmoid(x: ArrayLike) -> Array:
     """``log(sigmoid(x))`` without overflow."""
     return jnp.negative(softplus(jnp.negative(x)))
 
 
 @composite
-def soft_sign(x: Any) -> Any:
+def soft_sign(x: ArrayLike) -> Array:
     """``x / (1 + abs(x))``."""
     return jnp.divide(x, jnp.add(jnp.abs(x), 1))
 
 
 @composite
-def mish(x: Any) -> Any:
+def mish(x: ArrayLike) -> Array:
     """``x * tanh(softplus(x))``."""
     return jnp.multiply(x, jnp.tanh(softplus(x)))
 
 
 @composite
-def gelu(x: Any, approximate: bool = True) -> Any:
+def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """``x`` times the normal distribution function of ``x``.
 
     Args:
@@ -110,14 +111,14 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
 
 @composite
-def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Any:
+def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 1e-2) -> Array:
     """``x`` where positive, else ``negative_slope * x``."""
     (x,) = check_arraylike("leaky_relu", x)
     return jnp.where(jnp.greater_equal(x, 0), x, jnp.multiply(negative_slope, x))
 
 
 @composite
-def elu(x: Any, alpha: Any = 1.0) -> Any:
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
     (x,) = check_arraylike("elu", x)
     positive = jnp.greater(x, 0)
@@ -126,14 +127,14 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
 
 
 @composite
-def celu(x: Any, alpha: Any = 1.0) -> Any:
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``."""
     bent = jnp.expm1(jnp.divide(jnp.minimum(x, 0.0), alpha))
     return jnp.add(jnp.maximum(x, 0.0), jnp.multiply(alpha, bent))
 
 
 @composite
-def selu(x: Any) -> Any:
+def selu(x: ArrayLike) -> Array:
     """The scaled ``elu`` that keeps mean and variance.
 
     Source: Klambauer et al. 2017, "Self-normalizing neural networks".
@@ -143,19 +144,19 @@ def selu(x: Any) -> Any:
 
 
 @composite
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: ArrayLike) -> Array:
     """``relu6(x + 3) / 6``."""
     return jnp.divide(relu6(jnp.add(x, 3.0)), 6.0)
 
 
 @composite
-def hard_tanh(x: Any) -> Any:
+def hard_tanh(x: ArrayLike) -> Array:
     """``x`` limited to [-1, 1]."""
     return jnp.where(jnp.greater(x, 1), 1, jnp.where(jnp.less(x, -1), -1, x))
 
 
 @composite
-def glu(x: Any, axis: int = -1) -> Any:
+def glu(x: ArrayLike, axis: int = -1) -> Array:
     """The first half of ``axis`` times the sigmoid of the second half."""
     (x,) = check_arraylike("glu", x)
     first, second = jnp.split(x, 2, axis)
@@ -163,7 +164,7 @@ def glu(x: Any, axis: int = -1) -> Any:
 
 
 @composite
-def hard_silu(x: Any) -> Any:
+def hard_silu(x: ArrayLike) -> Array:
     """``x * hard_sigmoid(x)``; also called hard_swish."""
     return jnp.multiply(x, hard_sigmoid(x))
 
@@ -171,14 +172,14 @@ def hard_silu(x: Any) -> Any:
 hard_swish = hard_silu
 
 
-def identity(x: Any) -> Any:
+def identity(x: ArrayLike) -> Array:
     """``x`` itself, as an array."""
     (x,) = check_arraylike("identity", x)
     return jnp.asarray(x)
 
 
 @composite
-def squareplus(x: Any, b: Any = 4) -> Any:
+def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """``(x + sqrt(x**2 + b)) / 2``.
 
     Args:
@@ -192,7 +193,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
 
 
 @composite
-def sparse_plus(x: Any) -> Any:
+def sparse_plus(x: ArrayLike) -> Array:
     """0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` between.
 
     Source: Blondel, Martins and Niculae 2019, "Learning with Fenchel-Young losses".
@@ -203,13 +204,13 @@ def sparse_plus(x: Any) -> Any:
 
 
 @composite
-def sparse_sigmoid(x: Any) -> Any:
+def sparse_sigmoid(x: ArrayLike) -> Array:
     """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``."""
     return jnp.multiply(0.5, jnp.clip(jnp.add(x, 1.0), 0.0, 2.0))
 
 
 @custom_jvp
-def log1mexp(x: Any) -> Any:
+def log1mexp(x: ArrayLike) -> Array:
     """``log(1 - exp(-x))`` of positive ``x``, without loss at either end.
 
     Source: Maechler 2012, "Accurately computing log(1 - exp(-|a|))".

@@ -11,7 +11,8 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import random
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.nn.initializer_draws import DRAWS
 from gpuflow.numpy.promotion import user_dtype
 from gpuflow.numpy.shaping import as_shape
@@ -47,22 +48,28 @@ def _initializer(name: str, dtype: Any, draw: _Draw) -> Initializer:
     return init
 
 
-def zeros(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
+def zeros(
+    key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An initializer itself: zeros."""
     return constant(0)(key, shape, dtype, out_sharding)
 
 
-def ones(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
+def ones(
+    key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An initializer itself: ones."""
     return constant(1)(key, shape, dtype, out_sharding)
 
 
-def constant(value: Any, dtype: Any = None) -> Initializer:
+def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of arrays that hold ``value`` everywhere."""
     return _initializer("constant", dtype, lambda key, shape, dtype: jnp.full(shape, value, dtype))
 
 
-def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
+def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of random numbers, uniform on [0, ``scale``)."""
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -71,7 +78,7 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     return _initializer("uniform", dtype, draw)
 
 
-def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
+def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of normal random numbers with mean 0."""
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -81,8 +88,9 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def truncated_normal(
-    stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0
-) -> Initializer:
+    stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None, lower: ArrayLike = -2.0,
+    upper: ArrayLike = 2.0,
+) -> Initializer:  # fmt: skip
     """An initializer of normal random numbers between two bounds.
 
     Args:
@@ -108,8 +116,8 @@ _MEANS = {
 
 
 def variance_scaling(
-    scale: Any, mode: str, distribution: str, in_axis: Axes = -2, out_axis: Axes = -1,
-    batch_axis: Axes = (), dtype: Any = None,
+    scale: ArrayLike, mode: str, distribution: str, in_axis: Axes = -2, out_axis: Axes = -1,
+    batch_axis: Axes = (), dtype: DTypeLike | None = None,
 ) -> Initializer:  # fmt: skip
     """An initializer of random numbers with variance ``scale / fan``.
 
@@ -177,14 +185,14 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
 
 
 def glorot_uniform(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
     """``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform."""
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def glorot_normal(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
     """``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal."""
     return variance_scaling(
@@ -193,28 +201,28 @@ def glorot_normal(
 
 
 def lecun_uniform(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
     """``variance_scaling(1, "fan_in", "uniform")``."""
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def lecun_normal(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
     """``variance_scaling(1, "fan_in", "truncated_normal")``."""
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
 def he_uniform(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
     """``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform."""
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def he_normal(
-    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
     """``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal."""
     return variance_scaling(2.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
@@ -229,7 +237,9 @@ kaiming_normal = he_normal
 # --- orthogonal ----------------------------------------------------------------------------
 
 
-def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+def orthogonal(
+    scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer of random matrices whose rows or columns, the fewer, are orthonormal.
 
     Args:
@@ -260,7 +270,9 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     return _initializer("orthogonal", dtype, draw)
 
 
-def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+def delta_orthogonal(
+    scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer of convolutions: orthogonal at the central place, 0 elsewhere.
 
     Args:
@@ -288,8 +300,8 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     return _initializer("delta_orthogonal", dtype, draw)
 
 
-__getattr__ = missing_name(
-    __name__, "initializers",
+publish(
+    globals(), "initializers",
     [*public_names(globals(), __name__), "xavier_uniform", "xavier_normal", "kaiming_uniform",
      "kaiming_normal"],
 )  # fmt: skip

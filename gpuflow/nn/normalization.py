@@ -14,13 +14,13 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
     promote_args_inexact,
     user_dtype,
 )
-from gpuflow.numpy.shaping import Axes
 from gpuflow.scipy.special.sums import logsumexp as logsumexp
 
 
@@ -42,7 +42,7 @@ def _numbers(name: str, x: Any, where: Any) -> Any:
 
 
 @composite
-def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
+def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
     """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
 
     Args:
@@ -62,7 +62,7 @@ def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
 
 
 @composite
-def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
+def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
     """``log(softmax(x))`` along ``axis``, without overflow; arguments as in ``softmax``."""
     x = _numbers("log_softmax", x, where)
     top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
@@ -75,9 +75,9 @@ def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
 
 @composite
 def standardize(
-    x: Any, axis: Axes = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5,
-    where: Any = None, *, algorithm: str = "fast",
-) -> Any:  # fmt: skip
+    x: ArrayLike, axis: Axes = -1, mean: ArrayLike | None = None, variance: ArrayLike | None = None,
+    epsilon: ArrayLike = 1e-5, where: ArrayLike | None = None, *, algorithm: str = "fast",
+) -> Array:  # fmt: skip
     """``(x - mean) / sqrt(variance + epsilon)`` along ``axis``.
 
     Args:
@@ -115,7 +115,9 @@ def standardize(
 
 
 @composite
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+def one_hot(
+    x: ArrayLike, num_classes: int, *, dtype: DTypeLike | None = None, axis: int = -1
+) -> Array:
     """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
 
     Args:
@@ -145,7 +147,9 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
 
 
 @composite
-def logmeanexp(x: Any, axis: Axes = None, where: Any = None, keepdims: bool = False) -> Any:
+def logmeanexp(
+    x: ArrayLike, axis: Axes = None, where: ArrayLike | None = None, keepdims: bool = False
+) -> Array:
     """``log(mean(exp(x)))`` along ``axis``, without overflow.
 
     Args:

@@ -17,6 +17,7 @@ from gpuflow.base.util import warn
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.numpy.promotion import convert, user_dtype
 
 _RESULTS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
@@ -42,7 +43,9 @@ class BlockScaleConfig:
     infer_only: bool
 
 
-def get_scaled_dot_general_config(mode: str, global_scale: Any = None) -> BlockScaleConfig:
+def get_scaled_dot_general_config(
+    mode: str, global_scale: ArrayLike | None = None
+) -> BlockScaleConfig:
     """The rounding of one operand of ``scaled_dot_general``.
 
     Args:
@@ -71,8 +74,9 @@ def get_scaled_dot_general_config(mode: str, global_scale: Any = None) -> BlockS
 
 @composite
 def scaled_matmul(
-    lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
-) -> Any:
+    lhs: ArrayLike, rhs: ArrayLike, lhs_scales: ArrayLike, rhs_scales: ArrayLike,
+    preferred_element_type: DTypeLike = np.float32,
+) -> Array:  # fmt: skip
     """``sum_k lhs[b, m, k] * rhs[b, n, k]``, where blocks of ``k`` have scales.
 
     Products are made and added in float32, on GPUs of operands that are rounded to TF32 by default:
@@ -126,13 +130,13 @@ def _check_scaled(*shapes: tuple[int, ...]) -> None:
 
 
 def scaled_dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: Any,
     preferred_element_type: Any = np.float32,
     configs: Sequence[BlockScaleConfig] | None = None,
     implementation: str | None = None,
-) -> Any:
+) -> Array:
     """``lax.dot_general`` of operands that are rounded in blocks.
 
     The gradient is that of the exact product, made of operands rounded in the same way.

@@ -3,8 +3,8 @@
 Semantics are jax.numpy's: immutable arrays, 32-bit defaults, weakly typed Python numbers.
 """
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.numpy import array_api as _array_api
 from gpuflow.numpy import fft as fft
 from gpuflow.numpy import linalg as linalg
@@ -429,4 +429,4 @@ e = 2.718281828459045
 euler_gamma = 0.5772156649015329
 newaxis = None
 
-__getattr__ = _missing_name(__name__, "jnp", _public_names(globals()))
+_publish(globals(), "jnp", _public_names(globals()), ("fft", "linalg"))

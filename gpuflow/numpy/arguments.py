@@ -11,17 +11,18 @@ import numpy as np
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import check_arraylike
 
 
-def as_array(name: str, x: Any) -> Any:
+def as_array(name: str, x: Any) -> Array:
     """An argument as an array; TypeError for lists and other objects."""
     (x,) = check_arraylike(name, x)
     return asarray(x)
 
 
-def as_arrays(name: str, *operands: Any) -> list[Any]:
+def as_arrays(name: str, *operands: Any) -> list[Array]:
     """Arguments as arrays; TypeError for lists and other objects."""
     operands = check_arraylike(name, *operands)
     return [asarray(x) for x in operands]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuflow import lax
@@ -12,6 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, check_choice, known_int
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.promotion import convert
@@ -28,7 +27,7 @@ def _places(bitorder: str, rank: int) -> np.ndarray:
 
 
 @composite
-def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
+def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
     """Eight truth values in each byte.
 
     Args:
@@ -58,8 +57,8 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
 
 @composite
 def unpackbits(
-    a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big"
-) -> Any:
+    a: ArrayLike, axis: int | None = None, count: int | None = None, bitorder: str = "big"
+) -> Array:
     """The bits of bytes, each as a byte of 0 or 1.
 
     Args:

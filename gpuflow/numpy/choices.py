@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ArraysLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.logic import as_bool, clip, where
 from gpuflow.numpy.positions import nonzero
@@ -21,7 +22,9 @@ from gpuflow.numpy.ufuncs import remainder
 
 
 @composite
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def select(
+    condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0
+) -> Array:
     """Elements of the first array whose condition holds.
 
     Args:
@@ -51,7 +54,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 
 @composite
-def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+def choose(
+    a: ArrayLike, choices: ArraysLike, out: None = None, mode: str = "raise"
+) -> Array:
     """Elements of the array whose number stands in ``a``.
 
     Args:
@@ -96,9 +101,9 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 
 
 def compress(
-    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None,
-    fill_value: Any = 0, out: None = None,
-) -> Any:  # fmt: skip
+    condition: ArrayLike, a: ArrayLike, axis: int | None = None, *, size: int | None = None,
+    fill_value: ArrayLike = 0, out: None = None,
+) -> Array:  # fmt: skip
     """The slices along an axis whose condition holds.
 
     Args:
@@ -153,7 +158,9 @@ def _compress(
     return moveaxis(chosen, 0, place)
 
 
-def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+def extract(
+    condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fill_value: ArrayLike = 0
+) -> Array:
     """The elements whose condition holds, as a vector.
 
     Args:

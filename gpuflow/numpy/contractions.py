@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
 from gpuflow.numpy.shaping import moveaxis, ravel
@@ -78,9 +79,9 @@ def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) ->
 
 @composite
 def matmul(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The matrix product over the last two axes; leading axes broadcast.
 
     Args:
@@ -137,9 +138,9 @@ def _squeeze_batch(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, 
 
 @composite
 def dot(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``."""
     if out_sharding is not None:
         out = dot(a, b, precision=precision, preferred_element_type=preferred_element_type)
@@ -174,9 +175,9 @@ def _scaled(name: str, a: Any, b: Any, preferred: Any) -> Any:
 
 @composite
 def tensordot(
-    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, b: ArrayLike, axes: Any = 2, *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Sum over pairs of axes.
 
     Args:
@@ -210,7 +211,10 @@ def tensordot(
 
 
 @composite
-def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def vdot(
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The scalar product of all elements; the first operand is conjugated."""
     a, b = _numbers("vdot", a, b, preferred_element_type)
     return dot(
@@ -220,7 +224,10 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 
 @composite
-def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def inner(
+    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """Sum over the last axes of both."""
     a, b = _numbers("inner", a, b, preferred_element_type)
     if aval_of(a).ndim == 0 or aval_of(b).ndim == 0:
@@ -231,7 +238,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 
 @composite
-def outer(a: Any, b: Any, out: None = None) -> Any:
+def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """All products of an element of ``a`` with one of ``b``: a matrix."""
     no_out("outer", out)
     a, b = promote_dtypes(*[ravel(x) for x in _numbers("outer", a, b)])
@@ -241,9 +248,9 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
 
 @composite
 def vecdot(
-    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The scalar product along ``axis``; the first operand is conjugated.
 
     Args:

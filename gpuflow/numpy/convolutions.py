@@ -8,6 +8,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike
 from gpuflow.numpy.arguments import as_arrays, check_choice
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import promote_dtypes, promote_dtypes_inexact
@@ -17,9 +18,9 @@ _MODES = ("full", "same", "valid")
 
 @composite
 def convolve(
-    a: Any, v: Any, mode: str = "full", *, precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, v: ArrayLike, mode: str = "full", *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The convolution of two vectors.
 
     Args:
@@ -43,9 +44,9 @@ def convolve(
 
 @composite
 def correlate(
-    a: Any, v: Any, mode: str = "valid", *, precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, v: ArrayLike, mode: str = "valid", *, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The correlation of two vectors, the second one conjugated; arguments as for ``convolve``."""
     a, v = _vectors("correlate", a, v, mode, preferred_element_type)
     v = conj(v)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import are_several, canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.elementary import conj, imag, real, sqrt
@@ -21,16 +22,27 @@ from gpuflow.numpy.logic import clip
 from gpuflow.numpy.matrices import diagonal
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.reductions import sum as sum_of
-from gpuflow.numpy.shaping import Axes, atleast_2d, broadcast_to, squeeze
+from gpuflow.numpy.shaping import atleast_2d, broadcast_to, squeeze
 from gpuflow.numpy.statistics import mean
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import divide
 
 
+@overload
+def average(
+    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None,
+    returned: Literal[False] = False, keepdims: bool = False,
+) -> Array: ...  # fmt: skip
+@overload
+def average(
+    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False,
+    keepdims: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
 @composite
 def average(
-    a: Any, axis: Axes = None, weights: Any = None, returned: bool = False, keepdims: bool = False
-) -> Any:
+    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False,
+    keepdims: bool = False,
+) -> Any:  # fmt: skip
     """The mean over axes, weighted.
 
     Args:
@@ -76,9 +88,10 @@ def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
 
 @composite
 def cov(
-    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None,
-    fweights: Any = None, aweights: Any = None, dtype: Any = None,
-) -> Any:  # fmt: skip
+    m: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, bias: bool = False,
+    ddof: int | None = None, fweights: ArrayLike | None = None, aweights: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The covariance matrix of variables.
 
     Args:
@@ -176,7 +189,9 @@ def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
 
 
 @composite
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
+def corrcoef(
+    x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: DTypeLike | None = None
+) -> Array:
     """The correlation coefficients of variables; arguments as for ``cov``."""
     _float_dtype("corrcoef", dtype)
     c = cov(x, y, rowvar, dtype=dtype)

@@ -14,6 +14,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.promotion import (
     PYTHON_SCALARS,
@@ -42,9 +43,9 @@ else:
 
 
 def array(
-    object: Any, dtype: Any = None, *, copy: bool = True, order: str | None = "K",
-    ndmin: int = 0, device: Any = None, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    object: Any, dtype: DTypeLike | None = None, *, copy: bool = True, order: str | None = "K",
+    ndmin: int = 0, device: DeviceLike = None, out_sharding: ShardingLike = None
+) -> Array:  # fmt: skip
     """An array from numbers, nested lists, or another array.
 
     Args:
@@ -107,9 +108,9 @@ def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
 
 
 def asarray(
-    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None,
-    device: Any = None, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    a: Any, dtype: DTypeLike | None = None, order: str | None = None, *, copy: bool | None = None,
+    device: DeviceLike = None, out_sharding: ShardingLike = None
+) -> Array:  # fmt: skip
     """``a`` as an array; arrays of that dtype are returned as they are."""
     return placed("asarray", _built("asarray", a, dtype, bool(copy), order), device, out_sharding)
 
@@ -238,7 +239,9 @@ def _stack_rows(value: Any) -> Any:
     return stack([_stack_rows(item) for item in value]) if isinstance(value, list) else value
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+def astype(
+    x: ArrayLike, dtype: DTypeLike | None, /, *, copy: bool = False, device: DeviceLike = None
+) -> Array:
     """Convert elements; floats become integers by truncation, complex numbers lose a part."""
     (x,) = check_arraylike("astype", x)
     wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
@@ -249,7 +252,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     return placed("astype", lax.copy(out) if copy and out is x else out, device)
 
 
-def copy(a: Any, order: str | None = None) -> Any:
+def copy(a: ArrayLike, order: str | None = None) -> Array:
     """A copy of an array, in memory of its own; ``order`` as for ``array``."""
     (a,) = check_arraylike("copy", a)
     return array(a, copy=True, order=order)
@@ -259,8 +262,9 @@ def copy(a: Any, order: str | None = None) -> Any:
 
 
 def full(
-    shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None
-) -> Any:
+    shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An array of ``shape`` filled with a number, or with an array that broadcasts."""
     return placed("full", _filled("full", shape, fill_value, dtype), device, out_sharding)
 
@@ -279,28 +283,37 @@ def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
     return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(fill_shape), len(sizes)))
 
 
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def zeros(
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An array of zeros, by default float32."""
     out = _filled("zeros", shape, 0, float if dtype is None else dtype)
     return placed("zeros", out, device, out_sharding)
 
 
-def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def ones(
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An array of ones, by default float32."""
     out = _filled("ones", shape, 1, float if dtype is None else dtype)
     return placed("ones", out, device, out_sharding)
 
 
-def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def empty(
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An array of ``shape``; its elements are 0."""
     out = _filled("empty", shape, 0, float if dtype is None else dtype)
     return placed("empty", out, device, out_sharding)
 
 
 def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    a: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Any = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """An array like ``a`` filled with a number."""
     out = _like("full_like", a, fill_value, dtype, shape)
     return placed("full_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
@@ -343,21 +356,26 @@ def _aval_like(name: str, a: Any) -> ShapedArray:
 
 
 def zeros_like(
-    a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
-) -> Any:
+    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Zeros with the shape and dtype of ``a``."""
     out = _like("zeros_like", a, 0, dtype, shape)
     return placed("zeros_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
 
 
 def ones_like(
-    a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
-) -> Any:
+    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Ones with the shape and dtype of ``a``."""
     out = _like("ones_like", a, 1, dtype, shape)
     return placed("ones_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def empty_like(
+    prototype: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    device: DeviceLike = None,
+) -> Array:  # fmt: skip
     """An array with the shape and dtype of ``prototype``; its elements are 0."""
     return zeros_like(prototype, dtype, shape, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import promote_args_inexact
@@ -21,30 +22,30 @@ from gpuflow.ops.sorting.sort import take_along
 class EigResult(NamedTuple):
     """What ``eig`` gives."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Array
+    eigenvectors: Array
 
 
 class EighResult(NamedTuple):
     """What ``eigh`` gives."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Array
+    eigenvectors: Array
 
 
 class QRResult(NamedTuple):
     """What ``qr`` gives."""
 
-    Q: Any
-    R: Any
+    Q: Array
+    R: Array
 
 
 class SVDResult(NamedTuple):
     """What ``svd`` gives."""
 
-    U: Any
-    S: Any
-    Vh: Any
+    U: Array
+    S: Array
+    Vh: Array
 
 
 def matrices(name: str, *operands: Any) -> list[Any]:
@@ -53,7 +54,7 @@ def matrices(name: str, *operands: Any) -> list[Any]:
 
 
 @composite
-def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
+def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """The lower triangular ``L`` with ``L @ L.conj().T == a``, or the upper one.
 
     Args:
@@ -72,9 +73,19 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
     return adjoint(factor) if upper else factor
 
 
+@overload
 def svd(
-    a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
-    subset_by_index: Any = None,
+    a: ArrayLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
+    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None,
+) -> SVDResult: ...  # fmt: skip
+@overload
+def svd(
+    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Array: ...  # fmt: skip
+def svd(
+    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> Any:  # fmt: skip
     """The singular value decomposition ``a == U @ diag(S) @ Vh``.
 
@@ -113,12 +124,12 @@ def _hermitian_svd(a: Any, compute_uv: bool, subset: Any) -> Any:
     return SVDResult(left, sizes, adjoint(signed))
 
 
-def svdvals(x: Any, /) -> Any:
+def svdvals(x: ArrayLike, /) -> Array:
     """The singular values of matrices, falling."""
     return svd(x, compute_uv=False)
 
 
-def eig(a: Any) -> EigResult:
+def eig(a: ArrayLike) -> EigResult:
     """Eigenvalues and right eigenvectors of general matrices.
 
     Args:
@@ -133,7 +144,7 @@ def eig(a: Any) -> EigResult:
     return EigResult(values, vectors)
 
 
-def eigvals(a: Any) -> Any:
+def eigvals(a: ArrayLike) -> Array:
     """The complex eigenvalues of general matrices, in no particular order."""
     (a,) = matrices("eigvals", a)
     (values,) = lax_linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
@@ -150,7 +161,7 @@ def _is_lower(name: str, side: str | None) -> bool:
 
 
 @composite
-def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
+def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
     """Eigenvalues and eigenvectors of symmetric or Hermitian matrices.
 
     Args:
@@ -169,14 +180,20 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 
 
 @composite
-def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Any:
+def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
     """The real eigenvalues of symmetric or Hermitian matrices, ascending."""
     (a,) = matrices("eigvalsh", a)
     lower = _is_lower("eigvalsh", UPLO)
     return eigh_values(a, lower=lower, symmetrize_input=symmetrize_input)
 
 
-def qr(a: Any, mode: str = "reduced") -> Any:
+@overload
+def qr(a: ArrayLike, mode: Literal["reduced", "full", "complete"] = "reduced") -> QRResult: ...
+@overload
+def qr(a: ArrayLike, mode: Literal["r"]) -> Array: ...
+@overload
+def qr(a: ArrayLike, mode: str) -> Any: ...
+def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """``a == Q @ R`` with orthonormal columns of Q and upper triangular R.
 
     Args:

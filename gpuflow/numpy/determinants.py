@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy import reductions
 from gpuflow.numpy.decompositions import matrices
@@ -28,12 +29,12 @@ from gpuflow.ops.linalg.lu import permute_rows
 class SlogdetResult(NamedTuple):
     """What ``slogdet`` gives."""
 
-    sign: Any
-    logabsdet: Any
+    sign: Array
+    logabsdet: Array
 
 
 @composite
-def det(a: Any) -> Any:
+def det(a: ArrayLike) -> Array:
     """The determinants of square matrices of shape (..., n, n).
 
     Raises:
@@ -135,7 +136,7 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 @composite
-def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
+def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
     """The sign of the determinants of square matrices and the logarithm of their absolute values.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import are_several, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes
 from gpuflow.numpy.arguments import as_array, as_arrays, known_int
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import clip, where
@@ -24,7 +25,7 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.reductions import sum as sum_of
 from gpuflow.numpy.searching import searchsorted
-from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
+from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import remainder, subtract
@@ -41,7 +42,10 @@ def _steps(x: Any, axis: int) -> Any:
 
 
 @composite
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(
+    a: ArrayLike, n: int = 1, axis: int = -1, prepend: ArrayLike | None = None,
+    append: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The differences of neighbors, ``n`` times.
 
     Args:
@@ -81,7 +85,9 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 @composite
-def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+def ediff1d(
+    ary: ArrayLike, to_end: ArrayLike | None = None, to_begin: ArrayLike | None = None
+) -> Array:
     """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``.
 
     Raises:
@@ -102,7 +108,9 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 
 @composite
-def gradient(f: Any, *varargs: Any, axis: Axes = None, edge_order: int | None = None) -> Any:
+def gradient(
+    f: ArrayLike, *varargs: ArrayLike, axis: Axes = None, edge_order: int | None = None
+) -> Any:
     """Numerical derivatives: central differences inside, one-sided ones at the edges.
 
     Args:
@@ -182,7 +190,9 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
 
 
 @composite
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(
+    y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
+) -> Array:
     """The integral along an axis by the trapezoidal rule.
 
     Args:
@@ -209,7 +219,9 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 
 
 @composite
-def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
+def unwrap(
+    p: ArrayLike, discont: ArrayLike | None = None, axis: int = -1, period: ArrayLike = 2 * np.pi
+) -> Array:
     """Angles without jumps: neighbors come to differ by less than half a period.
 
     Args:
@@ -246,8 +258,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
 
 @composite
 def interp(
-    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
-) -> Any:
+    x: ArrayLike, xp: ArrayLike, fp: ArrayLike, left: ArrayLike | str | None = None,
+    right: ArrayLike | str | None = None, period: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The piecewise linear function through points.
 
     Args:
@@ -302,7 +315,7 @@ def interp(
     return out
 
 
-def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
+def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Array, Array, Array]:
     """Places within one period in order, with one more point on both sides."""
     period = absolute(as_array("interp", period))
     check(

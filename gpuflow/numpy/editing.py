@@ -15,6 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import (
     as_arrays,
     check_not_in_place,
@@ -26,7 +27,9 @@ from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
 from gpuflow.numpy.ufuncs import remainder
 
 
-def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
+def put(
+    a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, inplace: bool = True
+) -> Array:
     """The array with ``v`` at positions in its raveled form.
 
     Args:
@@ -64,7 +67,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     return reshape(flat, aval_of(x).shape)
 
 
-def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = True) -> Array:
     """The array with the next of ``vals`` wherever ``mask`` holds; they repeat.
 
     Args:
@@ -101,9 +104,9 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
 
 @composite
 def put_along_axis(
-    arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *,
-    mode: str | None = None,
-) -> Any:  # fmt: skip
+    arr: ArrayLike, indices: ArrayLike, values: ArrayLike, axis: int | None, inplace: bool = True,
+    *, mode: str | None = None,
+) -> Array:  # fmt: skip
     """The array with values at one position for each element of ``indices``, along ``axis``.
 
     Args:
@@ -144,7 +147,9 @@ def _along(size: int, d: int, rank: int, index_size: int) -> Any:
     return lax.iota(np.int32, [count if k == d else 1 for k in range(rank)], d)
 
 
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+def fill_diagonal(
+    a: ArrayLike, val: ArrayLike, wrap: bool = False, *, inplace: bool = True
+) -> Array:
     """The array with ``val`` where all positions are equal.
 
     Args:

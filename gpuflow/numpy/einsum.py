@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes
 from gpuflow.ops.effects.device_put import in_sharding
@@ -27,9 +28,9 @@ def _path_finder() -> Any:
 @composite
 def einsum(
     subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto",
-    precision: Any = None, preferred_element_type: Any = None,
-    _dot_general: Callable[..., Any] = lax.dot_general, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
+    _dot_general: Callable[..., Any] = lax.dot_general, out_sharding: ShardingLike = None
+) -> Array:  # fmt: skip
     """Sum of products, as in ``einsum("ij,jk->ik", a, b)``.
 
     Args:
@@ -87,7 +88,9 @@ def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequen
     return (f"{text}->{words[-1]}" if len(parts) % 2 else text), arrays
 
 
-def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
+def einsum_path(
+    subscripts: Any, /, *operands: Any, optimize: Any = "auto"
+) -> tuple[list[Any], Any]:
     """The order in which ``einsum`` would multiply its operands.
 
     Args:

@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Binary, Unary
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_numbers,
@@ -30,7 +31,7 @@ from gpuflow.ops.elementwise.select import where as select_where
 # --- one op each ---------------------------------------------------------------------------
 
 
-def _float_unary(name: str, op: Ufunc, doc: str) -> Ufunc:
+def _float_unary(name: str, op: Ufunc, doc: str) -> Unary:
     return make_unary(name, op, doc + " Integers become floats first.", promote_args_inexact)
 
 
@@ -79,7 +80,7 @@ rad2deg = _float_unary("rad2deg", lambda x: lax.mul(x, like(180 / np.pi, x)), "T
 radians, degrees = deg2rad, rad2deg
 
 
-def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Ufunc:
+def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Binary:
     """``log(b**x + b**y)`` to a base b; ``exp`` is b to a power, ``log_base`` its logarithm."""
 
     @custom_jvp
@@ -138,7 +139,7 @@ logaddexp2 = _log_of_sum(
 
 
 @composite
-def hypot(x: Any, y: Any, /) -> Any:
+def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
     """``sqrt(x**2 + y**2)`` without overflow."""
     x, y = promote_args_inexact("hypot", x, y)
     check(
@@ -159,7 +160,7 @@ def hypot(x: Any, y: Any, /) -> Any:
 # --- rounding ------------------------------------------------------------------------------
 
 
-def _rounding(name: str, op: Ufunc, doc: str) -> Ufunc:
+def _rounding(name: str, op: Ufunc, doc: str) -> Unary:
     def apply(x: Any) -> Any:
         return op(x) if dtypes.is_inexact(aval_of(x).dtype) else x
 
@@ -176,7 +177,7 @@ _trunc = _rounding(
 
 
 @composite
-def trunc(x: Any) -> Any:
+def trunc(x: ArrayLike) -> Array:
     """Round towards zero. Integers stay."""
     return _trunc(x)
 
@@ -202,7 +203,7 @@ rint = make_unary("rint", _to_even, "Round; halves go to the even neighbor. Inte
 
 
 @composite
-def round(a: Any, decimals: int = 0, out: None = None) -> Any:
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round to a number of decimals; halves go to the even neighbor.
 
     Raises:
@@ -235,19 +236,19 @@ around = round
 # --- complex parts -------------------------------------------------------------------------
 
 
-def real(val: Any, /) -> Any:
+def real(val: ArrayLike, /) -> Array:
     """The real part."""
     (x,) = promote_args("real", val)
     return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
 
 
-def imag(val: Any, /) -> Any:
+def imag(val: ArrayLike, /) -> Array:
     """The imaginary part; 0 for real numbers."""
     (x,) = promote_args("imag", val)
     return lax.imag(x) if dtypes.is_complex(aval_of(x).dtype) else lax.full_like(x, 0)
 
 
-def conjugate(x: Any, /) -> Any:
+def conjugate(x: ArrayLike, /) -> Array:
     """The complex conjugate; real numbers stay."""
     (x,) = promote_args("conjugate", x)
     return lax.conj(x) if dtypes.is_complex(aval_of(x).dtype) else x

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.logic import equal, isclose, isnan
 from gpuflow.numpy.promotion import check_arraylike
 from gpuflow.numpy.reductions import all as all_elements
@@ -15,14 +14,14 @@ from gpuflow.numpy.reductions import all as all_elements
 
 @composite
 def allclose(
-    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> Any:
+    a: ArrayLike, b: ArrayLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Array:
     """Whether all elements are close, see ``isclose``."""
     return all_elements(isclose(a, b, rtol, atol, equal_nan))
 
 
 @composite
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
     """Whether two arrays have one shape and equal elements."""
     a1, a2 = check_arraylike("array_equal", a1, a2)
     first, second = aval_of(a1), aval_of(a2)
@@ -35,7 +34,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 
 @composite
-def array_equiv(a1: Any, a2: Any) -> Any:
+def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Whether two arrays have equal elements after broadcasting.
 
     False if they do not broadcast, or promote, under the settings of now.

@@ -13,6 +13,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.sharding import SingleDeviceSharding
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import DeviceLike
 from gpuflow.numpy.creation import asarray, placed
 from gpuflow.numpy.promotion import strong
 from gpuflow.runtime import host_exchange
@@ -73,7 +74,7 @@ def dlpack(
     )  # fmt: skip
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Array:
     """An array of another library, which must speak DLPack.
 
     Where it can, the array shares the memory: who writes to it changes the array.
@@ -166,7 +167,7 @@ def cuda_array_interface(self: Any) -> dict[str, Any]:
     return exchange.interface(self)
 
 
-def to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
+def to_device(self: Any, device: DeviceLike, *, stream: Any = None) -> Array:
     """The array on another device.
 
     Raises:

@@ -10,10 +10,11 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DeviceLike, DTypeLike
 from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
@@ -156,7 +157,7 @@ def _one_axis(
 
 
 @composite
-def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The discrete Fourier transform ``sum_k a[k] exp(-2 pi i j k / n)`` along an axis.
 
     Args:
@@ -173,19 +174,19 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
 
 
 @composite
-def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The inverse of ``fft``."""
     return _one_axis("ifft", FftType.IFFT, a, n, axis, norm)
 
 
 @composite
-def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The first ``n // 2 + 1`` elements of the transform of real numbers."""
     return _one_axis("rfft", FftType.RFFT, a, n, axis, norm)
 
 
 @composite
-def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``."""
     return _one_axis("irfft", FftType.IRFFT, a, n, axis, norm)
 
@@ -194,13 +195,13 @@ _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward":
 
 
 @composite
-def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The real transform of a signal whose second half is the conjugate of its first one."""
     return _one_axis("hfft", FftType.IRFFT, conj(a), n, axis, _SWAPPED.get(norm, norm))
 
 
 @composite
-def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The inverse of ``hfft``: the first half of a signal with a real transform."""
     # Also of lists, unlike the others, as in JAX.
     return conj(_one_axis("ihfft", FftType.RFFT, asarray(a), n, axis, _SWAPPED.get(norm, norm)))
@@ -210,7 +211,10 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 @composite
-def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+def fftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The transform along several axes.
 
     Args:
@@ -226,19 +230,28 @@ def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> An
 
 
 @composite
-def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+def ifftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The inverse of ``fftn``."""
     return _transform("ifftn", FftType.IFFT, a, s, axes, norm)
 
 
 @composite
-def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+def rfftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The transform of real numbers along several axes, the first half of the last one."""
     return _transform("rfftn", FftType.RFFT, a, s, axes, norm)
 
 
 @composite
-def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+def irfftn(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The inverse of ``rfftn``."""
     return _transform("irfftn", FftType.IRFFT, a, s, axes, norm)
 
@@ -253,25 +266,37 @@ def _two_axes(name: str, function: Callable[..., Any], a: Any, s: Any, axes: Any
 
 
 @composite
-def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+def fft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The transform along two axes."""
     return _two_axes("fft2", fftn, a, s, axes, norm)
 
 
 @composite
-def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+def ifft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The inverse of ``fft2``."""
     return _two_axes("ifft2", ifftn, a, s, axes, norm)
 
 
 @composite
-def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+def rfft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The transform of real numbers along two axes, the first half of the last one."""
     return _two_axes("rfft2", rfftn, a, s, axes, norm)
 
 
 @composite
-def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+def irfft2(
+    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    norm: str | None = None,
+) -> Array:  # fmt: skip
     """The inverse of ``rfft2``."""
     return _two_axes("irfft2", irfftn, a, s, axes, norm)
 
@@ -300,7 +325,9 @@ def _check_count(name: str, n: Any, d: Any) -> int:
 
 
 @composite
-def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+def fftfreq(
+    n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Array:
     """The frequencies of the elements that ``fft`` gives: 0, 1, ..., then negative ones.
 
     Args:
@@ -316,7 +343,9 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 
 
 @composite
-def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+def rfftfreq(
+    n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Array:
     """The frequencies of the elements that ``rfft`` gives; arguments as for ``fftfreq``."""
     count = _check_count("rfftfreq", n, d)
     return _placed(_frequencies("rfftfreq", 0, count // 2 + 1, count, d, dtype), device)
@@ -336,14 +365,14 @@ def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:
     return roll(x, tuple(-half if inverse else half for half in halves), chosen)
 
 
-def fftshift(x: Any, axes: Any = None) -> Any:
+def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """Move frequency 0 to the middle of the axes."""
     return _shifted("fftshift", x, axes, False)
 
 
-def ifftshift(x: Any, axes: Any = None) -> Any:
+def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """The inverse of ``fftshift``."""
     return _shifted("ifftshift", x, axes, True)
 
 
-__getattr__ = missing_name(__name__, "jnp.fft", public_names(globals(), __name__))
+publish(globals(), "jnp.fft", public_names(globals(), __name__))

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
 
@@ -109,13 +110,13 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     return asarray(_with_bfloat16(out)) if isinstance(out, np.ndarray) else out
 
 
-def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
     """The numbers whose bytes a buffer holds, or an array; arguments as for ``np.frombuffer``."""
     buffer = np.asarray(buffer) if isinstance(buffer, HasAval) else buffer
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))
 
 
-def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
+def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
     """The numbers in a text, between separators; arguments as for ``np.fromstring``."""
     return asarray(np.fromstring(string, np.dtype(dtype), count, sep=sep))
 

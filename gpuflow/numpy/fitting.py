@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import ArrayLike
 from gpuflow.numpy.arguments import as_array, as_arrays, known_part
 from gpuflow.numpy.contractions import outer
 from gpuflow.numpy.creation import asarray
@@ -25,8 +26,8 @@ from gpuflow.numpy.solvers import inv
 
 @composite
 def polyfit(
-    x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None,
-    cov: Any = False,
+    x: ArrayLike, y: ArrayLike, deg: int, rcond: float | None = None, full: bool = False,
+    w: ArrayLike | None = None, cov: Any = False,
 ) -> Any:  # fmt: skip
     """The polynomial of least squares through points.
 

@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.elementary import (
     ceil,
@@ -48,7 +49,7 @@ def _real_only(name: str, x: Any, error: type[Exception] = TypeError) -> None:
 
 
 @composite
-def signbit(x: Any, /) -> Any:
+def signbit(x: ArrayLike, /) -> Array:
     """Whether the sign of a number is minus; that of -0.0 is.
 
     Raises:
@@ -69,7 +70,7 @@ def signbit(x: Any, /) -> Any:
 
 
 @composite
-def copysign(x1: Any, x2: Any, /) -> Any:
+def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """``abs(x1)`` with the sign of ``x2``."""
     x1, x2 = promote_args_inexact("copysign", x1, x2)
     _real_only("copysign", x1)
@@ -78,7 +79,7 @@ def copysign(x1: Any, x2: Any, /) -> Any:
 
 
 @composite
-def heaviside(x1: Any, x2: Any, /) -> Any:
+def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
     x1, x2 = promote_args_inexact("heaviside", x1, x2)
     zero, one = constant(0, x1), constant(1, x1)
@@ -87,7 +88,7 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
 
 
 @composite
-def angle(z: Any, deg: bool = False) -> Any:
+def angle(z: ArrayLike, deg: bool = False) -> Array:
     """The angle of complex numbers, in radians or degrees; that of negative numbers is pi."""
     z = as_array("angle", z)
     dtype = aval_of(z).dtype
@@ -99,14 +100,14 @@ def angle(z: Any, deg: bool = False) -> Any:
 
 
 @composite
-def isreal(x: Any) -> Any:
+def isreal(x: ArrayLike) -> Array:
     """Whether the imaginary part is 0, elementwise."""
     part = imag(as_array("isreal", x))
     return lax.eq(part, like(0, part))
 
 
 @composite
-def iscomplex(x: Any) -> Any:
+def iscomplex(x: ArrayLike) -> Array:
     """Whether the imaginary part is not 0, elementwise."""
     part = imag(as_array("iscomplex", x))
     return lax.ne(part, like(0, part))
@@ -116,14 +117,14 @@ def iscomplex(x: Any) -> Any:
 
 
 @composite
-def fmax(x1: Any, x2: Any) -> Any:
+def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The larger of two elements; a number wins over nan."""
     x1, x2 = promote_args("fmax", x1, x2)
     return where(greater(x1, x2) | isnan(x2), x1, x2)
 
 
 @composite
-def fmin(x1: Any, x2: Any) -> Any:
+def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The smaller of two elements; a number wins over nan."""
     x1, x2 = promote_args("fmin", x1, x2)
     return where(less(x1, x2) | isnan(x2), x1, x2)
@@ -133,7 +134,7 @@ def fmin(x1: Any, x2: Any) -> Any:
 
 
 @composite
-def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
+def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """The fraction and the whole part of a number, both with its sign."""
     no_out("modf", out)
     (x,) = promote_args_inexact("modf", x)
@@ -170,7 +171,7 @@ def _frexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 @composite
-def frexp(x: Any, /) -> tuple[Any, Any]:
+def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
     """``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``; 0, nan and infinities stay.
 
     Raises:
@@ -182,7 +183,7 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
 
 
 @composite
-def ldexp(x1: Any, x2: Any, /) -> Any:
+def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """``x1 * 2**x2``, exact also where ``2**x2`` is no float.
 
     Raises:
@@ -207,13 +208,13 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     return where(isinf(x1) | (x1 == 0), x1, out)
 
 
-def nextafter(x: Any, y: Any, /) -> Any:
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The next float after ``x`` towards ``y``."""
     return lax.nextafter(*promote_args_inexact("nextafter", x, y))
 
 
 @composite
-def spacing(x: Any, /) -> Any:
+def spacing(x: ArrayLike, /) -> Array:
     """The distance to the next float away from zero, with the sign of ``x``."""
     (x,) = promote_args_inexact("spacing", x)
     _real_only("spacing", x, ValueError)
@@ -230,7 +231,7 @@ def spacing(x: Any, /) -> Any:
 
 
 @composite
-def sinc(x: Any, /) -> Any:
+def sinc(x: ArrayLike, /) -> Array:
     """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there."""
     (x,) = promote_args_inexact("sinc", x)
     scaled = lax.mul(like(np.pi, x), x)
@@ -260,7 +261,7 @@ def _i0_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 @composite
-def i0(x: Any) -> Any:
+def i0(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind and order 0.
 
     Raises:

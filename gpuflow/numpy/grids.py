@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
@@ -24,8 +25,8 @@ from gpuflow.numpy.ufuncs import remainder
 
 
 def meshgrid(
-    *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"
-) -> list[Any]:
+    *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
+) -> list[Array]:
     """The coordinates of all points of a grid, one array for each vector.
 
     Args:
@@ -63,8 +64,16 @@ def meshgrid(
     return out
 
 
+@overload
+def indices(
+    dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: Literal[False] = False
+) -> Array: ...
+@overload
+def indices(
+    dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False
+) -> tuple[Array, ...]: ...
 @composite
-def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
+def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False) -> Any:
     """The positions of all elements of a shape.
 
     Args:
@@ -83,7 +92,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
     return stack(out, 0) if out else lax.full((0,), 0, wanted)
 
 
-def ix_(*args: Any) -> tuple[Any, ...]:
+def ix_(*args: ArrayLike) -> tuple[Array, ...]:
     """Index vectors so shaped that they select all combinations.
 
     Raises:
@@ -114,7 +123,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 # --- diagonals and triangles ---------------------------------------------------------------
 
 
-def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     """The positions of the main diagonal of an array of ``ndim`` axes of size ``n``."""
     count, rank = known_int("diag_indices", "n", n), known_int("diag_indices", "ndim", ndim)
     check(
@@ -125,7 +134,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     return (lax.iota(dtypes.default_int(), (count,)),) * rank
 
 
-def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
     """The positions of the main diagonal of an array with axes of one size."""
     shape: Any = aval_of(as_array("diag_indices_from", arr)).shape
     check(
@@ -145,12 +154,12 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
     return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
 
 
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The positions on and above diagonal ``k`` of an n by m matrix."""
     return _triangle("triu_indices", n, k, m, True)
 
 
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The positions on and below diagonal ``k`` of an n by m matrix."""
     return _triangle("tril_indices", n, k, m, False)
 
@@ -165,13 +174,13 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
     return shape
 
 
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and above diagonal ``k`` of a matrix."""
     rows, columns = _matrix_shape("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
 
 
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and below diagonal ``k`` of a matrix."""
     rows, columns = _matrix_shape("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
@@ -179,7 +188,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
 
 def mask_indices(
     n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """The positions in an n by n matrix that ``mask_func(matrix, k)`` does not set to 0.
 
     Args:
@@ -194,7 +203,7 @@ def mask_indices(
 
 
 @composite
-def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     """Positions in an array of ``shape`` from positions in its raveled form.
 
     Positions outside give the nearest; negative ones count from the end.
@@ -225,9 +234,9 @@ _RAVEL_MODES = ("raise", "wrap", "clip", "ignore")
 
 @composite
 def ravel_multi_index(
-    multi_index: Any, dims: Sequence[int], mode: str = "raise", order: str = "C", *,
-    dtype: Any = None,
-) -> Any:  # fmt: skip
+    multi_index: ArraysLike, dims: Sequence[int], mode: str = "raise",
+    order: str = "C", *, dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """Positions in the raveled array from positions along its axes.
 
     Args:

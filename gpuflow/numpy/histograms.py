@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ShardingLike
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.differences import diff
@@ -30,9 +32,9 @@ from gpuflow.ops.effects.device_put import in_sharding
 
 @composite
 def bincount(
-    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *,
+    length: int | None = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """How often each of 0, 1, 2, ... occurs.
 
     Args:
@@ -81,7 +83,9 @@ def bincount(
 
 
 @composite
-def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
+def digitize(
+    x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
+) -> Array:
     """Which bin each element falls into: 0 before the first edge, ``len(bins)`` after the last.
 
     Args:
@@ -100,14 +104,17 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     if not count:
         return lax.full(aval_of(x).shape, 0, dtypes.int32)
     side = "left" if right else "right"
-    how = {} if method is None else {"method": method}
+    how: dict[str, Any] = {} if method is None else {"method": method}
     upwards = searchsorted(bins, x, side, **how)
     downwards = count - searchsorted(lax.rev(bins, (0,)), x, side, **how)
     return where(bins[-1] >= bins[0], upwards, downwards)
 
 
 @composite
-def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+def histogram_bin_edges(
+    a: ArrayLike, bins: ArrayLike = 10, range: ArrayLike | Sequence[ArrayLike] | None = None,
+    weights: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The edges of equal bins.
 
     Args:
@@ -150,8 +157,9 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 @composite
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
-) -> tuple[Any, Any]:
+    a: ArrayLike, bins: ArrayLike = 10, range: ArrayLike | Sequence[ArrayLike] | None = None,
+    weights: ArrayLike | None = None, density: bool | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
     """How many elements fall into each bin; the last bin holds its right edge too.
 
     Args:
@@ -192,9 +200,9 @@ def histogram(
 
 @composite
 def histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None,
-    density: bool | None = None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    x: ArrayLike, y: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: Any = None,
+    weights: ArrayLike | None = None, density: bool | None = None,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """How many points of the plane fall into each bin.
 
     Args:
@@ -216,9 +224,9 @@ def histogram2d(
 
 @composite
 def histogramdd(
-    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None,
-    density: bool | None = None,
-) -> tuple[Any, list[Any]]:  # fmt: skip
+    sample: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: Any = None,
+    weights: ArrayLike | None = None, density: bool | None = None,
+) -> tuple[Array, list[Array]]:  # fmt: skip
     """How many points fall into each bin of a space.
 
     Args:

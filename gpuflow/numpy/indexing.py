@@ -20,6 +20,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
+from gpuflow.core.types import Array, IndexLike
 from gpuflow.numpy.bounds import note_index
 from gpuflow.numpy.index_plan import (
     Plan,
@@ -32,9 +33,11 @@ from gpuflow.numpy.index_plan import (
 from gpuflow.numpy.placed_slices import has_slices, in_window, window_of
 from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import moveaxis
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, squeeze_p
+from gpuflow.ops.layout.slicing import rev_p, slice_p
 
 
-def getitem(x: Any, index: Any) -> Any:
+def getitem(x: Any, index: IndexLike) -> Array:
     """``x[index]``; what lies outside of an axis reads the nearest element."""
     if config.may_check:
         note_index(aval_of(x).shape, index)
@@ -91,9 +94,9 @@ def _static_steps(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Step, .
     cut = _cut(plan, shape)
     steps = _cutting_steps(cut, shape)
     if cut.dropped:
-        steps.append((lax.squeeze_p, {"dimensions": tuple(cut.dropped)}))
+        steps.append((squeeze_p, {"dimensions": tuple(cut.dropped)}))
     if plan.new_axes:
-        steps.append((lax.broadcast_in_dim_p, _new_axes(plan, cut.kept_shape())))
+        steps.append((broadcast_in_dim_p, _new_axes(plan, cut.kept_shape())))
     return tuple(steps)
 
 
@@ -145,9 +148,9 @@ def _cutting_steps(cut: _Cut, shape: tuple[int, ...]) -> list[Step]:
             "limit_indices": limits,
             "strides": None if set(strides) == {1} else strides,
         }
-        steps.append((lax.slice_p, params))
+        steps.append((slice_p, params))
     if cut.reversed:
-        steps.append((lax.rev_p, {"dimensions": cut.reversed}))
+        steps.append((rev_p, {"dimensions": cut.reversed}))
     return steps
 
 
@@ -201,7 +204,7 @@ def _has_int_outside(plan: Plan, shape: tuple[int, ...]) -> bool:
 def _insert_new_axes(x: Any, plan: Plan) -> Any:
     if not plan.new_axes:
         return x
-    return lax.broadcast_in_dim_p.bind(x, **_new_axes(plan, aval_of(x).shape))
+    return broadcast_in_dim_p.bind(x, **_new_axes(plan, aval_of(x).shape))
 
 
 def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:

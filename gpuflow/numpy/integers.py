@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
@@ -46,7 +47,7 @@ def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
 
 
 @composite
-def gcd(x1: Any, x2: Any) -> Any:
+def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The greatest common divisor of integers, by Euclid's algorithm in each element."""
     x1, x2 = _integers("gcd", x1, x2)
 
@@ -66,7 +67,7 @@ def gcd(x1: Any, x2: Any) -> Any:
 
 
 @composite
-def lcm(x1: Any, x2: Any) -> Any:
+def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The least common multiple of integers; 0 where one is 0."""
     x1, x2 = _integers("lcm", x1, x2)
     divisor = gcd(x1, x2)

@@ -14,6 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
@@ -61,7 +62,9 @@ def _rows(name: str, stacked: Any) -> list[Any]:
 
 
 @composite
-def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+def concatenate(
+    arrays: ArraysLike, axis: int | None = 0, dtype: DTypeLike | None = None
+) -> Array:
     """Join arrays along an existing axis; None: of the raveled arrays.
 
     Raises:
@@ -81,13 +84,16 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
 
 
 @composite
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis; None: of the raveled arrays."""
     return concatenate(arrays, axis)
 
 
 @composite
-def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
+def stack(
+    arrays: ArraysLike, axis: int = 0, out: None = None,
+    dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """Join arrays of one shape along a new axis."""
     no_out("stack", out)
     pieces = _pieces("stack", arrays, dtype)
@@ -105,27 +111,27 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
 
 
 @composite
-def vstack(tup: Any, dtype: Any = None) -> Any:
+def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join as rows: vectors become rows first."""
     return concatenate([atleast_2d(x) for x in _pieces("vstack", tup, dtype)], 0)
 
 
 @composite
-def hstack(tup: Any, dtype: Any = None) -> Any:
+def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join along the second axis; vectors along their only one."""
     pieces = [atleast_1d(x) for x in _pieces("hstack", tup, dtype)]
     return concatenate(pieces, 0 if ndim(pieces[0]) == 1 else 1)
 
 
 @composite
-def column_stack(tup: Any) -> Any:
+def column_stack(tup: ArraysLike) -> Array:
     """Join vectors as columns, and matrices side by side."""
     pieces = [atleast_1d(x) for x in _pieces("column_stack", tup, None)]
     return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in pieces], 1)
 
 
 @composite
-def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     """``values`` after ``arr`` along ``axis``; None: of the raveled arrays."""
     return concatenate([arr, values], axis)
 
@@ -153,7 +159,9 @@ def _is_count(indices_or_sections: Any) -> bool:
     return hasattr(indices_or_sections, "__index__") and ndim(indices_or_sections) == 0
 
 
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def array_split(
+    ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
+) -> list[Array]:
     """Cut into sections whose sizes differ by at most one, or at the given indices."""
     (ary,) = check_arraylike("array_split", ary)
     sizes = shape(ary)
@@ -173,7 +181,9 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     return _cut(ary, place, starts)
 
 
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+def split(
+    ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
+) -> list[Array]:
     """Cut into equal sections, or at the given indices.
 
     Raises:
@@ -194,22 +204,22 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     return array_split(ary, indices_or_sections, axis)
 
 
-def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
     """Cut along the first axis; see ``split``."""
     return split(ary, indices_or_sections, 0)
 
 
-def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
     """Cut along the second axis, vectors along their only one; see ``split``."""
     return split(ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
 
 
-def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
     """Cut along the third axis; see ``split``."""
     return split(ary, indices_or_sections, 2)
 
 
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices along an axis, without it.
 
     Raises:
@@ -230,13 +240,13 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
 
 
 @composite
-def dstack(tup: Any, dtype: Any = None) -> Any:
+def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join along the third axis; what has fewer axes gets them, as in ``atleast_3d``."""
     return concatenate([atleast_3d(x) for x in _pieces("dstack", tup, dtype)], 2)
 
 
 @composite
-def block(arrays: Any) -> Any:
+def block(arrays: ArraysLike) -> Array:
     """Join nested lists of arrays: the innermost lists along the last axis, and so on.
 
     Raises:

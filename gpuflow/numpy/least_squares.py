@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy import reductions
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import matrices, svd
@@ -38,7 +39,9 @@ from gpuflow.ops.linalg.algebra import (
 
 
 @composite
-def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Any, ...]:
+def lstsq(
+    a: ArrayLike, b: ArrayLike, rcond: Any = None, *, numpy_resid: bool = False
+) -> tuple[Array, ...]:
     """The ``x`` of least norm that minimizes the norm of ``a @ x - b``.
 
     Args:
@@ -112,7 +115,10 @@ def _minimizer(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any]:
 
 
 @composite
-def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
+def pinv(
+    a: ArrayLike, rtol: ArrayLike | None = None, hermitian: bool = False, *,
+    rcond: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The pseudo-inverses of matrices.
 
     Args:

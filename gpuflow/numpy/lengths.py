@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ShapeLike
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int, tiled_to
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.logic import clip, where
@@ -21,7 +23,7 @@ from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel, reshape
 from gpuflow.numpy.sorting import argsort, sort
 
 
-def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """The array without zeros at the edges; values must be known while tracing.
 
     Args:
@@ -46,7 +48,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
 
 @composite
-def resize(a: Any, new_shape: Any) -> Any:
+def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
     """The elements, repeated or cut off, in another shape.
 
     Raises:
@@ -67,8 +69,9 @@ def resize(a: Any, new_shape: Any) -> Any:
 
 
 def delete(
-    arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
-) -> Any:
+    arr: ArrayLike, obj: ArrayLike | slice, axis: int | None = None, *,
+    assume_unique_indices: bool = False,
+) -> Array:  # fmt: skip
     """The array without some positions along an axis.
 
     Args:
@@ -118,7 +121,9 @@ def _others(places: Any, size: int) -> Any:
     return kept + lax.reduce_sum(skipped, (0,))
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+def insert(
+    arr: ArrayLike, obj: ArrayLike | slice, values: ArrayLike, axis: int | None = None
+) -> Array:
     """The array with values before some positions along an axis.
 
     Args:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike
 from gpuflow.numpy import contractions as _contractions
 from gpuflow.numpy import matrices as _matrices
 from gpuflow.numpy.contractions import matmul as matmul
@@ -40,21 +39,24 @@ from gpuflow.numpy.solvers import solve as solve
 from gpuflow.numpy.solvers import tensorinv as tensorinv
 from gpuflow.numpy.solvers import tensorsolve as tensorsolve
 
-_HELPERS = ("Any", "aval_of", "astype", "check", "check_arraylike")
+_HELPERS = (
+    "Any", "Array", "ArrayLike", "DTypeLike", "PrecisionLike", "astype", "aval_of", "check",
+    "check_arraylike", "composite",
+)  # fmt: skip
 
 
 @composite
-def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
     """The elements ``x[..., i, i + offset]`` of matrices in the last two axes."""
     return _matrices.diagonal(x, offset, -2, -1)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
     """The sums of diagonals of matrices in the last two axes."""
     return _matrices.trace(x, offset, -2, -1, dtype)
 
 
-def outer(x1: Any, x2: Any, /) -> Any:
+def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """All products of an element of one vector with one of the other.
 
     Raises:
@@ -73,7 +75,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
 
 
 @composite
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     """The cross product of vectors of three elements along ``axis``.
 
     Raises:
@@ -90,9 +92,9 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def vecdot(
-    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The scalar product along ``axis``; the first operand is conjugated.
 
     Args:
@@ -104,6 +106,6 @@ def vecdot(
     return out if preferred_element_type is None else astype(out, preferred_element_type)
 
 
-__getattr__ = _missing_name(
-    __name__, "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS]
+_publish(
+    globals(), "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS]
 )

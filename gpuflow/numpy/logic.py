@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Binary, Unary
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.elementary import imag, real
 from gpuflow.numpy.positions import positions
@@ -31,7 +32,7 @@ from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
 from gpuflow.ops.elementwise.select import where as select_where
 
 
-def _ordering(name: str, op: Ufunc, strict_op: Ufunc, doc: str) -> Ufunc:
+def _ordering(name: str, op: Ufunc, strict_op: Ufunc, doc: str) -> Binary:
     """An order comparison; complex numbers compare by real part, then imaginary part."""
 
     def compare(x: Any, y: Any) -> Any:
@@ -61,7 +62,7 @@ def as_bool(x: Any) -> Any:
     return x if dtypes.is_bool(dtype) else lax.ne(x, convert(0, dtype))
 
 
-def _logical(name: str, op: Ufunc, doc: str) -> Ufunc:
+def _logical(name: str, op: Ufunc, doc: str) -> Any:
     def promote(name: str, *operands: Any) -> list[Any]:
         operands = check_arraylike(name, *operands)
         check_strict(*operands)
@@ -74,7 +75,7 @@ def _logical(name: str, op: Ufunc, doc: str) -> Ufunc:
 logical_and = _logical("logical_and", lax.bitwise_and, "Whether both elements are nonzero.")
 logical_or = _logical("logical_or", lax.bitwise_or, "Whether an element is nonzero.")
 logical_xor = _logical("logical_xor", lax.bitwise_xor, "Whether just one element is nonzero.")
-logical_not = _logical("logical_not", lax.bitwise_not, "Whether elements are zero.")
+logical_not: Unary = _logical("logical_not", lax.bitwise_not, "Whether elements are zero.")
 
 bitwise_and = make_binary("bitwise_and", lax.bitwise_and, "Elementwise ``x & y``.")
 bitwise_or = make_binary("bitwise_or", lax.bitwise_or, "Elementwise ``x | y``.")
@@ -88,7 +89,7 @@ bitwise_left_shift = left_shift
 
 
 @composite
-def right_shift(x: Any, y: Any, /) -> Any:
+def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise ``x >> y``; the sign is kept. Bools become int32."""
     x, y = promote_args_numeric("right_shift", x, y)
     signed = not dtypes.is_unsigned(aval_of(x).dtype)
@@ -101,7 +102,7 @@ bitwise_right_shift = right_shift
 # --- classes of numbers --------------------------------------------------------------------
 
 
-def _classify(name: str, on_floats: Ufunc, on_others: bool, both: Ufunc, doc: str) -> Ufunc:
+def _classify(name: str, on_floats: Ufunc, on_others: bool, both: Ufunc, doc: str) -> Unary:
     """A test of floats; integers all give ``on_others``, complex parts are joined by ``both``."""
 
     def test(x: Any) -> Any:
@@ -128,13 +129,13 @@ isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, "Whether infinit
 
 
 @composite
-def isposinf(x: Any, /, out: None = None) -> Any:
+def isposinf(x: ArrayLike, /, out: None = None) -> Array:
     """Whether plus infinity; not for complex numbers."""
     return _is_infinity("isposinf", x, out, np.inf)
 
 
 @composite
-def isneginf(x: Any, /, out: None = None) -> Any:
+def isneginf(x: ArrayLike, /, out: None = None) -> Array:
     """Whether minus infinity; not for complex numbers."""
     return _is_infinity("isneginf", x, out, -np.inf)
 
@@ -157,6 +158,13 @@ def _is_infinity(name: str, x: Any, out: Any, infinity: float) -> Any:
 # --- choices -------------------------------------------------------------------------------
 
 
+@overload
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Array: ...
+@overload
+def where(
+    condition: ArrayLike, /, *, size: int | None = None,
+    fill_value: ArrayLike | tuple[ArrayLike, ...] | None = None,
+) -> tuple[Array, ...]: ...  # fmt: skip
 @composite
 def where(
     condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None,
@@ -197,8 +205,9 @@ def where(
 
 @composite
 def clip(
-    arr: Any, /, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None
-) -> Any:
+    arr: ArrayLike | None, /, min: ArrayLike | None = None, max: ArrayLike | None = None, *,
+    a_min: ArrayLike | None = None, a_max: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Limit elements to ``[min, max]``; either may be None.
 
     Args:
@@ -229,8 +238,9 @@ def clip(
 
 @composite
 def nan_to_num(
-    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
-) -> Any:
+    x: ArrayLike, copy: bool = True, nan: ArrayLike = 0.0, posinf: ArrayLike | None = None,
+    neginf: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Replace nan and infinities; by default by 0 and the largest finite numbers.
 
     The real and the imaginary parts of complex numbers are replaced each by itself.
@@ -254,8 +264,8 @@ def nan_to_num(
 
 @composite
 def isclose(
-    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> Any:
+    a: ArrayLike, b: ArrayLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Array:
     """Whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; equal infinities are close."""
     a, b = check_arraylike("isclose", a, b)
     a, b = promote_shapes("isclose", promote_dtypes(a, b))

@@ -10,6 +10,7 @@ from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.arguments import as_array, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import broadcast_shapes
@@ -23,7 +24,9 @@ Function = Callable[..., Any]
 # --- along axes ----------------------------------------------------------------------------
 
 
-def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+def apply_along_axis(
+    func1d: Function, axis: int, arr: ArrayLike, *args: Any, **kwargs: Any
+) -> Array:
     """A function of vectors, applied to each vector along an axis.
 
     Args:
@@ -45,7 +48,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     return function(x)
 
 
-def apply_over_axes(func: Function, a: Any, axes: Any) -> Any:
+def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
     """A function of an array and an axis, applied for one axis after the other.
 
     Args:
@@ -74,7 +77,9 @@ def apply_over_axes(func: Function, a: Any, axes: Any) -> Any:
     return x
 
 
-def fromfunction(function: Function, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+def fromfunction(
+    function: Function, shape: Any, *, dtype: DTypeLike = float, **kwargs: Any
+) -> Array:
     """The values of a function of positions, for all positions of a shape.
 
     Args:
@@ -97,7 +102,10 @@ def fromfunction(function: Function, shape: Any, *, dtype: Any = float, **kwargs
 # --- by case -------------------------------------------------------------------------------
 
 
-def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+def piecewise(
+    x: ArrayLike, condlist: ArraysLike, funclist: Sequence[Any], *args: Any,
+    **kw: Any,
+) -> Array:  # fmt: skip
     """A function defined by cases.
 
     Args:

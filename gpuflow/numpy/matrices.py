@@ -13,6 +13,7 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.numpy import reductions
 from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
@@ -33,7 +34,7 @@ from gpuflow.numpy.ufuncs import multiply, power, subtract
 
 
 @composite
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """The elements ``a[..., i, i + offset]`` of two axes, as a last axis.
 
     Args:
@@ -72,8 +73,9 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 @composite
 def trace(
-    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None
-) -> Any:
+    a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None,
+    out: None = None,
+) -> Array:  # fmt: skip
     """The sum of a diagonal; arguments as for ``diagonal``.
 
     Args:
@@ -91,8 +93,9 @@ def trace(
 
 @composite
 def cross(
-    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
-) -> Any:
+    a: ArrayLike, b: ArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1,
+    axis: int | None = None,
+) -> Array:  # fmt: skip
     """The cross product of vectors of two or three elements.
 
     Args:
@@ -142,7 +145,7 @@ def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
 
 
 @composite
-def kron(a: Any, b: Any) -> Any:
+def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """The Kronecker product: every element of ``a`` times all of ``b``; not for bools."""
     a, b = _common("kron", a, b)
     check_numbers("kron", a)
@@ -155,7 +158,7 @@ def kron(a: Any, b: Any) -> Any:
 
 
 @composite
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """The matrix whose columns are powers of ``x``.
 
     Args:
@@ -193,7 +196,7 @@ def _check_batch_ranks(name: str, left: tuple[int, ...], right: tuple[int, ...])
 
 
 @composite
-def matvec(x1: Any, x2: Any, /) -> Any:
+def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Matrices of shape (..., m, n) times vectors (..., n)."""
     x1, x2 = check_arraylike("matvec", x1, x2)
     _check_batch_ranks("matvec", aval_of(x1).shape[:-2], aval_of(x2).shape[:-1])
@@ -201,7 +204,7 @@ def matvec(x1: Any, x2: Any, /) -> Any:
 
 
 @composite
-def vecmat(x1: Any, x2: Any, /) -> Any:
+def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """The conjugates of vectors (..., n) times matrices (..., n, m)."""
     x1, x2 = check_arraylike("vecmat", x1, x2)
     _check_batch_ranks("vecmat", aval_of(x1).shape[:-1], aval_of(x2).shape[:-2])

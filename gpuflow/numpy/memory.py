@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy import shaping
 from gpuflow.numpy.elementary import imag, real
 from gpuflow.numpy.joining import stack
@@ -18,7 +19,7 @@ from gpuflow.numpy.promotion import user_dtype
 _BYTE = np.dtype(np.uint8)
 
 
-def view(self: Any, dtype: Any = None, type: None = None) -> Any:
+def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
     """The same bits as another dtype; the last axis grows or shrinks with the width.
 
     Complex numbers are two floats. A bool is a byte, of 0 or 1; of other bytes it says whether they
@@ -107,7 +108,7 @@ def _bits_as(x: Any, dtype: Any) -> Any:
     return shaping.reshape(out, (*lead, size * parts))
 
 
-def byteswap(self: Any) -> Any:
+def byteswap(self: Any) -> Array:
     """Each number with its bytes in the reverse order; of complex numbers, each part."""
     aval = aval_of(self)
     check(

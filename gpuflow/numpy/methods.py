@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
 from gpuflow.numpy import (
     array_api,
     choices,
@@ -59,24 +60,28 @@ def _defer_to(name: str, self: Any, other: Any) -> Any:
 def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A binary operator."""
 
-    def operator(self: Any, other: Any) -> Any:
+    def operator(self: Any, other: ArrayLike) -> Any:
         if is_value(other) or is_arraylike(other):
             return function(self, other)
         return _defer_to(name, self, other)
 
-    operator.__name__ = name
-    return operator
+    return _named(operator, function, name)
 
 
 def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A binary operator whose array stands on the right."""
 
-    def operator(self: Any, other: Any) -> Any:
+    def operator(self: Any, other: ArrayLike) -> Any:
         if is_value(other) or is_arraylike(other):
             return function(other, self)
         return _defer_to(name, self, other)
 
+    return _named(operator, function, name)
+
+
+def _named(operator: Any, function: Callable[..., Any], name: str) -> Callable[..., Any]:
     operator.__name__ = name
+    operator.__annotations__["return"] = function.__annotations__["return"]
     return operator
 
 
@@ -106,13 +111,13 @@ _COMPARISONS = {
 }
 
 
-def _iterate(self: Any) -> Iterator[Any]:
+def _iterate(self: Any) -> Iterator[Array]:
     if aval_of(self).ndim == 0:
         raise TypeError("[iter] the array must have an axis; got shape (). Fix: float(x).")
     return _rows(self, range(aval_of(self).shape[0]))
 
 
-def _reversed(self: Any) -> Iterator[Any]:
+def _reversed(self: Any) -> Iterator[Array]:
     if aval_of(self).ndim == 0:
         raise TypeError("[reversed] the array must have an axis; got shape (). Fix: float(x).")
     return _rows(self, reversed(range(aval_of(self).shape[0])))
@@ -127,44 +132,59 @@ def _rows(self: Any, positions: Iterable[int]) -> Iterator[Any]:
 
 
 def _reshape(
-    self: Any, *args: Any, order: str = "C", copy: bool | None = None, out_sharding: Any = None
-) -> Any:
+    self: Any, *args: ShapeLike, order: str = "C", copy: bool | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The elements in row-major order with another shape."""
-    shape = args[0] if len(args) == 1 else args
+    shape: Any = args[0] if len(args) == 1 else args
     return shaping.reshape(self, shape, order, copy=copy, out_sharding=out_sharding)
 
 
-def _transpose(self: Any, *args: Any) -> Any:
+def _transpose(self: Any, *args: int | Sequence[int] | None) -> Array:
     """Permute the axes; by default reverse them."""
-    axes = args[0] if len(args) == 1 and not hasattr(args[0], "__index__") else args
+    axes: Any = args[0] if len(args) == 1 and not hasattr(args[0], "__index__") else args
     return shaping.transpose(self, axes or None)
 
 
-def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> Any:
+def _astype(
+    self: Any, dtype: DTypeLike, copy: bool = False, device: DeviceLike = None
+) -> Array:
     """Convert elements."""
     return creation.astype(self, dtype, copy=copy, device=device)
 
 
-def _clip(self: Any, min: Any = None, max: Any = None) -> Any:
+def _clip(self: Any, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """Limit elements to ``[min, max]``."""
     return logic.clip(self, min, max)
 
 
-def _copy(self: Any) -> Any:
+def _copy(self: Any) -> Array:
     """A copy, in memory of its own."""
     return lax.copy(self)
 
 
-def _conj(self: Any) -> Any:
+def _conj(self: Any) -> Array:
     """The complex conjugate."""
     return elementary.conj(self)
 
 
-def _identity(self: Any) -> Any:
+def _negative(self: Any) -> Array:
+    return ufuncs.negative(self)
+
+
+def _absolute(self: Any) -> Array:
+    return ufuncs.abs(self)
+
+
+def _invert(self: Any) -> Array:
+    return logic.bitwise_not(self)
+
+
+def _identity(self: Any) -> Array:
     return ufuncs.positive(self)
 
 
-def _contains(self: Any, item: Any) -> bool:
+def _contains(self: Any, item: ArrayLike) -> bool:
     """Whether an element of a vector equals ``item``; ValueError for other ranks."""
     check(
         aval_of(self).ndim == 1,
@@ -175,14 +195,16 @@ def _contains(self: Any, item: Any) -> bool:
 
 
 def _compress(
-    self: Any, condition: Any, axis: int | None = None, *, out: None = None,
-    size: int | None = None, fill_value: Any = 0,
-) -> Any:  # fmt: skip
+    self: Any, condition: ArrayLike, axis: int | None = None, *, out: None = None,
+    size: int | None = None, fill_value: ArrayLike = 0,
+) -> Array:  # fmt: skip
     """The slices along an axis whose condition holds; see ``jnp.compress``."""
     return choices.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
 
-def _nonzero(self: Any, *, fill_value: Any = None, size: int | None = None) -> Any:
+def _nonzero(
+    self: Any, *, fill_value: Any = None, size: int | None = None
+) -> tuple[Array, ...]:
     """The positions of elements that are not 0; see ``jnp.nonzero``."""
     return positions.nonzero(self, size=size, fill_value=fill_value)
 
@@ -194,19 +216,35 @@ def _flat(self: Any) -> NoReturn:
     )
 
 
-def _round(self: Any, ndigits: int | None = None) -> Any:
+def _round(self: Any, ndigits: int | None = None) -> Array:
     """As ``round`` of Python: without a number of digits, integers of the default dtype."""
     rounded = elementary.round(self, ndigits or 0)
     return creation.astype(rounded, int) if ndigits is None else rounded
 
 
+def _real(self: Any) -> Array:
+    return elementary.real(self)
+
+
+def _imag(self: Any) -> Array:
+    return elementary.imag(self)
+
+
+def _itemsize(self: Any) -> int:
+    return aval_of(self).dtype.itemsize
+
+
+def _nbytes(self: Any) -> int:
+    return aval_of(self).nbytes
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     **{f"__{k}__": _operator(f, f"__{k}__") for k, f in {**_BINARY, **_COMPARISONS}.items()},
     **{f"__r{k}__": _reflected(f, f"__r{k}__") for k, f in _BINARY.items()},
-    "__neg__": lambda self: ufuncs.negative(self),
+    "__neg__": _negative,
     "__pos__": _identity,
-    "__abs__": lambda self: ufuncs.abs(self),
-    "__invert__": lambda self: logic.bitwise_not(self),
+    "__abs__": _absolute,
+    "__invert__": _invert,
     "__round__": _round,
     "__getitem__": indexing.getitem,
     "__iter__": _iterate,
@@ -265,14 +303,14 @@ METHODS: dict[str, Callable[..., Any]] = {
 PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "T": shaping.transpose,
     "mT": shaping.matrix_transpose,
-    "real": lambda self: elementary.real(self),
-    "imag": lambda self: elementary.imag(self),
+    "real": _real,
+    "imag": _imag,
     "at": At,
     "flat": _flat,
     "__cuda_array_interface__": exports.cuda_array_interface,
     "committed": exports.committed,
     "is_fully_addressable": exports.is_fully_addressable,
     "is_fully_replicated": exports.is_fully_replicated,
-    "itemsize": lambda self: aval_of(self).dtype.itemsize,
-    "nbytes": lambda self: aval_of(self).nbytes,
+    "itemsize": _itemsize,
+    "nbytes": _nbytes,
 }

@@ -11,13 +11,13 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy import reductions, sorting, statistics
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.elementary import sqrt
 from gpuflow.numpy.logic import isnan
 from gpuflow.numpy.logic import where as choose
 from gpuflow.numpy.promotion import convert, no_out, user_dtype
-from gpuflow.numpy.shaping import Axes
 
 
 def _can_be_nan(a: Any) -> bool:
@@ -30,9 +30,9 @@ def _without_nan(a: Any, value: float) -> Any:
 
 @composite
 def nansum(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Sum over axes, nan counting as 0; arguments as for ``sum``."""
     a = _without_nan(as_array("nansum", a), 0)
     return reductions.sum(a, axis, dtype, out, keepdims, initial, where)
@@ -40,9 +40,9 @@ def nansum(
 
 @composite
 def nanprod(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Product over axes, nan counting as 1; arguments as for ``prod``."""
     a = _without_nan(as_array("nanprod", a), 1)
     return reductions.prod(a, axis, dtype, out, keepdims, initial, where)
@@ -50,18 +50,18 @@ def nanprod(
 
 @composite
 def nanmax(
-    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
+    initial: ArrayLike | None = None, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The largest number over axes, nan where there is none; arguments as for ``max``."""
     return _extreme("nanmax", reductions.max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
 @composite
 def nanmin(
-    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
+    initial: ArrayLike | None = None, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The smallest number over axes, nan where there is none; arguments as for ``min``."""
     return _extreme("nanmin", reductions.min, np.inf, a, axis, out, keepdims, initial, where)
 
@@ -80,16 +80,16 @@ def _extreme(
 
 @composite
 def nanargmax(
-    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
-) -> Any:
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Array:
     """The position of the first largest number, -1 where there is none; see ``argmax``."""
     return _position("nanargmax", reductions.argmax, -np.inf, a, axis, out, keepdims)
 
 
 @composite
 def nanargmin(
-    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
-) -> Any:
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Array:
     """The position of the first smallest number, -1 where there is none; see ``argmin``."""
     return _position("nanargmin", reductions.argmin, np.inf, a, axis, out, keepdims)
 
@@ -112,9 +112,9 @@ def _position(
 
 @composite
 def nanmean(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    keepdims: bool = False, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Mean of the numbers over axes, nan where there is none; arguments as for ``mean``."""
     no_out("nanmean", out)
     a = as_array("nanmean", a)
@@ -132,9 +132,10 @@ def _count(a: Any, axis: Axes, keepdims: bool, mask: Any, dtype: Any) -> Any:
 
 @composite
 def nanvar(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, where: Any = None, mean: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Variance of the numbers over axes; arguments as for ``var``.
 
     Args:
@@ -169,9 +170,10 @@ def _choose(mask: Any, value: float, other: Any) -> Any:
 
 @composite
 def nanstd(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, where: Any = None, mean: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The square root of ``nanvar``; arguments as there."""
     no_out("nanstd", out)
     return sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean))
@@ -181,12 +183,16 @@ def nanstd(
 
 
 @composite
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def nancumsum(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+) -> Array:
     """The sums of all elements up to each one, nan counting as 0; see ``cumsum``."""
     return sorting.cumsum(_without_nan(as_array("nancumsum", a), 0), axis, dtype, out)
 
 
 @composite
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def nancumprod(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+) -> Array:
     """The products of all elements up to each one, nan counting as 1; see ``cumprod``."""
     return sorting.cumprod(_without_nan(as_array("nancumprod", a), 1), axis, dtype, out)

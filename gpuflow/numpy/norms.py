@@ -12,12 +12,13 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes
 from gpuflow.numpy import reductions
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import svd, svdvals
 from gpuflow.numpy.promotion import check_arraylike, convert, like, promote_args_inexact
 from gpuflow.numpy.scalar_types import finfo
-from gpuflow.numpy.shaping import Axes, expand_dims, moveaxis
+from gpuflow.numpy.shaping import expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
@@ -35,7 +36,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 @composite
-def norm(x: Any, ord: Order = None, axis: Axes = None, keepdims: bool = False) -> Any:
+def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = False) -> Array:
     """The norm of vectors, of matrices, or of all elements.
 
     Args:
@@ -101,7 +102,9 @@ def _of_values(x: Any, ord: Order) -> Any:
 
 
 @composite
-def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Order = 2) -> Any:
+def vector_norm(
+    x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, ord: Order = 2
+) -> Array:
     """The norm ``sum(abs(x) ** ord) ** (1 / ord)``, its limits for inf and -inf, or for 0 the
     number of elements that are not 0.
 
@@ -139,14 +142,14 @@ def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Or
 
 
 @composite
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Any:
+def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
     """``norm`` of the matrices in the last two axes."""
     return norm(x, ord, (-2, -1), keepdims)
 
 
 @composite
 @through_float32
-def cond(x: Any, p: Order = None) -> Any:
+def cond(x: ArrayLike, p: Order = None) -> Array:
     """The condition number of matrices: their norm times that of the inverse.
 
     Args:
@@ -188,7 +191,10 @@ def cond(x: Any, p: Order = None) -> Any:
 
 
 @composite
-def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
+def matrix_rank(
+    M: ArrayLike, rtol: ArrayLike | None = None, *, hermitian: bool = False,
+    tol: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The number of singular values above a bound.
 
     Args:

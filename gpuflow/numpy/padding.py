@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import round as round_
@@ -45,7 +46,10 @@ _STATISTICS = {"maximum": largest, "minimum": smallest, "mean": mean, "median": 
 
 
 @composite
-def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+def pad(
+    array: ArrayLike, pad_width: ArrayLike | Sequence[Any],
+    mode: str | Callable[..., Any] = "constant", **kwargs: Any,
+) -> Array:  # fmt: skip
     """Put a border around an array.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, known_int
 from gpuflow.numpy.promotion import check_numbers, inexact_dtype
 from gpuflow.numpy.sorting import argsort, sort
@@ -31,7 +32,7 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
 
 
 @composite
-def partition(a: Any, kth: int, axis: int = -1) -> Any:
+def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """The elements so ordered that the ``kth`` is in its sorted place, smaller ones before it.
 
     Args:
@@ -51,14 +52,14 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
 
 
 @composite
-def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
+def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
     """The positions of the elements in the order of ``partition``; arguments as there."""
     x, place = _prepare("argpartition", a, kth, axis)
     return argsort(x, place).astype(dtypes.index_dtype(aval_of(x).shape[place]))
 
 
 @composite
-def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
     """The ``k`` largest elements along an axis in descending order, and their positions.
 
     Args:
@@ -70,7 +71,7 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
 
 
 @composite
-def sort_complex(a: Any) -> Any:
+def sort_complex(a: ArrayLike) -> Array:
     """The elements in ascending order along the last axis, as complex numbers."""
     out = lax.sort(as_array("sort_complex", a))
     dtype = inexact_dtype(aval_of(out).dtype)

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.convolutions import convolve
 from gpuflow.numpy.creation import asarray
@@ -35,7 +36,7 @@ _WRITTEN_OUT = 32
 
 
 @composite
-def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
+def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """The value of a polynomial, by Horner's rule.
 
     Args:
@@ -63,7 +64,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
 
 
 @composite
-def polyadd(a1: Any, a2: Any) -> Any:
+def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
     """The sum of two polynomials."""
     first, second = promote_dtypes(*as_arrays("polyadd", a1, a2))
     length = max(aval_of(first).shape[0], aval_of(second).shape[0])
@@ -78,14 +79,14 @@ def _padded(coefficients: Any, length: int) -> Any:
 
 
 @composite
-def polysub(a1: Any, a2: Any) -> Any:
+def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
     """The difference of two polynomials."""
     first, second = promote_dtypes(*as_arrays("polysub", a1, a2))
     return polyadd(first, negative(second))
 
 
 @composite
-def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
+def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """The product of two polynomials.
 
     Args:
@@ -101,7 +102,7 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
 
 
 @composite
-def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
+def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Quotient and remainder of two polynomials.
 
     Args:
@@ -153,7 +154,7 @@ def _falling(powers: np.ndarray, order: int, dtype: Any) -> Any:
 
 
 @composite
-def polyder(p: Any, m: int = 1) -> Any:
+def polyder(p: ArrayLike, m: int = 1) -> Array:
     """The coefficients of the ``m``-th derivative.
 
     Raises:
@@ -168,7 +169,7 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 
 @composite
-def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
+def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
     """The coefficients of the ``m``-th integral.
 
     Args:
@@ -198,7 +199,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 # --- roots ---------------------------------------------------------------------------------
 
 
-def roots(p: Any, *, strip_zeros: bool = True) -> Any:
+def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     """The roots of a polynomial, as eigenvalues of its companion matrix.
 
     Args:
@@ -246,7 +247,7 @@ def _roots(p: Any) -> Any:
 
 
 @composite
-def poly(seq_of_zeros: Any) -> Any:
+def poly(seq_of_zeros: ArrayLike) -> Array:
     """The coefficients of the polynomial with these roots, or of a matrix's characteristic one.
 
     Raises:

@@ -14,6 +14,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
@@ -22,7 +23,7 @@ from gpuflow.numpy.shaping import ravel
 from gpuflow.ops.elementwise.select import where as select_where
 
 
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
     """The positions of elements that are not 0, one array for each axis.
 
     Args:
@@ -95,12 +96,14 @@ def _filled(name: str, part: Any, real: Any, fill_value: Any, d: int, rank: int)
     return select_where(real, part, lax.convert_element_type(fills[d], aval_of(part).dtype))
 
 
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
     """The positions of nonzero elements in the raveled array; arguments as for ``nonzero``."""
     return positions("flatnonzero", ravel(as_array("flatnonzero", a)), size, fill_value)[0]
 
 
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def argwhere(
+    a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Array:
     """The positions of nonzero elements as rows; arguments as for ``nonzero``."""
     x = as_array("argwhere", a)
     if aval_of(x).ndim == 0:

@@ -23,7 +23,7 @@ PYTHON_SCALARS = (bool, int, float, complex)
 _numbers: Recent[Any, Array] = Recent(4096)  # by what they stand beside
 
 
-def check_arraylike(name: str, *operands: Any) -> Sequence[Any]:
+def check_arraylike(name: str, *operands: Any) -> Sequence[Array]:
     """The operands, which must be arrays or numbers, or say with ``__jax_array__`` which they are.
 
     Raises:
@@ -93,7 +93,7 @@ def check_fits(value: int, dtype: Any) -> None:
         )
 
 
-def promote_dtypes(*operands: Any) -> list[Any]:
+def promote_dtypes(*operands: Any) -> list[Array]:
     """The operands in their common dtype."""
     avals = [aval_of(x) for x in operands]
     first = avals[0].dtype
@@ -125,7 +125,7 @@ def common_type(avals: Sequence[ShapedArray]) -> tuple[Any, bool]:
 inexact_dtype = dtypes.inexact_dtype
 
 
-def promote_dtypes_inexact(*operands: Any) -> list[Any]:
+def promote_dtypes_inexact(*operands: Any) -> list[Array]:
     """The operands in their common float or complex dtype."""
     avals = [aval_of(x) for x in operands]
     dtype, weak_type = common_type(avals)
@@ -138,7 +138,7 @@ def promote_dtypes_inexact(*operands: Any) -> list[Any]:
     return [convert(x, dtype, weak_type) for x in operands]
 
 
-def promote_shapes(name: str, operands: Sequence[Any]) -> list[Any]:
+def promote_shapes(name: str, operands: Sequence[Any]) -> list[Array]:
     """``equal_ranks`` of what a user wrote as operands of an elementwise function.
 
     Raises:
@@ -152,7 +152,7 @@ def promote_shapes(name: str, operands: Sequence[Any]) -> list[Any]:
     return promoted
 
 
-def equal_ranks(name: str, operands: Sequence[Any]) -> list[Any]:
+def equal_ranks(name: str, operands: Sequence[Any]) -> list[Array]:
     """Operands of one rank, by leading dimensions of size 1; scalars stay as they are.
 
     Raises:
@@ -166,7 +166,7 @@ def equal_ranks(name: str, operands: Sequence[Any]) -> list[Any]:
     return [to_rank(x, rank) if shape else x for x, shape in zip(operands, shapes, strict=True)]
 
 
-def to_rank(x: Any, rank: int) -> Any:
+def to_rank(x: Any, rank: int) -> Array:
     """``x`` with leading dimensions of size 1 up to ``rank``."""
     shape = aval_of(x).shape
     missing = rank - len(shape)
@@ -214,7 +214,7 @@ def check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     warn(text)
 
 
-def promote_args(name: str, *operands: Any) -> Sequence[Any]:
+def promote_args(name: str, *operands: Any) -> Sequence[Array]:
     """Operands of an elementwise function in one dtype and one rank.
 
     Raises:
@@ -286,7 +286,7 @@ def check_strict(*operands: Any) -> None:
         common_type([aval_of(x) for x in operands])
 
 
-def promote_args_numeric(name: str, *operands: Any) -> Sequence[Any]:
+def promote_args_numeric(name: str, *operands: Any) -> Sequence[Array]:
     """``promote_args``, where bools become int32."""
     operands = promote_args(name, *operands)
     if aval_of(operands[0]).dtype is not dtypes.bool_:  # np.dtype of built-in types are one each
@@ -294,7 +294,7 @@ def promote_args_numeric(name: str, *operands: Any) -> Sequence[Any]:
     return [convert(x, dtypes.int32) for x in operands]
 
 
-def promote_args_inexact(name: str, *operands: Any) -> Sequence[Any]:
+def promote_args_inexact(name: str, *operands: Any) -> Sequence[Array]:
     """``promote_args`` to a float or complex dtype."""
     first = operands[0]
     if isinstance(first, HasAval) and dtypes.is_inexact(first.aval.dtype):
@@ -352,7 +352,7 @@ def constant(value: Any, x: Any) -> Any:
     return convert(value, aval.dtype, aval.weak_type and not aval.ndim)
 
 
-def strong(x: Any) -> Any:
+def strong(x: Any) -> Array:
     """``x`` with a type that does not yield in promotion."""
     return lax.convert_element_type(x, aval_of(x).dtype)
 

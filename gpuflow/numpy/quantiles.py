@@ -13,11 +13,12 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, ShardingLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
 from gpuflow.numpy.logic import clip, isnan, where
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.reductions import any as any_element
-from gpuflow.numpy.shaping import Axes, broadcast_to, expand_dims, moveaxis, reshape, squeeze
+from gpuflow.numpy.shaping import broadcast_to, expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.taking import take_along_axis
 from gpuflow.ops.define import check_kind
@@ -28,9 +29,9 @@ METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 @composite
 def quantile(
-    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Values below which a part of the elements lies; nan where an element is.
 
     Args:
@@ -55,9 +56,9 @@ def quantile(
 
 @composite
 def nanquantile(
-    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """``quantile`` of the elements that are numbers; nan where there is none."""
     _no_writing("nanquantile", out, overwrite_input)
     _check_parts("nanquantile", q)
@@ -66,9 +67,10 @@ def nanquantile(
 
 @composite
 def percentile(
-    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: Any = None, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """``quantile`` with ``q`` in percent."""
     _no_writing("percentile", out, overwrite_input)
     parts = _part_of_percent("percentile", q)
@@ -78,9 +80,9 @@ def percentile(
 
 @composite
 def nanpercentile(
-    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """``nanquantile`` with ``q`` in percent."""
     _no_writing("nanpercentile", out, overwrite_input)
     parts = _part_of_percent("nanpercentile", q)
@@ -89,9 +91,9 @@ def nanpercentile(
 
 @composite
 def median(
-    a: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """The middle element over axes, or the mean of the two in the middle; nan where one is."""
     _no_writing("median", out, overwrite_input)
     return _quantile("median", a, 0.5, axis, "midpoint", keepdims, False, None)
@@ -99,9 +101,9 @@ def median(
 
 @composite
 def nanmedian(
-    a: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """``median`` of the elements that are numbers; nan where there is none."""
     _no_writing("nanmedian", out, overwrite_input)
     return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, True, None)

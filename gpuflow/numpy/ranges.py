@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import index as as_index
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.types import Array, ArrayLike, DeviceLike, DTypeLike, ShardingLike
 from gpuflow.numpy.creation import placed
 from gpuflow.numpy.logic import where
 from gpuflow.numpy.promotion import (
@@ -31,9 +32,9 @@ from gpuflow.runtime.array import from_numpy
 
 
 def arange(
-    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    start: ArrayLike, stop: ArrayLike | None = None, step: ArrayLike | None = None,
+    dtype: DTypeLike | None = None, *, device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Evenly spaced numbers in the half-open interval [start, stop).
 
     Args:
@@ -90,10 +91,21 @@ def _known_number(value: Any) -> Any:
     return int(value) if dtypes.is_integer(aval_of(value).dtype) else float(value)
 
 
+@overload
+def linspace(
+    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True,
+    retstep: Literal[False] = False, dtype: DTypeLike | None = None, axis: int = 0, *,
+    device: DeviceLike = None,
+) -> Array: ...  # fmt: skip
+@overload
+def linspace(
+    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, retstep: bool = False,
+    dtype: DTypeLike | None = None, axis: int = 0, *, device: DeviceLike = None,
+) -> Any: ...  # fmt: skip
 @composite
 def linspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False,
-    dtype: Any = None, axis: int = 0, *, device: Any = None,
+    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, retstep: bool = False,
+    dtype: DTypeLike | None = None, axis: int = 0, *, device: DeviceLike = None,
 ) -> Any:  # fmt: skip
     """``num`` evenly spaced numbers from ``start`` to ``stop``.
 
@@ -158,8 +170,9 @@ def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
 
 @composite
 def eye(
-    N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
-) -> Any:
+    N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None, *,
+    device: DeviceLike = None,
+) -> Array:  # fmt: skip
     """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere; ``k`` may be traced.
 
     Raises:
@@ -172,13 +185,13 @@ def eye(
 
 
 @composite
-def identity(n: int, dtype: Any = None) -> Any:
+def identity(n: int, dtype: DTypeLike | None = None) -> Array:
     """The n by n identity matrix."""
     return eye(n, dtype=dtype)
 
 
 @composite
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Ones on and below diagonal ``k`` of an N by M matrix, by default float32 with x64 too.
 
     ``k`` may be traced.
@@ -210,7 +223,7 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
 
 
 @composite
-def tril(m: Any, k: int = 0) -> Any:
+def tril(m: ArrayLike, k: int = 0) -> Array:
     """The last two axes with zeros above diagonal ``k``."""
     m, rows, columns = _matrix("tril", m)
     lower = _lower(rows, columns, _offset("tril", k, TypeError))
@@ -218,7 +231,7 @@ def tril(m: Any, k: int = 0) -> Any:
 
 
 @composite
-def triu(m: Any, k: int = 0) -> Any:
+def triu(m: ArrayLike, k: int = 0) -> Array:
     """The last two axes with zeros below diagonal ``k``."""
     m, rows, columns = _matrix("triu", m)
     below = _lower(rows, columns, _offset("triu", k, TypeError) - np.int32(1))
@@ -238,7 +251,7 @@ def _matrix(name: str, m: Any) -> tuple[Any, int, int]:
 
 
 @composite
-def diag(v: Any, k: int = 0) -> Any:
+def diag(v: ArrayLike, k: int = 0) -> Array:
     """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix."""
     (v,) = check_arraylike("diag", v)
     k = as_index(k)
@@ -260,7 +273,7 @@ def diag(v: Any, k: int = 0) -> Any:
 
 
 @composite
-def diagflat(v: Any, k: int = 0) -> Any:
+def diagflat(v: ArrayLike, k: int = 0) -> Array:
     """A matrix with the elements of ``v``, raveled, on diagonal ``k``."""
     (v,) = check_arraylike("diagflat", v)
     return diag(reshape(v, (aval_of(v).size,)), as_index(k))

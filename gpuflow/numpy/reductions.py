@@ -14,6 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as jnp_where
 from gpuflow.numpy.promotion import (
@@ -23,7 +24,7 @@ from gpuflow.numpy.promotion import (
     no_out,
     user_dtype,
 )
-from gpuflow.numpy.shaping import Axes, broadcast_to, ravel, reshape
+from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
 
 
 def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
@@ -72,9 +73,10 @@ def sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
 
 @composite
 def sum(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None, promote_integers: bool = True,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
+    promote_integers: bool = True,
+) -> Array:  # fmt: skip
     """Sum over axes.
 
     Args:
@@ -99,9 +101,10 @@ def _input_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
 
 @composite
 def prod(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None, promote_integers: bool = True,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
+    promote_integers: bool = True,
+) -> Array:  # fmt: skip
     """Product over axes; arguments as in ``sum``."""
     dtype = _input_dtype_unless(promote_integers, a, dtype)
     return _accumulate("prod", lax.reduce_prod, 1, a, axis, dtype, out, keepdims, initial, where)
@@ -168,9 +171,9 @@ def _extreme(
 
 @composite
 def max(
-    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
+    initial: ArrayLike | None = None, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The largest element over axes; nan wins.
 
     Raises:
@@ -181,9 +184,9 @@ def max(
 
 @composite
 def min(
-    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
+    initial: ArrayLike | None = None, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The smallest element over axes; nan wins.
 
     Raises:
@@ -196,23 +199,23 @@ amax, amin = max, min
 
 
 @composite
-def ptp(a: Any, axis: Axes = None, out: None = None, keepdims: bool = False) -> Any:
+def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False) -> Array:
     """The largest minus the smallest element."""
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
 
 
 @composite
 def argmax(
-    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
-) -> Any:
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Array:
     """The position of the first largest element, along ``axis`` or in the raveled array."""
     return _position("argmax", lax.argmax, a, axis, out, bool(keepdims))
 
 
 @composite
 def argmin(
-    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
-) -> Any:
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Array:
     """The position of the first smallest element, along ``axis`` or in the raveled array."""
     return _position("argmin", lax.argmin, a, axis, out, bool(keepdims))
 
@@ -242,16 +245,18 @@ def _position(
 
 @composite
 def all(
-    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, *, where: Any = None
-) -> Any:
+    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
+    where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Whether all elements are nonzero."""
     return _test("all", lax.reduce_and, True, a, axis, out, keepdims, where)
 
 
 @composite
 def any(
-    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, *, where: Any = None
-) -> Any:
+    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
+    where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Whether some element is nonzero."""
     return _test("any", lax.reduce_or, False, a, axis, out, keepdims, where)
 
@@ -266,7 +271,7 @@ def _test(
 
 
 @composite
-def count_nonzero(a: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+def count_nonzero(a: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """How many elements are nonzero."""
     (a,) = check_arraylike("count_nonzero", a)
     return sum(as_bool(a), axis, keepdims=keepdims)

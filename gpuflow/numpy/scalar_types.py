@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.creation import asarray
 
 inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
@@ -24,7 +25,7 @@ class ScalarMeta(type):
 
     dtype: np.dtype
 
-    def __call__(cls, x: Any) -> Any:
+    def __call__(cls, x: Any) -> Array:
         return asarray(x, dtype=cls.dtype)
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -99,7 +100,7 @@ def result_type_and_weakness(*args: Any) -> tuple[Any, bool]:
     return dtypes.canonicalize(dtype), weak_type
 
 
-def promote_types(a: Any, b: Any) -> Any:
+def promote_types(a: DTypeLike, b: DTypeLike) -> Any:
     """The common dtype of two dtypes; Python number types are weak."""
     return dtypes.promote(_dtype_of(a), _dtype_of(b))[0]
 
@@ -113,7 +114,7 @@ def _as_type(what: Any) -> Any:
     return np.dtype(what).type
 
 
-def issubdtype(arg1: Any, arg2: Any) -> bool:
+def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
     """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
     kinds = {np.generic, np.number, np.inexact, np.floating}
     if dtypes.is_extended(arg1) or dtypes.is_extended(arg2):
@@ -146,7 +147,7 @@ _KINDS = {
 }
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """Whether a dtype is of a kind: a dtype, a name such as ``"integral"``, or a tuple of them.
 
     Raises:
@@ -171,7 +172,7 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     return np.can_cast(np.dtype(from_), np.dtype(to), casting=casting)
 
 
-def finfo(dtype: Any) -> Any:
+def finfo(dtype: DTypeLike | None) -> Any:
     """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on."""
     return ml_dtypes.finfo(_full_width_dtype(dtype))
 

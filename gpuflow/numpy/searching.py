@@ -9,6 +9,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
 from gpuflow.numpy.logic import isnan, less
 from gpuflow.numpy.promotion import convert, promote_dtypes
@@ -21,8 +22,9 @@ METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 
 @composite
 def searchsorted(
-    a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan"
-) -> Any:
+    a: ArrayLike, v: ArrayLike, side: str = "left", sorter: ArrayLike | None = None, *,
+    method: str = "scan",
+) -> Array:  # fmt: skip
     """Where elements must be inserted into a sorted array for it to stay sorted.
 
     Args:

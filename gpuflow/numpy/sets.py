@@ -5,12 +5,13 @@ Results whose size depends on values need known values, or ``size=`` under jit.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays, check_choice, known, known_int
 from gpuflow.numpy.creation import asarray, full_like
 from gpuflow.numpy.joining import concatenate
@@ -29,9 +30,9 @@ METHODS = ("auto", "compare_all", "binary_search", "sort")
 
 @composite
 def isin(
-    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *,
-    method: str = "auto",
-) -> Any:  # fmt: skip
+    element: ArrayLike, test_elements: ArrayLike, assume_unique: bool = False, invert: bool = False,
+    *, method: str = "auto",
+) -> Array:  # fmt: skip
     """Whether each element is among the test elements.
 
     Args:
@@ -69,7 +70,9 @@ def _two(name: str, ar1: Any, ar2: Any) -> list[Any]:
     return promote_dtypes(*[ravel(x) for x in as_arrays(name, ar1, ar2)])
 
 
-def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+def union1d(
+    ar1: ArrayLike, ar2: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Array:
     """The distinct elements of two arrays in ascending order.
 
     Args:
@@ -82,9 +85,9 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 def setdiff1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None,
-    fill_value: Any = None,
-) -> Any:  # fmt: skip
+    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The elements of ``ar1`` that are not in ``ar2``: distinct and in order.
 
     Args:
@@ -125,9 +128,9 @@ def _kept(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
 
 
 def setxor1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None,
-    fill_value: Any = None,
-) -> Any:  # fmt: skip
+    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """The elements of just one of two arrays, in ascending order.
 
     Args:
@@ -189,9 +192,20 @@ def _fill(values: Any, mask: Any, fill_value: Any) -> Any:
     return where(any_element(mask), values[first][0], convert(0, aval_of(values).dtype))
 
 
+@overload
 def intersect1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *,
-    size: int | None = None, fill_value: Any = None,
+    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False,
+    return_indices: Literal[False] = False, *, size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array: ...  # fmt: skip
+@overload
+def intersect1d(
+    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
+    size: int | None = None, fill_value: ArrayLike | None = None,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+def intersect1d(
+    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
+    size: int | None = None, fill_value: ArrayLike | None = None,
 ) -> Any:  # fmt: skip
     """The elements that two arrays share, in ascending order.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index as as_index
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -17,11 +17,10 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, ShapeLike, ShardingLike
 from gpuflow.numpy import promotion
 from gpuflow.numpy.promotion import check_arraylike
 from gpuflow.ops.effects.device_put import in_sharding
-
-Axes = int | Sequence[int] | None
 
 
 def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
@@ -69,9 +68,9 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
 
 
 def reshape(
-    a: Any, shape: Any = None, order: str = "C", *, copy: bool | None = None, newshape: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, shape: ShapeLike | None = None, order: str = "C", *, copy: bool | None = None,
+    newshape: Any = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The elements in row-major order with another shape.
 
     Args:
@@ -114,14 +113,14 @@ def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(count // known if n == -1 else n for n in sizes)
 
 
-def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
+def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) -> Array:
     """All elements along one axis."""
     a, old = _with_shape("ravel", a)
     out = reshape(a, (-1,) if prod(old) else (0,), order)
     return in_sharding("ravel", out, out_sharding)
 
 
-def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
+def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     """Insert axes of size 1; ``axis`` counts in the result."""
     a, old = _with_shape("expand_dims", a)
     count = len(axis) if are_several(axis) else 1
@@ -131,7 +130,7 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     return lax.broadcast_in_dim(a, full, [d for d in range(len(full)) if d not in new])
 
 
-def squeeze(a: Any, axis: Axes = None) -> Any:
+def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
     """Drop axes of size 1: all of them, or those in ``axis``.
 
     Raises:
@@ -145,7 +144,7 @@ def squeeze(a: Any, axis: Axes = None) -> Any:
     return lax.squeeze(a, dims)
 
 
-def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
+def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Permute the axes; by default reverse them."""
     a, old = _with_shape("transpose", a)
     rank = len(old)
@@ -156,12 +155,12 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     return lax.transpose(a, order)
 
 
-def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
+def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
     """Permute the axes."""
     return transpose(a, axes)
 
 
-def matrix_transpose(x: Any, /) -> Any:
+def matrix_transpose(x: ArrayLike, /) -> Array:
     """Swap the last two axes."""
     x, old = _with_shape("matrix_transpose", x)
     rank = len(old)
@@ -173,7 +172,7 @@ def matrix_transpose(x: Any, /) -> Any:
     return swapaxes(x, -1, -2)
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     """Swap two axes."""
     a, old = _with_shape("swapaxes", a)
     rank = len(old)
@@ -183,7 +182,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     return lax.transpose(a, order)
 
 
-def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
+def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move axes to other positions; the others keep their order."""
     a, old = _with_shape("moveaxis", a)
     rank = len(old)
@@ -204,7 +203,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     return lax.transpose(a, order)
 
 
-def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     """Move one axis to before another.
 
     Args:
@@ -232,7 +231,7 @@ def _as_list(value: Any) -> list[int]:
     return list(value) if are_several(value) else [value]
 
 
-def flip(m: Any, axis: Axes = None) -> Any:
+def flip(m: ArrayLike, axis: Axes = None) -> Array:
     """Reverse the order of elements along ``axis``, by default along all."""
     m, old = _with_shape("flip", m)
     return lax.rev(m, canonicalize_axes(axis, len(old), "flip"))
@@ -241,7 +240,7 @@ def flip(m: Any, axis: Axes = None) -> Any:
 # --- broadcasting --------------------------------------------------------------------------
 
 
-def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
+def broadcast_to(array: ArrayLike, shape: ShapeLike, *, out_sharding: ShardingLike = None) -> Array:
     """Repeat axes of size 1, and add leading axes, up to ``shape``.
 
     Raises:
@@ -263,7 +262,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     return in_sharding("broadcast_to", out, out_sharding)
 
 
-def broadcast_arrays(*args: Any) -> list[Any]:
+def broadcast_arrays(*args: ArrayLike) -> list[Array]:
     """Broadcast arrays to their common shape."""
     shapes = [_with_shape("broadcast_arrays", x)[1] for x in args]
     common = promotion.broadcast_shapes(*shapes, name="broadcast_arrays")
@@ -275,17 +274,29 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     return promotion.broadcast_shapes(*[as_shape("broadcast_shapes", s) for s in shapes])
 
 
-def atleast_1d(*arys: Any) -> Any:
+@overload
+def atleast_1d(arys: ArrayLike, /) -> Array: ...
+@overload
+def atleast_1d(*arys: ArrayLike) -> list[Array]: ...
+def atleast_1d(*arys: ArrayLike) -> Any:
     """Arrays with at least one axis."""
     return _at_least(arys, 1, lambda x, rank: expand_dims(x, 0))
 
 
-def atleast_2d(*arys: Any) -> Any:
+@overload
+def atleast_2d(arys: ArrayLike, /) -> Array: ...
+@overload
+def atleast_2d(*arys: ArrayLike) -> list[Array]: ...
+def atleast_2d(*arys: ArrayLike) -> Any:
     """Arrays with at least two axes; new ones come first."""
     return _at_least(arys, 2, lambda x, rank: expand_dims(x, tuple(range(2 - rank))))
 
 
-def atleast_3d(*arys: Any) -> Any:
+@overload
+def atleast_3d(arys: ArrayLike, /) -> Array: ...
+@overload
+def atleast_3d(*arys: ArrayLike) -> list[Array]: ...
+def atleast_3d(*arys: ArrayLike) -> Any:
     """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1)."""
 
     def widen(x: Any, rank: int) -> Any:

@@ -14,6 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, PrecisionLike
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
@@ -72,7 +73,7 @@ def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
 
 
 @composite
-def solve(a: Any, b: Any) -> Any:
+def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """The solution of ``a @ x == b``.
 
     Args:
@@ -104,7 +105,7 @@ def solve(a: Any, b: Any) -> Any:
 
 
 @composite
-def inv(a: Any) -> Any:
+def inv(a: ArrayLike) -> Array:
     """The inverses of square matrices of shape (..., n, n)."""
     (a,) = matrices("inv", a)
     check_square("inv", a)
@@ -112,7 +113,7 @@ def inv(a: Any) -> Any:
 
 
 @composite
-def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
+def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """The ``x`` with ``tensordot(a, x, x.ndim) == b``.
 
     Args:
@@ -142,7 +143,7 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
 
 
 @composite
-def tensorinv(a: Any, ind: int = 2) -> Any:
+def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
     """The inverse of ``a`` as a map from its last axes to its first ``ind`` ones.
 
     Raises:
@@ -167,7 +168,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 
 
 @composite
-def matrix_power(a: Any, n: int) -> Any:
+def matrix_power(a: ArrayLike, n: int) -> Array:
     """Square matrices times themselves, ``n`` times; negative powers are those of the inverse.
 
     Raises:
@@ -198,7 +199,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 @composite
-def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
+def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -> Array:
     """The product of two or more matrices, in the cheapest order.
 
     Args:

@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, user_dtype
 from gpuflow.numpy.reductions import sum_dtype
@@ -33,9 +34,9 @@ def _prepare(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tupl
 
 @composite
 def sort(
-    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
-    descending: bool = False,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
+    stable: bool = True, descending: bool = False,
+) -> Array:  # fmt: skip
     """The elements in ascending order along ``axis``, nan last.
 
     Args:
@@ -55,9 +56,9 @@ def sort(
 
 @composite
 def argsort(
-    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
-    descending: bool = False, dtype: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
+    stable: bool = True, descending: bool = False, dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The positions of the elements in ascending order along ``axis``; arguments as in ``sort``.
 
     With ``descending`` equal elements keep their order too, where ``stable``. ``dtype`` is that of
@@ -75,7 +76,7 @@ def argsort(
 
 
 @composite
-def lexsort(keys: Any, axis: int = -1) -> Any:
+def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
     """The positions in the order of several keys, of which the last one is primary.
 
     Args:
@@ -100,7 +101,9 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
 
 
 @composite
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def cumsum(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+) -> Array:
     """The sums of all elements up to each one.
 
     Args:
@@ -112,7 +115,9 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
 
 
 @composite
-def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+def cumprod(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+) -> Array:
     """The products of all elements up to each one; arguments as in ``cumsum``."""
     return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)
 
@@ -135,8 +140,9 @@ def _cumulative(
 
 @composite
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Array:  # fmt: skip
     """The sums of all elements up to each one.
 
     Args:
@@ -153,8 +159,9 @@ def cumulative_sum(
 
 @composite
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Array:  # fmt: skip
     """The products of all elements up to each one; arguments as in ``cumulative_sum``."""
     return _with_initial("cumulative_prod", lax.cumprod, 1, x, axis, dtype, include_initial)
 

@@ -9,6 +9,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.elementary import log10
 from gpuflow.numpy.promotion import inexact_dtype, promote_dtypes, user_dtype
@@ -29,9 +30,9 @@ def _bounds(name: str, start: Any, stop: Any, dtype: Any) -> tuple[Any, Any, Any
 
 @composite
 def logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0,
-    dtype: Any = None, axis: int = 0,
-) -> Any:  # fmt: skip
+    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, base: ArrayLike = 10.0,
+    dtype: DTypeLike | None = None, axis: int = 0,
+) -> Array:  # fmt: skip
     """``num`` powers of ``base``, from ``base**start`` to ``base**stop``.
 
     Args:
@@ -49,8 +50,9 @@ def logspace(
 
 @composite
 def geomspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
-) -> Any:
+    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True,
+    dtype: DTypeLike | None = None, axis: int = 0,
+) -> Array:  # fmt: skip
     """``num`` numbers from ``start`` to ``stop``, each a constant factor from the next.
 
     Args:

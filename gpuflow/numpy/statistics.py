@@ -14,6 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import HasAval, aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as jnp_where
 from gpuflow.numpy.promotion import (
@@ -25,7 +26,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.reductions import finish, prepare, sum
-from gpuflow.numpy.shaping import Axes, broadcast_to
+from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import subtract
 
 # --- means ---------------------------------------------------------------------------------
@@ -45,9 +46,9 @@ def _count(shape: Sequence[int], axes: Sequence[int], where: Any, keepdims: bool
 
 @composite
 def mean(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False, *,
-    where: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    keepdims: bool = False, *, where: ArrayLike | None = None,
+) -> Array:  # fmt: skip
     """Mean over axes; of integers in the default float dtype, of 16-bit floats via float32."""
     (a,) = check_arraylike("mean", a)
     a, axes = prepare("mean", a, axis, out, where, 0)
@@ -87,9 +88,10 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
 
 @composite
 def var(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: float | None = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
+    mean: ArrayLike | None = None, correction: float | None = None,
+) -> Array:  # fmt: skip
     """Mean squared distance from the mean, over axes.
 
     Args:
@@ -138,9 +140,10 @@ def _correction(name: str, ddof: Any, correction: Any) -> Any:
 
 @composite
 def std(
-    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: float | None = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
+    ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
+    mean: ArrayLike | None = None, correction: float | None = None,
+) -> Array:  # fmt: skip
     """The square root of ``var``; arguments as there."""
     no_out("std", out)
     (a,) = check_arraylike("std", a)

@@ -10,6 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.bounds import note_positions
 from gpuflow.numpy.index_plan import normal_entry, wrap_negative
 from gpuflow.numpy.promotion import (
@@ -24,9 +25,10 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 @composite
 def take(
-    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
-    unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, indices: ArrayLike, axis: int | None = None, out: None = None,
+    mode: str | None = None, unique_indices: bool = False, indices_are_sorted: bool = False,
+    fill_value: Any = None,
+) -> Array:  # fmt: skip
     """Elements, or slices along ``axis``, by position.
 
     Args:
@@ -92,9 +94,9 @@ def _inside(positions: Any, size: int) -> Any:
 
 @composite
 def take_along_axis(
-    arr: Any, indices: Any, axis: int | None = -1, mode: str | None = None,
+    arr: ArrayLike, indices: ArrayLike, axis: int | None = -1, mode: str | None = None,
     fill_value: Any = None, *, wrap_negative_indices: bool = True,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """One element for each element of ``indices``, along ``axis``; other axes go together.
 
     Args:

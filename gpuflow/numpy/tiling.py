@@ -15,11 +15,12 @@ from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array, ArrayLike, Axes, ShardingLike
 from gpuflow.numpy.arguments import known
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.promotion import check_arraylike
-from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
+from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.numpy.ufuncs import remainder
 from gpuflow.ops.effects.device_put import in_sharding
 
@@ -29,7 +30,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 @composite
-def tile(A: Any, reps: int | Sequence[int]) -> Any:
+def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
     """Repeat the whole array ``reps[d]`` times along axis d; missing axes are added in front."""
     (A,) = check_arraylike("tile", A)
     counts = [as_index(n) for n in _as_tuple(reps)]
@@ -45,9 +46,9 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
 
 
 def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike, repeats: ArrayLike, axis: int | None = None, *,
+    total_repeat_length: int | None = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Repeat each element ``repeats`` times.
 
     Args:
@@ -112,7 +113,7 @@ def _repeat_traced(a: Any, repeats: Any, place: int, total: int) -> Any:
 
 
 @composite
-def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
+def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> Array:
     """Shift elements along axes; what leaves at the end comes back at the front.
 
     Args:
@@ -143,7 +144,7 @@ def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
             a = _roll_traced(a, step, place)
         else:
             a = _roll_one(a, _as_places(step), place)
-    return a
+    return a  # type: ignore[return-value]
 
 
 def _as_places(step: Any) -> int:
@@ -177,7 +178,7 @@ def _roll_one(a: Any, step: int, dim: int) -> Any:
 
 
 @composite
-def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """The array turned by ``k`` right angles, from the first towards the second axis.
 
     Raises:
@@ -203,11 +204,11 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     return lax.rev(lax.transpose(m, order), (second,))
 
 
-def fliplr(m: Any) -> Any:
+def fliplr(m: ArrayLike) -> Array:
     """Reverse the second axis."""
     return lax.rev(m, canonicalize_axes(1, aval_of(m).ndim, "fliplr"))
 
 
-def flipud(m: Any) -> Any:
+def flipud(m: ArrayLike) -> Array:
     """Reverse the first axis."""
     return lax.rev(m, canonicalize_axes(0, aval_of(m).ndim, "flipud"))

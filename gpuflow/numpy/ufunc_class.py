@@ -15,11 +15,12 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Axes
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.promotion import user_dtype
-from gpuflow.numpy.shaping import Axes, moveaxis
+from gpuflow.numpy.shaping import moveaxis
 from gpuflow.numpy.ufunc_loops import dtype_of, fold, one_by_one, select
 from gpuflow.numpy.vectorizing import vectorize
 
@@ -29,7 +30,7 @@ Function = Callable[..., Any]
 _PUBLIC_MODULE = __name__.rpartition(".")[0]
 
 
-class ufunc(functools.partial):
+class ufunc(functools.partial[Any]):
     """An elementwise function, and what NumPy derives from it.
 
     Args:

@@ -10,11 +10,12 @@ from gpuflow.api.programs import eval_shape
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Axes
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as choose
 from gpuflow.numpy.promotion import broadcast_shapes, user_dtype
-from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel, reshape
+from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel, reshape
 
 
 def dtype_of(function: Any, *operands: Any) -> Any:

@@ -13,9 +13,10 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Axes, BinaryUfunc, UnaryUfunc
 from gpuflow.numpy import elementary, logic, reductions, sorting, ufuncs
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
-from gpuflow.numpy.shaping import Axes, squeeze
+from gpuflow.numpy.shaping import squeeze
 from gpuflow.numpy.ufunc_class import public, ufunc
 
 Function = Callable[..., Any]
@@ -24,7 +25,7 @@ Function = Callable[..., Any]
 def _make(
     plain: Function, identity: Any = None, nin: int = 2, *, reduce: Function | None = None,
     accumulate: Function | None = None, at: Function | None = None,
-) -> ufunc:  # fmt: skip
+) -> Any:  # fmt: skip
     """A ufunc that calls a plain function of arrays."""
     ufunc_object = ufunc(
         plain, nin, 1, name=plain.__name__, call=plain, identity=identity, reduce=reduce,
@@ -108,27 +109,37 @@ def _subtract_at(x: Any, index: Any, b: Any) -> Any:
     return x.at[index].subtract(b)
 
 
-add = _make(
+add: BinaryUfunc = _make(
     ufuncs.add, 0, reduce=reductions.sum, accumulate=sorting.cumsum, at=_add_at
 )
-multiply = _make(
+multiply: BinaryUfunc = _make(
     ufuncs.multiply, 1, reduce=reductions.prod, accumulate=sorting.cumprod, at=_multiply_at
 )
-subtract = _make(ufuncs.subtract, at=_subtract_at)
-negative = _make(ufuncs.negative, nin=1)
-maximum = _make(ufuncs.maximum, reduce=_extremes(reductions.max))
-minimum = _make(ufuncs.minimum, reduce=_extremes(reductions.min))
-bitwise_and = _make(logic.bitwise_and, -1, reduce=_bits(lax.reduce_and, lax.bitwise_and))
-bitwise_or = _make(logic.bitwise_or, 0, reduce=_bits(lax.reduce_or, lax.bitwise_or))
-bitwise_xor = _make(logic.bitwise_xor, 0, reduce=_bits(lax.reduce_xor, lax.bitwise_xor))
-logical_and = _make(logic.logical_and, True, reduce=_truths(lax.reduce_and, lax.bitwise_and))
-logical_or = _make(logic.logical_or, False, reduce=_truths(lax.reduce_or, lax.bitwise_or))
-logical_xor = _make(logic.logical_xor, False, reduce=_truths(lax.reduce_xor, lax.bitwise_xor))
-logaddexp = _make(
+subtract: BinaryUfunc = _make(ufuncs.subtract, at=_subtract_at)
+negative: UnaryUfunc = _make(ufuncs.negative, nin=1)
+maximum: BinaryUfunc = _make(ufuncs.maximum, reduce=_extremes(reductions.max))
+minimum: BinaryUfunc = _make(ufuncs.minimum, reduce=_extremes(reductions.min))
+bitwise_and: BinaryUfunc = _make(
+    logic.bitwise_and, -1, reduce=_bits(lax.reduce_and, lax.bitwise_and)
+)  # fmt: skip
+bitwise_or: BinaryUfunc = _make(logic.bitwise_or, 0, reduce=_bits(lax.reduce_or, lax.bitwise_or))
+bitwise_xor: BinaryUfunc = _make(
+    logic.bitwise_xor, 0, reduce=_bits(lax.reduce_xor, lax.bitwise_xor)
+)  # fmt: skip
+logical_and: BinaryUfunc = _make(
+    logic.logical_and, True, reduce=_truths(lax.reduce_and, lax.bitwise_and)
+)  # fmt: skip
+logical_or: BinaryUfunc = _make(
+    logic.logical_or, False, reduce=_truths(lax.reduce_or, lax.bitwise_or)
+)  # fmt: skip
+logical_xor: BinaryUfunc = _make(
+    logic.logical_xor, False, reduce=_truths(lax.reduce_xor, lax.bitwise_xor)
+)  # fmt: skip
+logaddexp: BinaryUfunc = _make(
     elementary.logaddexp, -np.inf,
     reduce=_log_sums(elementary.exp, elementary.log, elementary.logaddexp),
 )  # fmt: skip
-logaddexp2 = _make(
+logaddexp2: BinaryUfunc = _make(
     elementary.logaddexp2, -np.inf,
     reduce=_log_sums(elementary.exp2, elementary.log2, elementary.logaddexp2),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index as as_index
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import ArrayLike, Binary, Unary
 from gpuflow.numpy.promotion import (
     check_arraylike,
     constant,
@@ -31,12 +32,13 @@ from gpuflow.ops.elementwise.select import where as select_where
 from gpuflow.runtime.array import Array
 
 Ufunc = Callable[..., Any]
+F = TypeVar("F", bound=Ufunc)
 
 
-def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Ufunc:
+def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Unary:
     """A function of one array from an op."""
 
-    def ufunc(x: Any, /, *, out: None = None, where: None = None) -> Any:
+    def ufunc(x: ArrayLike, /, *, out: None = None, where: None = None) -> Array:
         if out is not None or where is not None:
             refuse_writing(name, out, where)
         return op(*promote(name, x))
@@ -44,10 +46,12 @@ def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) ->
     return _named(ufunc, name, doc)
 
 
-def make_binary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Ufunc:
+def make_binary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Binary:
     """A function of two arrays from an op."""
 
-    def ufunc(x: Any, y: Any, /, *, out: None = None, where: None = None) -> Any:
+    def ufunc(
+        x: ArrayLike, y: ArrayLike, /, *, out: None = None, where: None = None
+    ) -> Array:
         if out is not None or where is not None:
             refuse_writing(name, out, where)
         return op(*promote(name, x, y))
@@ -63,7 +67,7 @@ def refuse_writing(name: str, out: Any, where: Any) -> NoReturn:
     )
 
 
-def _named(ufunc: Ufunc, name: str, doc: str) -> Ufunc:
+def _named(ufunc: F, name: str, doc: str) -> F:
     ufunc.__name__ = ufunc.__qualname__ = name
     ufunc.__doc__ = doc
     return ufunc
@@ -103,7 +107,7 @@ def _keeps_sign(dtype: Any) -> bool:
     return dtypes.is_bool(dtype) or dtypes.is_unsigned(dtype)
 
 
-def abs(x: Any, /) -> Any:
+def abs(x: ArrayLike, /) -> Array:
     """Elementwise absolute value; of complex numbers, the modulus."""
     (x,) = promote_args("abs", x)
     return x if _keeps_sign(aval_of(x).dtype) else lax.abs(x)
@@ -131,7 +135,7 @@ reciprocal = make_unary(
 
 
 @composite
-def floor_divide(x: Any, y: Any, /) -> Any:
+def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``."""
     x, y = promote_args_numeric("floor_divide", x, y)
     dtype = aval_of(x).dtype
@@ -172,7 +176,7 @@ def _zero_like(rest: Any, y: Any) -> Any:
 
 
 @composite
-def remainder(x: Any, y: Any, /) -> Any:
+def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0."""
     x, y = promote_args_numeric("remainder", x, y)
     zero = like(0, x)
@@ -190,7 +194,7 @@ mod = remainder
 
 
 @composite
-def fmod(x: Any, y: Any, /) -> Any:
+def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise remainder with the sign of ``x``."""
     x, y = promote_args_numeric("fmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
@@ -199,7 +203,7 @@ def fmod(x: Any, y: Any, /) -> Any:
 
 
 @composite
-def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
+def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
     """``(x // y, x % y)``."""
     x, y = promote_args_numeric("divmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
@@ -210,7 +214,7 @@ def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
 # --- powers --------------------------------------------------------------------------------
 
 
-def power(x: Any, y: Any, /) -> Any:
+def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise ``x ** y``.
 
     Args:

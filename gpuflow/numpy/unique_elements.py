@@ -6,7 +6,7 @@ How many there are depends on values: they are known outside of jit, or given by
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import concatenate
@@ -26,10 +27,22 @@ from gpuflow.numpy.shaping import expand_dims, moveaxis, ravel, reshape
 from gpuflow.numpy.sorting import cumsum, lexsort
 
 
+@overload
 def unique(
-    ar: Any, return_index: bool = False, return_inverse: bool = False,
+    ar: ArrayLike, return_index: Literal[False] = False, return_inverse: Literal[False] = False,
+    return_counts: Literal[False] = False, axis: int | None = None, *, equal_nan: bool = True,
+    size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
+) -> Array: ...  # fmt: skip
+@overload
+def unique(
+    ar: ArrayLike, return_index: bool = False, return_inverse: bool = False,
     return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
-    size: int | None = None, fill_value: Any = None, sorted: bool = True,
+    size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
+) -> Any: ...  # fmt: skip
+def unique(
+    ar: ArrayLike, return_index: bool = False, return_inverse: bool = False,
+    return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
+    size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
 ) -> Any:  # fmt: skip
     """The distinct elements, or slices along ``axis``, in ascending order.
 
@@ -172,44 +185,52 @@ def _sorted_slices(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:
 class UniqueAllResult(NamedTuple):
     """Values, where each first occurs, which one each element is, and how often each occurs."""
 
-    values: Any
-    indices: Any
-    inverse_indices: Any
-    counts: Any
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
 
 
 class UniqueCountsResult(NamedTuple):
     """Values, and how often each occurs."""
 
-    values: Any
-    counts: Any
+    values: Array
+    counts: Array
 
 
 class UniqueInverseResult(NamedTuple):
     """Values, and which one each element is."""
 
-    values: Any
-    inverse_indices: Any
+    values: Array
+    inverse_indices: Array
 
 
-def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def unique_all(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueAllResult:
     """Distinct elements with positions, inverse and counts; arguments as for ``unique``."""
     parts = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueAllResult(*parts)
 
 
-def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def unique_counts(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueCountsResult:
     """Distinct elements and how often each occurs; arguments as for ``unique``."""
     parts = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueCountsResult(*parts)
 
 
-def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def unique_inverse(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> UniqueInverseResult:
     """Distinct elements and which one each element is; arguments as for ``unique``."""
     parts = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueInverseResult(*parts)
 
 
-def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def unique_values(
+    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+) -> Array:
     """Distinct elements, each nan for itself; arguments as for ``unique``."""
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)

@@ -17,6 +17,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array, ArrayLike, IndexLike, ModeLike, ShardingLike
 from gpuflow.numpy.bounds import note_index
 from gpuflow.numpy.creation import ones_like
 from gpuflow.numpy.index_plan import (
@@ -46,7 +47,7 @@ class At:
     def __init__(self, array: Any) -> None:
         self.array = array
 
-    def __getitem__(self, index: Any) -> IndexedUpdate:
+    def __getitem__(self, index: IndexLike) -> IndexedUpdate:
         return IndexedUpdate(self.array, index)
 
     def __repr__(self) -> str:
@@ -97,9 +98,10 @@ class IndexedUpdate:
     index: Any
 
     def set(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with ``values`` at the index; where places repeat, the last one is seen."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -107,9 +109,10 @@ class IndexedUpdate:
         return _update("set", self, values, lambda old, new: new, lax.scatter, how)
 
     def add(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with ``values`` added at the index; repeated places add up."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -117,9 +120,10 @@ class IndexedUpdate:
         return _combine("add", self, values, lax.add, lax.scatter_add, how)
 
     def subtract(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with ``values`` subtracted at the index; repeated places add up."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -127,9 +131,10 @@ class IndexedUpdate:
         return _combine("subtract", self, values, lax.sub, lax.scatter_sub, how)
 
     def multiply(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with the elements at the index multiplied by ``values``, repeatedly so."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -139,9 +144,10 @@ class IndexedUpdate:
     mul = multiply
 
     def divide(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with the elements at the index divided by ``values``, repeatedly so.
 
         Of integers the result holds floats.
@@ -154,9 +160,10 @@ class IndexedUpdate:
         return _update("divide", self, values, lax.div, _by_product(lax.div), how)
 
     def power(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with the elements at the index raised to ``values``, repeatedly so.
 
         Of bools the result holds integers.
@@ -169,9 +176,10 @@ class IndexedUpdate:
         return _update("power", self, values, power, _by_product(power), how)
 
     def min(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with the smaller of element and value at the index."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -179,9 +187,10 @@ class IndexedUpdate:
         return _combine("min", self, values, lax.min, lax.scatter_min, how)
 
     def max(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        wrap_negative_indices: bool = True,
+    ) -> Array:  # fmt: skip
         """The array with the larger of element and value at the index."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -189,10 +198,10 @@ class IndexedUpdate:
         return _combine("max", self, values, lax.max, lax.scatter_max, how)
 
     def apply(
-        self, func: Callable[[Any], Any], *, indices_are_sorted: bool = False,
-        unique_indices: bool = False, mode: Any = None, out_sharding: Any = None,
+        self, func: Callable[[Array], ArrayLike], *, indices_are_sorted: bool = False,
+        unique_indices: bool = False, mode: ModeLike = None, out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> Array:  # fmt: skip
         """The array with ``func`` applied to the elements at the index, repeatedly so.
 
         Reverse-mode derivatives need ``unique_indices`` where an index array is traced.
@@ -204,9 +213,10 @@ class IndexedUpdate:
 
     def get(
         self, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, fill_value: Any = None, out_sharding: Any = None,
+        mode: ModeLike = None, fill_value: ArrayLike | None = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> Array:  # fmt: skip
         """The elements at the index.
 
         Args:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, known_part
 from gpuflow.numpy.elementary import cos, sqrt
 from gpuflow.numpy.float_parts import i0
@@ -26,13 +27,13 @@ def _window(name: str, M: Any, formula: Callable[[Any, int], Any]) -> Any:
 
 
 @composite
-def bartlett(M: int) -> Any:
+def bartlett(M: int) -> Array:
     """``M`` weights in the shape of a triangle."""
     return _window("bartlett", M, lambda n, m: 1 - absolute(2 * n + 1 - m) / (m - 1))
 
 
 @composite
-def blackman(M: int) -> Any:
+def blackman(M: int) -> Array:
     """``M`` weights of the Blackman window."""
 
     def formula(n: Any, m: int) -> Any:
@@ -43,19 +44,19 @@ def blackman(M: int) -> Any:
 
 
 @composite
-def hamming(M: int) -> Any:
+def hamming(M: int) -> Array:
     """``M`` weights of the Hamming window."""
     return _window("hamming", M, lambda n, m: 0.54 - 0.46 * cos(2 * np.pi * n / (m - 1)))
 
 
 @composite
-def hanning(M: int) -> Any:
+def hanning(M: int) -> Array:
     """``M`` weights of the Hann window."""
     return _window("hanning", M, lambda n, m: 0.5 * (1 - cos(2 * np.pi * n / (m - 1))))
 
 
 @composite
-def kaiser(M: int, beta: Any) -> Any:
+def kaiser(M: int, beta: ArrayLike) -> Array:
     """``M`` weights of the Kaiser window with shape parameter ``beta``."""
     beta = as_array("kaiser", beta)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from gpuflow.runtime.device import Device
 from gpuflow.runtime.memories import holdings, is_in_one_memory
 from gpuflow.runtime.parted import PartedArray, local_memories, programs
 from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
+
+_T = TypeVar("_T")
 
 
 def put(x: Any, where: Device | Sharding | None) -> Any:
@@ -91,7 +93,7 @@ def make_single_device_sharding(
     return SingleDeviceSharding(device, memory_kind=memory_kind or "device")
 
 
-def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     """Arrays with the shardings that they are wanted in.
 
     Args:
@@ -113,7 +115,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     return tree.unflatten(structure, placed)
 
 
-def reshard(xs: Any, out_shardings: Any) -> Any:
+def reshard(xs: _T, out_shardings: Any) -> _T:
     """Arrays with other shardings; see ``with_sharding_constraint``."""
     return with_sharding_constraint(xs, out_shardings)
 

@@ -7,8 +7,8 @@ each on a row of their own. While it is taken, the steps of compiled programs ru
 
 from __future__ import annotations
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.profiler.annotations import StepTraceAnnotation as StepTraceAnnotation
 from gpuflow.profiler.annotations import TraceAnnotation as TraceAnnotation
 from gpuflow.profiler.annotations import annotate_function as annotate_function
@@ -25,4 +25,4 @@ from gpuflow.profiler.traces import stop_server as stop_server
 from gpuflow.profiler.traces import stop_trace as stop_trace
 from gpuflow.profiler.traces import trace as trace
 
-__getattr__ = _missing_name(__name__, "profiler", _public_names(globals()))
+_publish(globals(), "profiler", _public_names(globals()))

@@ -5,8 +5,8 @@ make keys return the form they were given. Source: threefry2x32, Salmon et al. 2
 random numbers: as easy as 1, 2, 3"; the samplers follow jax.random.
 """
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.random.base import bernoulli as bernoulli
 from gpuflow.random.base import bits as bits
 from gpuflow.random.base import cauchy as cauchy
@@ -55,4 +55,4 @@ from gpuflow.random.keys import wrap_key_data as wrap_key_data
 from gpuflow.random.permutations import choice as choice
 from gpuflow.random.permutations import permutation as permutation
 
-__getattr__ = _missing_name(__name__, "random", _public_names(globals()))
+_publish(globals(), "random", _public_names(globals()))

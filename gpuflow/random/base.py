@@ -14,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import TypePromotionError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_rank_promotion,
@@ -62,28 +63,31 @@ def parameters_in(name: str, dtype: Any, *values: Any) -> list[Any]:
     return [convert(value, dtype) for value in values]
 
 
-def bits(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def bits(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Uniform random bits as unsigned integers, by default of the width of the default integer.
 
     Raises:
         ValueError: a dtype that is no unsigned integer dtype.
     """
     typed, _ = typed_key("bits", key)
-    dtype = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
+    wanted = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
     check(
-        dtype.kind == "u",
-        lambda: f"[bits] dtype must be an unsigned integer; got {dtype}. Fix: jnp.uint32.",
+        wanted.kind == "u",
+        lambda: f"[bits] dtype must be an unsigned integer; got {wanted}. Fix: jnp.uint32.",
         ValueError,
     )
-    out = random_ops.random_bits(typed, 8 * dtype.itemsize, as_shape("bits", shape))
+    out = random_ops.random_bits(typed, 8 * wanted.itemsize, as_shape("bits", shape))
     return in_sharding("bits", out, out_sharding)
 
 
 @composite
 def uniform(
-    key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, minval: ArrayLike = 0.0,
+    maxval: ArrayLike = 1.0, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Uniform random floats in [minval, maxval).
 
     Args:
@@ -140,7 +144,10 @@ def to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 @composite
-def normal(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def normal(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the standard normal distribution; complex ones have variance 1.
 
     Source: the inverse of the distribution function, ``sqrt(2) * erf_inv(u)``.
@@ -168,9 +175,9 @@ def normal_of(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 @composite
 def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, lower: ArrayLike, upper: ArrayLike, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Standard normal numbers inside the open interval (lower, upper)."""
     typed, _ = typed_key("truncated_normal", key)
     dtype = float_dtype("truncated_normal", dtype)
@@ -209,9 +216,9 @@ def _next_after(x: Any, towards: float) -> Any:
 
 @composite
 def bernoulli(
-    key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low", *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, p: ArrayLike = 0.5, shape: Shape | None = None, mode: str = "low", *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """True with probability ``p``.
 
     Args:
@@ -259,7 +266,10 @@ def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
 
 
 @composite
-def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def rademacher(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """-1 or 1, each with probability one half."""
     dtype = user_dtype(int if dtype is None else dtype, "rademacher")
     heads = bernoulli(key, 0.5, as_shape("rademacher", shape))
@@ -269,9 +279,9 @@ def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: 
 
 @composite
 def randint(
-    key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, shape: Shape, minval: ArrayLike, maxval: ArrayLike,
+    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Uniform random integers in [minval, maxval).
 
     Args:
@@ -335,26 +345,38 @@ def _randint(typed: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype
 
 
 @composite
-def exponential(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def exponential(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the exponential distribution with mean 1."""
     out = drawn("exponential", _exponential, key, shape, dtype)
     return in_sharding("exponential", out, out_sharding)
 
 
 @composite
-def laplace(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def laplace(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the standard Laplace distribution."""
     return in_sharding("laplace", drawn("laplace", _laplace, key, shape, dtype), out_sharding)
 
 
 @composite
-def logistic(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def logistic(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the standard logistic distribution."""
     return in_sharding("logistic", drawn("logistic", _logistic, key, shape, dtype), out_sharding)
 
 
 @composite
-def cauchy(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def cauchy(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the standard Cauchy distribution."""
     return in_sharding("cauchy", drawn("cauchy", _cauchy, key, shape, dtype), out_sharding)
 

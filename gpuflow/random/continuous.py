@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,
@@ -54,8 +55,9 @@ def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, 
 
 @composite
 def pareto(
-    key: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf)."""
     dtype = float_dtype("pareto", dtype)
     sizes = drawn_shape("pareto", shape, b)
@@ -66,9 +68,9 @@ def pareto(
 
 @composite
 def lognormal(
-    key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, sigma: ArrayLike = 1.0, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """``exp(sigma * normal)``; for a complex dtype of complex normal numbers."""
     dtype = user_dtype(float if dtype is None else dtype, "lognormal")
     check(
@@ -84,9 +86,9 @@ def lognormal(
 
 @composite
 def rayleigh(
-    key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1."""
     dtype = float_dtype("rayleigh", dtype)
     sizes = drawn_shape("rayleigh", shape, scale)
@@ -98,9 +100,9 @@ def rayleigh(
 
 @composite
 def triangular(
-    key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, left: ArrayLike, mode: ArrayLike, right: ArrayLike, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``."""
     dtype = float_dtype("triangular", dtype)
     sizes = drawn_shape("triangular", shape, left, mode, right)
@@ -115,8 +117,9 @@ def triangular(
 
 @composite
 def wald(
-    key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, mean: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the Wald (inverse Gaussian) distribution with scale 1.
 
     Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
@@ -136,8 +139,9 @@ def wald(
 
 @composite
 def weibull_min(
-    key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = None
-) -> Any:
+    key: ArrayLike, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (),
+    dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """Random numbers of the Weibull distribution.
 
     As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them. The
@@ -150,7 +154,10 @@ def weibull_min(
 
 
 @composite
-def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+def maxwell(
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors."""
     dtype = float_dtype("maxwell", dtype)
     out = jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), dtype), axis=-1)
@@ -159,8 +166,9 @@ def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any
 
 @composite
 def double_sided_maxwell(
-    key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = None
-) -> Any:
+    key: ArrayLike, loc: ArrayLike, scale: ArrayLike, shape: Shape = (),
+    dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """``loc + scale * s`` with ``s`` of the Maxwell distribution, mirrored at 0.
 
     As in JAX the result has the shape asked for followed by that of the parameters, and the common
@@ -178,8 +186,9 @@ def double_sided_maxwell(
 
 @composite
 def geometric(
-    key: Any, p: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """How many trials of probability ``p`` it takes until one succeeds: integers from 1.
 
     Raises:
@@ -206,9 +215,9 @@ def geometric(
 
 @composite
 def multivariate_normal(
-    key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None,
-    method: str = "cholesky", *, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    key: ArrayLike, mean: ArrayLike, cov: ArrayLike, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, method: str = "cholesky", *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random vectors of a normal distribution.
 
     Args:
@@ -265,9 +274,9 @@ def multivariate_normal(
 
 @composite
 def orthogonal(
-    key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, n: int, shape: Shape = (), dtype: DTypeLike | None = None, m: int | None = None,
+    *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Uniformly distributed orthogonal matrices, or with ``m`` columns: orthonormal ones.
 
     Returns:

@@ -16,6 +16,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.effects.device_put import in_sharding
@@ -103,8 +104,9 @@ def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
 
 @composite
 def poisson(
-    key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random integers of the Poisson distribution with mean ``lam``.
 
     Args:
@@ -250,8 +252,9 @@ def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
 
 @composite
 def binomial(
-    key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = None
-) -> Any:
+    key: ArrayLike, n: ArrayLike, p: ArrayLike, shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """How many of ``n`` trials of probability ``p`` succeed, as floats.
 
     Args:
@@ -277,9 +280,9 @@ def binomial(
 
 @composite
 def multinomial(
-    key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None,
-    unroll: int | bool = 1,
-) -> Any:  # fmt: skip
+    key: ArrayLike, n: ArrayLike, p: ArrayLike, *, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, unroll: int | bool = 1,
+) -> Array:  # fmt: skip
     """How many of ``n`` trials have each of several outcomes, as floats.
 
     Args:

@@ -18,6 +18,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.effects.device_put import in_sharding
@@ -133,8 +134,9 @@ def _draw(name: str, key: Any, a: Any, shape: Any, dtype: Any, in_logarithms: bo
 
 @composite
 def gamma(
-    key: Any, a: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the gamma distribution with scale 1; differentiable in ``a``.
 
     Args:
@@ -151,8 +153,9 @@ def gamma(
 
 @composite
 def loggamma(
-    key: Any, a: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow."""
     return in_sharding("loggamma", _draw("loggamma", key, a, shape, dtype, True), out_sharding)
 
@@ -163,9 +166,9 @@ def _two_keys(name: str, key: Any) -> Any:
 
 @composite
 def beta(
-    key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, a: ArrayLike, b: ArrayLike, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the beta distribution, in [0, 1]."""
     dtype = float_dtype("beta", dtype)
     sizes = drawn_shape("beta", shape, a, b)
@@ -179,9 +182,9 @@ def beta(
 
 @composite
 def dirichlet(
-    key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, alpha: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random probabilities of the Dirichlet distribution.
 
     Args:
@@ -214,8 +217,9 @@ def dirichlet(
 
 @composite
 def chisquare(
-    key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the chi-square distribution with ``df`` degrees of freedom."""
     dtype = float_dtype("chisquare", dtype)
     half = parameters_in("chisquare", dtype, jnp.asarray(df))[0] / 2
@@ -224,9 +228,9 @@ def chisquare(
 
 @composite
 def f(
-    key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None,
+    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the F distribution with ``dfnum`` and ``dfden`` degrees of freedom."""
     dtype = float_dtype("f", dtype)
     sizes = drawn_shape("f", shape, dfnum, dfden)
@@ -239,8 +243,9 @@ def f(
 
 @composite
 def t(
-    key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of Student's t distribution with ``df`` degrees of freedom."""
     dtype = float_dtype("t", dtype)
     sizes = drawn_shape("t", shape, df)
@@ -253,8 +258,9 @@ def t(
 
 @composite
 def generalized_normal(
-    key: Any, p: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, p: Any, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers with density proportional to ``exp(-abs(x) ** p)``."""
     dtype = float_dtype("generalized_normal", dtype)
     sizes = as_shape("generalized_normal", shape)
@@ -267,8 +273,9 @@ def generalized_normal(
 
 @composite
 def ball(
-    key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, d: int, p: Any = 2, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Uniformly distributed points in the unit ball of the p-norm, float[shape..., d].
 
     Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of

@@ -14,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.effects.device_put import in_sharding
@@ -32,9 +33,9 @@ from gpuflow.random.base import (
 
 @composite
 def gumbel(
-    key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, mode: str | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Random numbers of the standard Gumbel distribution.
 
     Args:
@@ -102,9 +103,9 @@ def _float_of_words(high: Any, low: Any) -> Any:
 
 @composite
 def categorical(
-    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True,
-    mode: str | None = None, *, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    key: ArrayLike, logits: ArrayLike, axis: int = -1, shape: Shape | None = None,
+    replace: bool = True, mode: str | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Positions along ``axis``, with probabilities ``softmax(logits)``.
 
     Args:

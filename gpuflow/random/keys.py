@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.core.aval import KeyDType, aval_of, is_value
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.random import generators as random_ops
@@ -30,7 +31,7 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
     return random_ops.random_seed(seed, impl or default_implementation())
 
 
-def key(seed: Any, *, impl: str | KeyDType | None = None, dtype: Any = None) -> Any:
+def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None) -> Array:
     """A typed key from an integer seed; ``dtype`` is another way to name the generator.
 
     Raises:
@@ -61,7 +62,7 @@ def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
     return generator.implementation if isinstance(generator, KeyDType) else generator
 
 
-def PRNGKey(seed: Any, *, impl: str | KeyDType | None = None) -> Any:
+def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
     """A raw key, u32[2] or u32[4] as its generator has it, from an integer seed."""
     return key_ops.random_unwrap(_seeded("PRNGKey", seed, _generator("PRNGKey", impl)))
 
@@ -101,7 +102,7 @@ def typed_key(name: str, key: Any) -> tuple[Any, bool]:
     return typed, raw
 
 
-def split(key: Any, num: int | Sequence[int] = 2) -> Any:
+def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
     """New keys from one: an array of ``num`` keys.
 
     Args:
@@ -113,7 +114,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     return key_ops.random_unwrap(keys) if raw else keys
 
 
-def fold_in(key: Any, data: Any) -> Any:
+def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
     """A key that also depends on an integer, such as a step number.
 
     Raises:
@@ -129,7 +130,7 @@ def fold_in(key: Any, data: Any) -> Any:
     return key_ops.random_unwrap(folded) if raw else folded
 
 
-def key_data(keys: Any) -> Any:
+def key_data(keys: ArrayLike) -> Array:
     """The uint32 numbers inside keys, u32[..., 2 or 4]; raw keys are returned as they are.
 
     Raises:
@@ -138,19 +139,19 @@ def key_data(keys: Any) -> Any:
     if key_ops.is_key(aval_of(keys).dtype):
         return key_ops.random_unwrap(keys)
     check_raw("key_data", keys, default_implementation())
-    return keys
+    return keys  # type: ignore[return-value]
 
 
 def wrap_key_data(
-    key_bits_array: Any, *, impl: str | KeyDType | None = None, dtype: Any = None
-) -> Any:
+    key_bits_array: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None
+) -> Array:
     """Typed keys from their uint32 numbers; ``dtype`` is another way to name the generator."""
     implementation = _generator("wrap_key_data", impl, dtype) or default_implementation()
     check_raw("wrap_key_data", key_bits_array, implementation)
     return key_ops.random_wrap(key_bits_array, implementation)
 
 
-def key_impl(keys: Any) -> str:
+def key_impl(keys: ArrayLike) -> str:
     """The name of the generator of a key.
 
     Raises:
@@ -172,6 +173,6 @@ def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
     return key_ops.key_dtype(_generator("key_dtype", impl_spec) or default_implementation())
 
 
-def clone(key: Any) -> Any:
+def clone(key: ArrayLike) -> Array:
     """The key again, for a reuse that is meant: ``debug_key_reuse`` takes it for a new one."""
     return key_ops.random_clone(key) if key_ops.is_key(aval_of(key).dtype) else key

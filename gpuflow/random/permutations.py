@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.types import Array, ArrayLike, ShardingLike
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.effects.device_put import in_sharding
@@ -23,8 +24,9 @@ from gpuflow.random.keys import typed_key
 
 @composite
 def permutation(
-    key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None
-) -> Any:
+    key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool = False, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The elements of ``x``, or the integers below it, in random order.
 
     Args:
@@ -75,9 +77,9 @@ def _shuffle(typed: Any, x: Any, axis: int) -> Any:
 
 @composite
 def choice(
-    key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0,
-    mode: str | None = None,
-) -> Any:  # fmt: skip
+    key: ArrayLike, a: ArrayLike, shape: Shape = (), replace: bool = True,
+    p: ArrayLike | None = None, axis: int = 0, mode: str | None = None,
+) -> Array:  # fmt: skip
     """Random elements of ``a``, or integers below it.
 
     Args:

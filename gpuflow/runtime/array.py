@@ -6,7 +6,7 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
 
+if TYPE_CHECKING:
+    from gpuflow.core.methods import ArrayMethods
+else:
+    ArrayMethods = HasAval
+
 
 class _ArrayClass(type):
     """``isinstance(x, Array)`` holds for tracers too: they stand for arrays."""
@@ -27,7 +32,7 @@ class _ArrayClass(type):
         return type(instance) is cls or issubclass(type(instance), (cls, Tracer))
 
 
-class Array(HasAval, metaclass=_ArrayClass):
+class Array(ArrayMethods, metaclass=_ArrayClass):
     """An immutable array.
 
     Args:
@@ -39,12 +44,12 @@ class Array(HasAval, metaclass=_ArrayClass):
     """
 
     __slots__ = ("__weakref__", "_data", "aval", "device")
-    __array_priority__ = 100
+    __array_priority__: int = 100
 
     def __init__(self, data: Any, aval: ShapedArray, device: Device) -> None:
-        self._data = data
-        self.aval = aval
-        self.device = device
+        self._data: Any = data
+        self.aval: ShapedArray = aval
+        self.device: Device = device
 
     @property
     def data(self) -> Any:
@@ -238,11 +243,13 @@ class Array(HasAval, metaclass=_ArrayClass):
                 "x.astype(jnp.float32), or x.tobytes()."
             ) from None
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError(
-            f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
-            f"Fix: x = x.at[{index!r}].set(...)."
-        )
+    if not TYPE_CHECKING:  # type checkers say so before
+
+        def __setitem__(self, index: Any, value: Any) -> None:
+            raise TypeError(
+                f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
+                f"Fix: x = x.at[{index!r}].set(...)."
+            )
 
     def __format__(self, specification: str) -> str:
         if not specification:
@@ -294,7 +301,7 @@ class Shard:
     device: Device
     index: Index
     replica_id: int
-    data: Array | None
+    data: Any  # Array | None: who looks at shards of other processes knows
 
 
 def _restore(data: np.ndarray, aval: ShapedArray) -> Array:

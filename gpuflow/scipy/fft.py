@@ -12,10 +12,11 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 from gpuflow.ops.linalg.algebra import complex_dtype
@@ -23,8 +24,8 @@ from gpuflow.ops.linalg.algebra import complex_dtype
 
 @composite
 def dct(
-    x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
-) -> Any:
+    x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Array:
     """The discrete cosine transform along an axis.
 
     Args:
@@ -46,17 +47,17 @@ def dct(
 
 @composite
 def idct(
-    x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
-) -> Any:
+    x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Array:
     """The inverse of ``dct``, with its arguments."""
     return _along("idct", x, type, [n], (axis,), norm, _backward)
 
 
 @composite
 def dctn(
-    x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    x: ArrayLike, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """``dct`` along several axes.
 
     Args:
@@ -73,9 +74,9 @@ def dctn(
 
 @composite
 def idctn(
-    x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    x: ArrayLike, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """The inverse of ``dctn``, with its arguments."""
     sizes, along = _sizes_and_axes("idctn", x, s, axes)
     return _along("idctn", x, type, sizes, along, norm, _backward)
@@ -189,4 +190,4 @@ def _backward(x: Any, ortho: bool) -> Any:
     return jnp.take(ordered, place.astype(np.int32), axis=-1, mode="clip")
 
 
-__getattr__ = missing_name(__name__, "scipy.fft", public_names(globals(), __name__))
+publish(globals(), "scipy.fft", public_names(globals(), __name__))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
+from gpuflow.core.types import Array, ArrayLike
 
 
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(
+    y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
+) -> Array:
     """The integral of a function by straight lines between its samples.
 
     Args:
@@ -20,4 +21,4 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return jnp.trapezoid(y, x, dx, axis)
 
 
-__getattr__ = missing_name(__name__, "scipy.integrate", public_names(globals(), __name__))
+publish(globals(), "scipy.integrate", public_names(globals(), __name__))

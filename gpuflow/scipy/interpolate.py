@@ -11,7 +11,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, check_choice
 from gpuflow.numpy.promotion import promote_dtypes_inexact
@@ -161,4 +161,4 @@ def _unflattened(static: Any, children: Any) -> RegularGridInterpolator:
 
 register_pytree_node(RegularGridInterpolator, _flattened, _unflattened)
 
-__getattr__ = missing_name(__name__, "scipy.interpolate", public_names(globals(), __name__))
+publish(globals(), "scipy.interpolate", public_names(globals(), __name__))

@@ -14,8 +14,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array
 
 
@@ -41,8 +42,9 @@ _MODES: dict[str, Callable[[Any, int], Any]] = {
 
 
 def map_coordinates(
-    input: Any, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: Any = 0.0
-) -> Any:
+    input: ArrayLike, coordinates: Sequence[ArrayLike], order: int, mode: str = "constant",
+    cval: ArrayLike = 0.0,
+) -> Array:  # fmt: skip
     """The values of an array at places between its elements.
 
     Args:
@@ -116,4 +118,4 @@ def _rounded(x: Any) -> Any:
     return x if dtypes.is_integer(aval_of(x).dtype) else lax.round(x)
 
 
-__getattr__ = missing_name(__name__, "scipy.ndimage", public_names(globals(), __name__))
+publish(globals(), "scipy.ndimage", public_names(globals(), __name__))

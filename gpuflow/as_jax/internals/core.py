@@ -11,7 +11,7 @@ from gpuflow.as_jax.internals.primitives import Primitive as Primitive
 from gpuflow.as_jax.internals.type_tables import pytype_aval_mappings as pytype_aval_mappings
 from gpuflow.base import dtypes
 from gpuflow.base.errors import ConcretizationTypeError
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core import aval as core_aval
 from gpuflow.core.jaxpr import Atom as Atom
 from gpuflow.core.jaxpr import ClosedJaxpr as ClosedJaxpr
@@ -174,4 +174,4 @@ def trace_state_clean() -> bool:
     return thread_state.trace.parent is None
 
 
-__getattr__ = missing_name(__name__, "jax.core", public_names(globals()))
+publish(globals(), "jax.core", public_names(globals()))

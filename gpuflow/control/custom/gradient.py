@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -12,6 +12,9 @@ from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @record
@@ -30,7 +33,7 @@ tree.register_node(
 )
 
 
-def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
+def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
     """A function of the first thing that ``fun`` returns, with the second as its gradient.
 
     Args:
@@ -43,10 +46,10 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         TypeError: from the call, ``fun`` returns no pair.
     """
-    name = getattr(fun, "__name__", type(fun).__name__)
+    name, call = getattr(fun, "__name__", type(fun).__name__), cast(Callable[..., Any], fun)
 
     def split(args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
-        pair = fun(*args)
+        pair: Any = call(*args)
         check(
             isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[1]),
             lambda: (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
@@ -43,6 +43,10 @@ from gpuflow.core.trace import Tracer
 from gpuflow.ops.elementwise.convert import stop_gradient
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Rule = TypeVar("_Rule", bound=Callable[..., tuple[Any, Any]])
 
 
 def _custom_jvp_jvp(
@@ -125,7 +129,7 @@ def without_rule(name: str, call: Flat, leaves: Sequence[Any]) -> list[Any]:
     )  # fmt: skip
 
 
-class custom_jvp:
+class custom_jvp(Generic[_P, _T]):
     """A function with its own forward-mode rule.
 
     Args:
@@ -142,7 +146,7 @@ class custom_jvp:
 
     def __init__(
         self,
-        fun: Callable[..., Any],
+        fun: Callable[_P, _T],
         nondiff_argnums: Sequence[int] = (),
         nondiff_argnames: Sequence[str] = (),
     ) -> None:
@@ -154,7 +158,7 @@ class custom_jvp:
         self.jvp: Callable[..., Any] | None = None
         self.symbolic_zeros = False
 
-    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+    def defjvp(self, jvp: _Rule, symbolic_zeros: bool = False) -> _Rule:
         """Set the rule ``(*nondiff, primals, tangents) -> (out, out_tangent)``.
 
         Args:
@@ -179,7 +183,7 @@ class custom_jvp:
             )
 
         def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            out = self(*primals)
+            out = self(*primals)  # type: ignore[call-arg]
             total = None
             for rule, tangent in safe_zip(jvps, tangents):
                 if rule is not None:
@@ -194,14 +198,14 @@ class custom_jvp:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self.jvp is None:
             raise AttributeError(
                 f"[custom_jvp] {self.name} must have a rule before it is called; got none. "
                 f"Fix: @{self.name}.defjvp."
             )
-        args = bind_arguments(self.fun, args, kwargs)
-        count = len(args)
+        bound = bind_arguments(self.fun, args, kwargs)
+        count = len(bound)
         for number in self.nondiff_argnums:
             if not -count <= number < count:
                 raise ValueError(
@@ -209,12 +213,12 @@ class custom_jvp:
                     f"{number} for a call with {count}. Fix: pass the argument by position."
                 )
         positions = sorted({number % count for number in self.nondiff_argnums})
-        fixed = {k: tree.tree_map(_without_derivative, args[k]) for k in positions}
-        dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
+        fixed = {k: tree.tree_map(_without_derivative, bound[k]) for k in positions}
+        dynamic = tuple(arg for k, arg in enumerate(bound) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
         check_leaves("custom_jvp", self.name, leaves)
         leaves, refs = without_refs(leaves)
-        call = FlatCall(self.fun, fixed, len(args), treedef, refs)
+        call = FlatCall(self.fun, fixed, count, treedef, refs)
         rule = _FlatJvpRule(self, tuple(fixed.values()), treedef, refs)
         try:
             outs = custom_jvp_p.bind(
@@ -239,7 +243,7 @@ class _FlatJvpRule:
     """A user's jvp rule on flat operands: ``(*primals, *tangents) -> (*outs, *tangents)``."""
 
     def __init__(
-        self, function: custom_jvp, fixed: tuple[Any, ...], treedef: tree.TreeDef,
+        self, function: custom_jvp[..., Any], fixed: tuple[Any, ...], treedef: tree.TreeDef,
         refs: dict[int, Ref],
     ) -> None:  # fmt: skip
         assert function.jvp is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import UnexpectedTracerError, check
@@ -33,6 +33,9 @@ from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, type_of
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.elementwise.convert import convert
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # --- the user's functions on flat operands --------------------------------------------------
 
@@ -240,7 +243,7 @@ def _described(value: Any) -> str:
 # --- the public class -----------------------------------------------------------------------
 
 
-class custom_vjp:
+class custom_vjp(Generic[_P, _T]):
     """A function with its own reverse-mode rule; forward mode is refused.
 
     Without differentiation the function is just called. Under vmap the rule sees single elements,
@@ -261,7 +264,7 @@ class custom_vjp:
 
     def __init__(
         self,
-        fun: Callable[..., Any],
+        fun: Callable[_P, _T],
         nondiff_argnums: Sequence[int] = (),
         nondiff_argnames: Sequence[str] = (),
     ) -> None:
@@ -280,7 +283,7 @@ class custom_vjp:
 
     def defvjp(
         self,
-        fwd: Callable[..., Any],
+        fwd: Callable[..., tuple[_T, Any]],
         bwd: Callable[..., Any],
         symbolic_zeros: bool = False,
         optimize_remat: bool = False,
@@ -312,20 +315,20 @@ class custom_vjp:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self.fwd is None or self.bwd is None:
             raise AttributeError(
                 f"[custom_vjp] {self.name} must have rules before it is called; got none. "
                 f"Fix: {self.name}.defvjp(fwd, bwd)."
             )
-        args = bind_arguments(self.fun, args, kwargs)
-        fixed = self._fixed(args)
-        leaves, treedef = tree.flatten(tuple(x for k, x in enumerate(args) if k not in fixed))
+        bound = bind_arguments(self.fun, args, kwargs)
+        fixed = self._fixed(bound)
+        leaves, treedef = tree.flatten(tuple(x for k, x in enumerate(bound) if k not in fixed))
         check_leaves("custom_vjp", self.name, leaves)
         avals = [type_of(leaf) for leaf in leaves]
         leaves, refs = without_refs(leaves)
-        call = FlatCall(self.fun, fixed, len(args), treedef, refs)
-        names = [self._argument_name(k) for k in range(len(args)) if k not in fixed]
+        call = FlatCall(self.fun, fixed, len(bound), treedef, refs)
+        names = [self._argument_name(k) for k in range(len(bound)) if k not in fixed]
         rules = _Rules(
             self.name, self.symbolic_zeros, self.fwd, self.bwd, call, avals, names
         )

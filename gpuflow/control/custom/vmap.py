@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -29,6 +29,10 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Rule = TypeVar("_Rule", bound=Callable[..., tuple[Any, Any]])
 
 
 def _shape(*avals: ShapedArray, call: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
@@ -192,7 +196,7 @@ custom_vmap_p = register(
 )
 
 
-class custom_vmap:
+class custom_vmap(Generic[_P, _T]):
     """A function with its own rule for vmap.
 
     Derivatives of the function are derivatives of the rule under a vmap around them, in forward and
@@ -209,13 +213,13 @@ class custom_vmap:
         ... def f_vmap(axis_size, in_batched, xs, ys): return xs * ys, True
     """
 
-    def __init__(self, fun: Callable[..., Any]) -> None:
+    def __init__(self, fun: Callable[_P, _T]) -> None:
         functools.update_wrapper(self, fun)
         self.fun = fun
         self.name = getattr(fun, "__name__", type(fun).__name__)
         self.vmap_rule: Callable[..., Any] | None = None
 
-    def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
+    def def_vmap(self, vmap_rule: _Rule) -> _Rule:
         """Set the rule ``(axis_size, in_batched, *args) -> (out, out_batched)``.
 
         Args:
@@ -228,14 +232,13 @@ class custom_vmap:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self.vmap_rule is None:
             raise AttributeError(
                 f"[custom_vmap] {self.name} must have a rule before it is called; got none. "
                 f"Fix: @{self.name}.def_vmap."
             )
-        args = bind_arguments(self.fun, args, kwargs)
-        leaves, in_tree = tree.flatten(args)
+        leaves, in_tree = tree.flatten(bind_arguments(self.fun, args, kwargs))
         avals = [aval_of(leaf) for leaf in leaves]
         program = trace_program("custom_vmap", self.fun, in_tree, avals, self.name)
         rule = _UserRule(self.vmap_rule, in_tree, program.out_tree, self.name)
@@ -246,7 +249,7 @@ class custom_vmap:
         return tree.unflatten(program.out_tree, outs)
 
 
-def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
+def sequential_vmap(f: Callable[_P, _T]) -> custom_vmap[_P, _T]:
     """``f``, which vmap calls for one element after the other, in a loop."""
     mapped = custom_vmap(f)
 
@@ -258,7 +261,7 @@ def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
         def element(mapped_leaves: list[Any]) -> Any:
             rest = iter(mapped_leaves)
             full = [next(rest) if flag else x for x, flag in safe_zip(leaves, flags)]
-            return mapped(*tree.unflatten(in_tree, full))
+            return mapped(*tree.unflatten(in_tree, full))  # type: ignore[call-arg]
 
         out = map_elements(element, [x for x, flag in safe_zip(leaves, flags) if flag])
         return out, tree.tree_map(lambda _: True, out)

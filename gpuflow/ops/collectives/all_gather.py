@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -46,6 +46,8 @@ from gpuflow.ops.collectives.named_axes import (
 from gpuflow.ops.define import check_kind, unary_transpose
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
+
+_T = TypeVar("_T")
 
 Sizes = tuple[int, ...]
 
@@ -153,9 +155,9 @@ def _part_at_index(
 
 
 def all_gather(
-    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
+    x: _T, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
     to: str = "varying",
-) -> Any:  # fmt: skip
+) -> _T:  # fmt: skip
     """Every element of a named axis gets the values of all of them.
 
     Args:
@@ -344,13 +346,13 @@ def _scatter_transpose(
 
 
 def psum_scatter(
-    x: Any,
+    x: _T,
     axis_name: Any,
     *,
     scatter_dimension: int = 0,
     axis_index_groups: Any = None,
     tiled: bool = False,
-) -> Any:
+) -> _T:
     """Sum over a named axis, of which each element gets its own part.
 
     Args:

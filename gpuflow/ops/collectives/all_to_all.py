@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -38,6 +38,8 @@ from gpuflow.ops.collectives.named_axes import (
 )
 from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze, transpose
+
+_T = TypeVar("_T")
 
 Sizes = tuple[int, ...]
 
@@ -122,14 +124,14 @@ def _swap_transpose(
 
 
 def all_to_all(
-    x: Any,
+    x: _T,
     axis_name: Any,
     split_axis: int,
     concat_axis: int,
     *,
     axis_index_groups: Any = None,
     tiled: bool = False,
-) -> Any:
+) -> _T:
     """Turn the named axis into dimension ``concat_axis``, and ``split_axis`` into the named axis.
 
     Args:
@@ -178,7 +180,7 @@ def all_to_all(
     return tree.tree_map(one, x) if names else x
 
 
-def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> _T:
     """Swap the named axis with dimension ``axis``; see ``all_to_all``."""
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.rules import AxisData
+from gpuflow.core.types import Array
 from gpuflow.ops.collectives.named_axes import (
     Names,
     as_names,
@@ -49,7 +50,7 @@ def _index_impl(xp: Any, *, axis_name: Any) -> Any:
     return xp.asarray(communicator_for("axis_index", (axis_name,)).rank, np.int32)
 
 
-def axis_index(axis_name: Any) -> Any:
+def axis_index(axis_name: Any) -> Array:
     """The index of this element along a named axis.
 
     Args:

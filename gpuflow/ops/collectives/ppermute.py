@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.zeros import zeros_of
+
+_T = TypeVar("_T")
 
 Sizes = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -98,7 +100,7 @@ def _checked_pairs(perm: Any, size: int) -> Pairs:
     return pairs
 
 
-def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values along a named axis; who is sent nothing gets zeros.
 
     Args:
@@ -120,7 +122,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     return tree.tree_map(one, x)
 
 
-def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
     """Shuffle values along a named axis: index k gets the value of index ``perm[k]``.
 
     Raises:
@@ -185,7 +187,7 @@ def _broadcast_transpose(
     return select_at_index(axis_name, sizes, source, total, zeros_of(x.tangent()))
 
 
-def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     """Every element of a named axis gets the value of one.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
@@ -42,6 +42,8 @@ from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.reductions.reduce import reduce_max, reduce_min
+
+_T = TypeVar("_T")
 
 
 def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups: Any) -> Any:
@@ -107,7 +109,7 @@ def _sum(x: Any, axes: Names, axis_index_groups: Groups | None) -> Any:
 # --- psum ----------------------------------------------------------------------------------
 
 
-def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Sum over named axes.
 
     Args:
@@ -151,12 +153,12 @@ def _extremum_jvp(op: str) -> Callable[..., Any]:
     return jvp
 
 
-def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Maximum over named axes; arguments and errors are those of ``psum``."""
     return _reduced("pmax", reduce_max, x, axis_name, axis_index_groups)
 
 
-def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Minimum over named axes; arguments and errors are those of ``psum``."""
     return _reduced("pmin", reduce_min, x, axis_name, axis_index_groups)
 
@@ -181,7 +183,7 @@ _PRIMITIVES = {"psum": psum_p, "pmax": pmax_p, "pmin": pmin_p}
 # --- pmean ---------------------------------------------------------------------------------
 
 
-def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Mean over named axes; arguments and errors are those of ``psum``. Integers give floats."""
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     count = psum(1, axis_name, axis_index_groups=axis_index_groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ from gpuflow.ops.elementwise.arithmetic import constant, mul
 from gpuflow.ops.elementwise.convert import stop_gradient
 from gpuflow.ops.layout.axes import reduce_sum, reshape, squeeze
 from gpuflow.ops.layout.slicing import slice_in_dim
+
+_T = TypeVar("_T")
 
 
 def is_checked(names: Names) -> bool:
@@ -250,7 +252,7 @@ def entered(leaves: Sequence[Any]) -> Sequence[Any]:
     ]  # fmt: skip
 
 
-def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
     """Let values vary along named axes: each element has its own copy, with its own cotangent.
 
     Args:

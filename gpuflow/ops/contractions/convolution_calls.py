@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
 from gpuflow.ops.contractions.precision import Precision, canonical_precision
 from gpuflow.ops.define import types_text
@@ -144,11 +145,12 @@ def _per_dimension(name: str, values: Any, count: int) -> Dims:
 
 
 def conv_general_dilated(
-    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any,
-    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None, feature_group_count: int = 1, batch_group_count: int = 1,
-    precision: Any = None, preferred_element_type: Any = None, *, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None,
+    feature_group_count: int = 1, batch_group_count: int = 1, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The convolution of machine learning: a kernel slides over an input and is not mirrored.
 
     Args:
@@ -327,9 +329,9 @@ def _accumulated_in(dtype: Any, preferred: Any) -> Any:
 
 
 def conv(
-    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int], padding: str,
+    precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """``conv_general_dilated`` with batch and channels, or outputs and inputs, in front."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, precision=precision,
@@ -338,10 +340,11 @@ def conv(
 
 
 def conv_with_general_padding(
-    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any,
-    lhs_dilation: Sequence[int] | None, rhs_dilation: Sequence[int] | None, precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None,
+    rhs_dilation: Sequence[int] | None, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """``conv`` with margins and holes."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
@@ -350,11 +353,11 @@ def conv_with_general_padding(
 
 
 def conv_transpose(
-    lhs: Any, rhs: Any, strides: Sequence[int], padding: Any,
-    rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None,
-    transpose_kernel: bool = False, precision: Any = None, preferred_element_type: Any = None,
-    use_consistent_padding: bool = False,
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None, transpose_kernel: bool = False, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, use_consistent_padding: bool = False,
+) -> Array:  # fmt: skip
     """The gradient of a convolution by its input, as a layer: it enlarges by ``strides``.
 
     Args:
@@ -423,10 +426,11 @@ def conv_transpose_pads(window: int, stride: int, padding: Any) -> tuple[int, in
 
 
 def conv_general_dilated_patches(
-    lhs: Any, filter_shape: Sequence[int], window_strides: Sequence[int], padding: Any,
-    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None, precision: Any = None, preferred_element_type: Any = None,
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, filter_shape: Sequence[int], window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None, precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:  # fmt: skip
     """The elements under the kernel at each of its places, as channels: (channels, *kernel).
 
     Args:

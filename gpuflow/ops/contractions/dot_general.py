@@ -22,6 +22,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.precision import algorithm_dtypes, canonical_precision, may_round
 from gpuflow.ops.contractions.vector_products import is_vector_product, vector_product
 from gpuflow.ops.define import check_kind, define, is_number_or_bool, types_text
@@ -419,12 +420,12 @@ def _dot_batch(
 
 
 def dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: Any,
-    precision: Any = None,
-    preferred_element_type: Any = None, *, out_sharding: Any = None
-) -> Any:
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, *, out_sharding: ShardingLike = None
+) -> Array:
     """Multiply and sum over pairs of contracting dimensions, for each index of the batch ones.
 
     Args:

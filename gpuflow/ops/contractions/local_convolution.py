@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, PrecisionLike
 from gpuflow.ops.contractions.convolution_calls import (
     conv_dimension_numbers,
     conv_general_dilated_patches,
@@ -18,10 +19,11 @@ from gpuflow.ops.layout.axes import transpose
 
 
 def conv_general_dilated_local(
-    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any, filter_shape: Sequence[int],
+    lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]], filter_shape: Sequence[int],
     lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None, precision: Any = None,
-) -> Any:  # fmt: skip
+    dimension_numbers: Any = None, precision: PrecisionLike = None,
+) -> Array:  # fmt: skip
     """A convolution whose kernel differs from place to place of the result.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.dot_general import as_algorithm_says, dot_general
 from gpuflow.ops.contractions.precision import DotDimensionNumbers, canonical_precision
 from gpuflow.ops.contractions.ragged_products import ragged_dot_p, ragged_outer_p
@@ -46,9 +47,10 @@ class RaggedDotDimensionNumbers:
 
 
 def ragged_dot(
-    lhs: Any, rhs: Any, group_sizes: Any, precision: Any = None, preferred_element_type: Any = None,
-    group_offset: Any = None, *, out_sharding: Any = None
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, group_sizes: ArrayLike, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The product of each group of rows with a matrix of its own.
 
     Args:
@@ -74,10 +76,11 @@ def ragged_dot(
 
 
 def ragged_dot_general(
-    lhs: Any, rhs: Any, group_sizes: Any, ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
-    precision: Any = None, preferred_element_type: Any = None, group_offset: Any = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    lhs: ArrayLike, rhs: ArrayLike, group_sizes: ArrayLike,
+    ragged_dot_dimension_numbers: RaggedDotDimensionNumbers, precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """``dot_general`` where one dimension of lhs is cut into groups.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
@@ -14,8 +14,10 @@ from gpuflow.core.lowering import Barrier
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.define import define
 
+_T = TypeVar("_T")
 
-def optimization_barrier(operand: Any) -> Any:
+
+def optimization_barrier(operand: _T) -> _T:
     """The leaves of ``operand``, as values that the compiler knows nothing about.
 
     What is computed from a result is never merged with what is computed from the operand, and it

@@ -10,6 +10,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.ops.define import check_kind, define, is_number, is_number_or_bool
 from gpuflow.ops.effects.faults import zero_divisor
 from gpuflow.ops.elementwise import complex_pairs
@@ -107,17 +108,17 @@ neg_p = elementwise(
 )  # fmt: skip
 
 
-def add(x: Any, y: Any) -> Any:
+def add(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise sum; integers wrap."""
     return add_p.bind(*match_scalars(x, y))
 
 
-def sub(x: Any, y: Any) -> Any:
+def sub(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise difference; integers wrap."""
     return sub_p.bind(*match_scalars(x, y))
 
 
-def neg(x: Any) -> Any:
+def neg(x: ArrayLike) -> Array:
     """Elementwise negation; unsigned integers wrap."""
     return neg_p.bind(x)
 
@@ -223,7 +224,7 @@ rem_p = elementwise(
 )  # fmt: skip
 
 
-def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Array:
     """Elementwise product; integers wrap.
 
     Args:
@@ -236,12 +237,12 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
     return mul_p.bind(*match_scalars(x, y))
 
 
-def div(x: Any, y: Any) -> Any:
+def div(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise quotient; integers divide towards zero, and x / 0 is -1 (all ones)."""
     return div_p.bind(*match_scalars(x, y))
 
 
-def rem(x: Any, y: Any) -> Any:
+def rem(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise remainder with the sign of ``x``; for integers, x rem 0 is x."""
     return rem_p.bind(*match_scalars(x, y))
 
@@ -292,12 +293,12 @@ max_p = _extremum("max", maximum, "or", -math.inf)
 min_p = _extremum("min", minimum, "and", math.inf)
 
 
-def max(x: Any, y: Any) -> Any:
+def max(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers go by real part first."""
     return max_p.bind(*match_scalars(x, y))
 
 
-def min(x: Any, y: Any) -> Any:
+def min(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers go by real part first."""
     return min_p.bind(*match_scalars(x, y))
 
@@ -315,12 +316,12 @@ floor_p = _rounding("floor", lambda xp, x: xp.floor(x))
 ceil_p = _rounding("ceil", lambda xp, x: xp.ceil(x))
 
 
-def floor(x: Any) -> Any:
+def floor(x: ArrayLike) -> Array:
     """Round real floats down to an integer."""
     return floor_p.bind(x)
 
 
-def ceil(x: Any) -> Any:
+def ceil(x: ArrayLike) -> Array:
     """Round real floats up to an integer."""
     return ceil_p.bind(x)
 
@@ -363,6 +364,6 @@ round_p = define(
 )
 
 
-def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Any:
+def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
     """Round real floats to the nearest integer; the method says where halves go."""
     return round_p.bind(x, rounding_method=RoundingMethod(rounding_method))

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.kir.scalar import NARROW_DTYPES
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.comparison import shift_left, shift_right_logical
@@ -122,7 +123,7 @@ bitcast_convert_type_p = define(
 )
 
 
-def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     """The bits of ``operand`` read as another dtype.
 
     Args:

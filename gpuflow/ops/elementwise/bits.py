@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.kir import reference
 from gpuflow.ops.define import check_kind, define, unary_transpose
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars
@@ -121,22 +122,22 @@ mulhi_p = elementwise(
 )  # fmt: skip
 
 
-def mulhi(x: Any, y: Any) -> Any:
+def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise upper half of the product: of 2 n bits for integers of n."""
     return mulhi_p.bind(*match_scalars(x, y))
 
 
-def population_count(x: Any) -> Any:
+def population_count(x: ArrayLike) -> Array:
     """Elementwise number of bits that are 1, of the two's complement for negative integers."""
     return population_count_p.bind(x)
 
 
-def clz(x: Any) -> Any:
+def clz(x: ArrayLike) -> Array:
     """Elementwise number of leading bits that are 0."""
     return clz_p.bind(x)
 
 
-def nextafter(x1: Any, x2: Any) -> Any:
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Elementwise neighbor of ``x1`` in the direction of ``x2``; it has no derivative."""
     return nextafter_p.bind(*match_scalars(x1, x2))
 
@@ -199,7 +200,7 @@ reduce_precision_p = define(
 )
 
 
-def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Elementwise rounding to a float format with fewer bits; the dtype stays.
 
     Numbers too small for a normal number of that format become 0, too large ones infinite.

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.key_use import use_none
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import is_number_or_bool, is_ordered
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.identities import filled, is_all, number_of, producer, same
@@ -76,27 +77,27 @@ def ne(x: Any, y: Any) -> Any:
     return ne_p.bind(*match_scalars(x, y))
 
 
-def lt(x: Any, y: Any) -> Any:
+def lt(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise ``x < y``, as bool."""
     return lt_p.bind(*match_scalars(x, y))
 
 
-def le(x: Any, y: Any) -> Any:
+def le(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise ``x <= y``, as bool."""
     return le_p.bind(*match_scalars(x, y))
 
 
-def gt(x: Any, y: Any) -> Any:
+def gt(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise ``x > y``, as bool."""
     return gt_p.bind(*match_scalars(x, y))
 
 
-def ge(x: Any, y: Any) -> Any:
+def ge(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise ``x >= y``, as bool."""
     return ge_p.bind(*match_scalars(x, y))
 
 
-def is_finite(x: Any) -> Any:
+def is_finite(x: ArrayLike) -> Array:
     """Elementwise: neither infinite nor nan, as bool."""
     return is_finite_p.bind(x)
 
@@ -178,22 +179,22 @@ xor_p = _bitwise("xor", lambda xp, x, y: xp.bitwise_xor(x, y), _xor_simplify)
 not_p = _bitwise("not", lambda xp, x: xp.invert(x), _not_simplify, arity=1)
 
 
-def bitwise_and(x: Any, y: Any) -> Any:
+def bitwise_and(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise and: of the bits of integers, or of bools."""
     return and_p.bind(*match_scalars(x, y))
 
 
-def bitwise_or(x: Any, y: Any) -> Any:
+def bitwise_or(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise or: of the bits of integers, or of bools."""
     return or_p.bind(*match_scalars(x, y))
 
 
-def bitwise_xor(x: Any, y: Any) -> Any:
+def bitwise_xor(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise exclusive or: of the bits of integers, or of bools."""
     return xor_p.bind(*match_scalars(x, y))
 
 
-def bitwise_not(x: Any) -> Any:
+def bitwise_not(x: ArrayLike) -> Array:
     """Elementwise not: of the bits of integers, or of bools."""
     return not_p.bind(x)
 
@@ -259,16 +260,16 @@ shift_right_logical_p = _shift("shift_right_logical", _shift_right_logical_impl)
 shift_right_arithmetic_p = _shift("shift_right_arithmetic", _shift_right_arithmetic_impl)
 
 
-def shift_left(x: Any, y: Any) -> Any:
+def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
     """``x << y``; 0 where ``y`` is negative or at least the width of the dtype."""
     return shift_left_p.bind(*match_scalars(x, y))
 
 
-def shift_right_logical(x: Any, y: Any) -> Any:
+def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
     """``x >> y`` with zeros shifted in; 0 where ``y`` is negative or at least the width."""
     return shift_right_logical_p.bind(*match_scalars(x, y))
 
 
-def shift_right_arithmetic(x: Any, y: Any) -> Any:
+def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
     """``x >> y`` with the sign bit shifted in, also where ``y`` is at least the width."""
     return shift_right_arithmetic_p.bind(*match_scalars(x, y))

@@ -16,6 +16,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.kir.builder import Pair
 from gpuflow.ops.define import define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import complex_pairs
@@ -114,22 +115,22 @@ conj_p = define(
 )
 
 
-def real(x: Any) -> Any:
+def real(x: ArrayLike) -> Array:
     """The real parts of complex ``x``."""
     return real_p.bind(x)
 
 
-def imag(x: Any) -> Any:
+def imag(x: ArrayLike) -> Array:
     """The imaginary parts of complex ``x``."""
     return imag_p.bind(x)
 
 
-def complex(x: Any, y: Any) -> Any:
+def complex(x: ArrayLike, y: ArrayLike) -> Array:
     """``x + iy`` from float32 or float64 parts."""
     return complex_p.bind(*match_scalars(x, y))
 
 
-def conj(x: Any) -> Any:
+def conj(x: ArrayLike) -> Array:
     """The complex conjugate; real floats become complex."""
     return conj_p.bind(x, input_dtype=aval_of(x).dtype)
 
@@ -183,11 +184,11 @@ sign_p = define(
 )
 
 
-def abs(x: Any) -> Any:
+def abs(x: ArrayLike) -> Array:
     """Elementwise absolute value; that of the most negative integer is itself."""
     return abs_p.bind(x)
 
 
-def sign(x: Any) -> Any:
+def sign(x: ArrayLike) -> Array:
     """Elementwise -1, 0 or 1; nan and signed zeros stay; complex numbers give ``x / |x|``."""
     return sign_p.bind(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -13,12 +13,15 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Indexed
 from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.identities import first_of, same, sink_broadcasts
 from gpuflow.ops.elementwise.nary import zero_jvp
 from gpuflow.ops.linear_maps import wraps
+
+_T = TypeVar("_T")
 
 # What NumPy says of dtypes that another library registered.
 _USER_DEFINED = 2
@@ -209,7 +212,7 @@ def check_holds_complex(name: str, value: complex, dtype: Any) -> None:
     )
 
 
-def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) -> Any:
+def convert_element_type(operand: ArrayLike, new_dtype: Any, weak_type: bool = False) -> Array:
     """Convert the elements of ``operand``.
 
     Args:
@@ -229,7 +232,7 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     dtype = dtypes.canonicalize(new_dtype)
     aval = aval_of(operand)
     if aval.dtype == dtype and aval.weak_type == weak_type and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     if type(operand) is int and not _INT32_LOW <= operand <= _INT32_HIGH:
         operand = _large_int(operand, dtype)
     elif type(operand) is complex:
@@ -290,7 +293,7 @@ def copy(x: Any) -> Any:
     return copy_p.bind(x)
 
 
-def stop_gradient(x: Any) -> Any:
+def stop_gradient(x: _T) -> _T:
     """``x``, a constant to every derivative; pytrees leaf by leaf."""
 
     def stop(leaf: Any) -> Any:

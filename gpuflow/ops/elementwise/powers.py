@@ -10,6 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
+from gpuflow.core.types import AccuracyLike, Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_number
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
@@ -52,26 +53,26 @@ cbrt_p = elementwise(
 )  # fmt: skip
 
 
-def square(x: Any) -> Any:
+def square(x: ArrayLike) -> Array:
     """Elementwise square; integers wrap."""
     return square_p.bind(x)
 
 
-def sqrt(x: Any, *, accuracy: Any = None) -> Any:
+def sqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise square root."""
     if accuracy is not None:
         check_accuracy("sqrt", accuracy)
     return sqrt_p.bind(x)
 
 
-def rsqrt(x: Any, *, accuracy: Any = None) -> Any:
+def rsqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise reciprocal square root."""
     if accuracy is not None:
         check_accuracy("rsqrt", accuracy)
     return rsqrt_p.bind(x)
 
 
-def cbrt(x: Any, *, accuracy: Any = None) -> Any:
+def cbrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise cube root of real floats."""
     if accuracy is not None:
         check_accuracy("cbrt", accuracy)
@@ -154,7 +155,7 @@ integer_pow_p = define(
 )
 
 
-def integer_pow(x: Any, y: int) -> Any:
+def integer_pow(x: ArrayLike, y: int) -> Array:
     """``x`` to a Python integer, by repeated squaring.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero, is_undefined
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, is_ordered, types_text
 from gpuflow.ops.elementwise.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt, not_p
 from gpuflow.ops.elementwise.identities import (
@@ -160,7 +161,7 @@ def where(which: Any, on_true: Any, on_false: Any) -> Any:
     return select_n_p.bind(which, on_false, on_true)
 
 
-def select_n(which: Any, *cases: Any) -> Any:
+def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
     """Choose elements from ``cases``.
 
     Args:
@@ -193,7 +194,7 @@ def select_n(which: Any, *cases: Any) -> Any:
     return select_n_p.bind(which, *cases)
 
 
-def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """``on_true`` where ``pred`` holds, else ``on_false``; both are evaluated.
 
     Args:
@@ -262,7 +263,7 @@ clamp_p = define(
 )
 
 
-def clamp(min: Any, x: Any, max: Any) -> Any:
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     """``x`` limited to ``[min, max]``; ``max`` wins where they cross, and nan stays.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.types import AccuracyLike, Array, ArrayLike
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
@@ -93,35 +94,35 @@ log1p_p = _function(
 )
 
 
-def exp(x: Any, *, accuracy: Any = None) -> Any:
+def exp(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise exponential."""
     if accuracy is not None:
         check_accuracy("exp", accuracy)
     return exp_p.bind(x)
 
 
-def exp2(x: Any, *, accuracy: Any = None) -> Any:
+def exp2(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise ``2 ** x``."""
     if accuracy is not None:
         check_accuracy("exp2", accuracy)
     return exp2_p.bind(x)
 
 
-def expm1(x: Any, *, accuracy: Any = None) -> Any:
+def expm1(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise ``exp(x) - 1``, exact near 0."""
     if accuracy is not None:
         check_accuracy("expm1", accuracy)
     return expm1_p.bind(x)
 
 
-def log(x: Any, *, accuracy: Any = None) -> Any:
+def log(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise natural logarithm."""
     if accuracy is not None:
         check_accuracy("log", accuracy)
     return log_p.bind(x)
 
 
-def log1p(x: Any, *, accuracy: Any = None) -> Any:
+def log1p(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise ``log(1 + x)``, exact near 0."""
     if accuracy is not None:
         check_accuracy("log1p", accuracy)
@@ -163,43 +164,43 @@ atan2_p = elementwise(
 )  # fmt: skip
 
 
-def sin(x: Any, *, accuracy: Any = None) -> Any:
+def sin(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise sine of radians."""
     if accuracy is not None:
         check_accuracy("sin", accuracy)
     return sin_p.bind(x)
 
 
-def cos(x: Any, *, accuracy: Any = None) -> Any:
+def cos(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise cosine of radians."""
     if accuracy is not None:
         check_accuracy("cos", accuracy)
     return cos_p.bind(x)
 
 
-def tan(x: Any, *, accuracy: Any = None) -> Any:
+def tan(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise tangent of radians."""
     if accuracy is not None:
         check_accuracy("tan", accuracy)
     return tan_p.bind(x)
 
 
-def asin(x: Any) -> Any:
+def asin(x: ArrayLike) -> Array:
     """Elementwise inverse sine, in radians."""
     return asin_p.bind(x)
 
 
-def acos(x: Any) -> Any:
+def acos(x: ArrayLike) -> Array:
     """Elementwise inverse cosine, in radians."""
     return acos_p.bind(x)
 
 
-def atan(x: Any) -> Any:
+def atan(x: ArrayLike) -> Array:
     """Elementwise inverse tangent, in radians."""
     return atan_p.bind(x)
 
 
-def atan2(y: Any, x: Any) -> Any:
+def atan2(y: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise angle of the point ``(x, y)``, in radians."""
     return atan2_p.bind(*match_scalars(y, x))
 
@@ -230,34 +231,34 @@ atanh_p = _function(
 )
 
 
-def sinh(x: Any) -> Any:
+def sinh(x: ArrayLike) -> Array:
     """Elementwise hyperbolic sine."""
     return sinh_p.bind(x)
 
 
-def cosh(x: Any) -> Any:
+def cosh(x: ArrayLike) -> Array:
     """Elementwise hyperbolic cosine."""
     return cosh_p.bind(x)
 
 
-def tanh(x: Any, *, accuracy: Any = None) -> Any:
+def tanh(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise hyperbolic tangent."""
     if accuracy is not None:
         check_accuracy("tanh", accuracy)
     return tanh_p.bind(x)
 
 
-def asinh(x: Any) -> Any:
+def asinh(x: ArrayLike) -> Array:
     """Elementwise inverse hyperbolic sine."""
     return asinh_p.bind(x)
 
 
-def acosh(x: Any) -> Any:
+def acosh(x: ArrayLike) -> Array:
     """Elementwise inverse hyperbolic cosine."""
     return acosh_p.bind(x)
 
 
-def atanh(x: Any) -> Any:
+def atanh(x: ArrayLike) -> Array:
     """Elementwise inverse hyperbolic tangent."""
     return atanh_p.bind(x)
 
@@ -318,7 +319,7 @@ pow_p = define(
 )
 
 
-def pow(x: Any, y: Any) -> Any:
+def pow(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise power.
 
     Args:

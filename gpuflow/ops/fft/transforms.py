@@ -22,6 +22,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Fourier, Launches
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.comparison import bitwise_or, eq
@@ -188,7 +189,7 @@ fft_p = define(
 )
 
 
-def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
+def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """A discrete Fourier transform over the last dimensions.
 
     Args:
@@ -217,7 +218,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
         wide = dtypes.inexact_dtype(dtype) == dtypes.float64
         x = convert(x, dtypes.complex128 if wide else dtypes.complex64)
     if len(fft_lengths) == 0:
-        return x
+        return x  # type: ignore[return-value]
     lengths = tuple(as_index(length) for length in fft_lengths)
     return fft_p.bind(x, fft_type=kind, fft_lengths=lengths)
 

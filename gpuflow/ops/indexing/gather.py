@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
+from gpuflow.core.types import Array, ArrayLike, ModeLike
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.effects.faults import outside_windows
 from gpuflow.ops.elementwise.arithmetic import neg
@@ -236,10 +237,10 @@ gather_p = define(
 
 
 def gather(
-    operand: Any, start_indices: Any, dimension_numbers: GatherDimensionNumbers,
+    operand: ArrayLike, start_indices: ArrayLike, dimension_numbers: GatherDimensionNumbers,
     slice_sizes: Sequence[int], *, unique_indices: bool = False, indices_are_sorted: bool = False,
-    mode: Any = None, fill_value: Any = None,
-) -> Any:  # fmt: skip
+    mode: ModeLike = None, fill_value: Any = None,
+) -> Array:  # fmt: skip
     """Windows of ``operand`` at the places that ``start_indices`` say.
 
     Args:
@@ -322,9 +323,10 @@ scatter_add_p = define_scatter("scatter_add", "add", is_number, _add_jvp, _add_t
 
 
 def scatter_add(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
-    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
+    unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """``operand`` with updates added at indices; repeated places add up.
 
     Args:
@@ -345,9 +347,10 @@ def scatter_add(
 
 
 def scatter_sub(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
-    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
+    unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """``operand`` with updates subtracted at indices; arguments as in ``scatter_add``."""
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_add_p.bind(operand, scatter_indices, neg(updates), **params)

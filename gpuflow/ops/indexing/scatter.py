@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
+from gpuflow.core.types import Array, ArrayLike, ModeLike
 from gpuflow.ops.define import any_dtype, is_number, is_ordered
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.elementwise.comparison import eq
@@ -148,9 +149,10 @@ scatter_max_p = _extreme("scatter_max", "maximum")
 
 
 def scatter(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
-    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
+    unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """``operand`` with windows replaced at indices; arguments as in ``scatter_add``.
 
     Where places repeat, the last update is seen.
@@ -160,9 +162,10 @@ def scatter(
 
 
 def scatter_mul(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
-    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
+    unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """``operand`` with windows multiplied by updates at indices; arguments as in ``scatter_add``.
 
     Repeated places are multiplied repeatedly.
@@ -172,9 +175,10 @@ def scatter_mul(
 
 
 def scatter_min(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
-    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
+    unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """The smaller of element and update at indices; arguments as in ``scatter_add``.
 
     nan wins; derivatives are shared by all that equal the result.
@@ -184,9 +188,10 @@ def scatter_min(
 
 
 def scatter_max(
-    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
-    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
+    unique_indices: bool = False, mode: ModeLike = None,
+) -> Array:  # fmt: skip
     """The larger of element and update at indices; arguments as in ``scatter_add``.
 
     nan wins; derivatives are shared by all that equal the result.

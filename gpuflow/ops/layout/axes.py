@@ -21,6 +21,7 @@ from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
+from gpuflow.core.types import Array, ArrayLike, ShardingLike
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.linear_maps import LinearMap, wraps
@@ -145,9 +146,9 @@ def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
 
 
 def broadcast_in_dim(
-    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """Broadcast to ``shape``; dimension k of ``operand`` becomes ``broadcast_dimensions[k]``.
 
     Args:
@@ -171,7 +172,7 @@ def broadcast_in_dim(
         operand, dims = transpose(operand, [dims.index(d) for d in order]), tuple(order)
     same = aval_of(operand).shape == shape and dims == tuple(range(len(shape)))
     if same and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims)
 
 
@@ -250,7 +251,9 @@ def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
     return x
 
 
-def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
+def reduce_sum(
+    operand: ArrayLike, axes: Sequence[int], *, out_sharding: ShardingLike = None
+) -> Array:
     """Sum over ``axes``.
 
     Args:
@@ -378,9 +381,9 @@ def _reshape_batch(
 
 
 def reshape(
-    operand: Any, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    operand: ArrayLike, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """The elements of ``operand`` in row-major order with another shape.
 
     Args:
@@ -399,7 +402,7 @@ def reshape(
     if dimensions is not None:
         operand = transpose(operand, dimensions)
     if aval_of(operand).shape == sizes and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     return reshape_p.bind(operand, new_sizes=sizes)
 
 
@@ -465,10 +468,10 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
 
 
-def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
+def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Drop ``dimensions``, all of size 1; negative ones count from the end."""
     if not len(dimensions):
-        return array
+        return array  # type: ignore[return-value]
     if min(dimensions) < 0:
         rank = aval_of(array).ndim
         dimensions = [canonicalize_axis(d, rank, "squeeze") for d in dimensions]
@@ -540,7 +543,7 @@ def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
     return None
 
 
-def transpose(operand: Any, permutation: Sequence[int]) -> Any:
+def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``operand``.
 
     Raises:
@@ -548,7 +551,7 @@ def transpose(operand: Any, permutation: Sequence[int]) -> Any:
     """
     permutation = tuple(permutation)
     if permutation == tuple(range(aval_of(operand).ndim)) and hasattr(operand, "aval"):
-        return operand
+        return operand  # type: ignore[return-value]
     return transpose_p.bind(operand, permutation=permutation)
 
 

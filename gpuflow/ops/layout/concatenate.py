@@ -10,6 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, types_text
 from gpuflow.ops.indexing.updating import store_parts
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -178,7 +179,7 @@ def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
     return [shared_dims] * len(ins)
 
 
-def concatenate(operands: Sequence[Any], dimension: int) -> Any:
+def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
     """Join arrays along an existing dimension.
 
     Args:
@@ -193,7 +194,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
         TypeError: dtypes or shapes that do not agree, or a dimension that they do not have.
     """
     if len(operands) == 1 and hasattr(operands[0], "aval"):
-        return operands[0]
+        return operands[0]  # type: ignore[return-value]
     return concatenate_p.bind(*operands, dimension=dimension)
 
 

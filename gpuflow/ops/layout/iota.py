@@ -15,6 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
+from gpuflow.core.types import Array, DTypeLike, ShardingLike
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.effects.device_put import in_sharding
@@ -64,7 +65,7 @@ def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
     return context.builder.round(value, name)
 
 
-def iota(dtype: Any, size: Sequence[int] | int, dimension: int = 0) -> Any:
+def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Array:
     """An array whose elements are their positions along ``dimension``.
 
     Args:
@@ -88,8 +89,9 @@ def iota(dtype: Any, size: Sequence[int] | int, dimension: int = 0) -> Any:
 
 
 def broadcasted_iota(
-    dtype: Any, shape: Sequence[int] | int, dimension: int = 0, *, out_sharding: Any = None
-) -> Any:
+    dtype: DTypeLike, shape: Sequence[int] | int, dimension: int = 0, *,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
     """``iota`` under the name that it has for several dimensions."""
     return in_sharding("broadcasted_iota", iota(dtype, shape, dimension), out_sharding)
 

@@ -19,6 +19,7 @@ from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import sub
 from gpuflow.ops.elementwise.nary import typed_scalar
@@ -206,11 +207,11 @@ def _slice_params(bounds: Sequence[Bound]) -> dict[str, Any]:
 
 
 def slice_(
-    operand: Any,
+    operand: ArrayLike,
     start_indices: Sequence[int],
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
-) -> Any:
+) -> Array:
     """``x[start:limit:stride]`` in each dimension, with known bounds.
 
     Args:
@@ -235,12 +236,12 @@ def slice_(
 
 
 def slice_in_dim(
-    operand: Any,
+    operand: ArrayLike,
     start_index: int | None,
     limit_index: int | None,
     stride: int = 1,
     axis: int = 0,
-) -> Any:
+) -> Array:
     """``slice_`` along one axis; None means the end, negative bounds count from the end."""
     shape = aval_of(operand).shape
     axis = canonicalize_axis(axis, len(shape), "slice_in_dim")
@@ -470,7 +471,9 @@ def _pad_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
     return [(d, d) for d, edges in enumerate(config) if edges == (0, 0, 0)], ()
 
 
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
+def pad(
+    operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[Sequence[int]]
+) -> Array:
     """Put a padding value around and between the elements of ``operand``, or cut elements off.
 
     Args:
@@ -553,7 +556,7 @@ def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(rev_p, source.inputs[0], dimensions=once) if once else source.inputs[0]]
 
 
-def rev(operand: Any, dimensions: Sequence[int]) -> Any:
+def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Reverse the order of elements along ``dimensions``.
 
     Raises:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Cholesky
 from gpuflow.core.lowering import Library
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import (
@@ -126,7 +127,7 @@ cholesky_p = matrix_op(
 
 
 @through_float32
-def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
+def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
     """The lower triangular ``L`` with ``L @ L.conj().T == x``.
 
     Args:
@@ -197,7 +198,7 @@ cholesky_update_p = matrix_op(
 
 
 @through_float32
-def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
+def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
     """The upper factor of ``R.T @ R + outer(w, w)``, given the upper triangular ``R``.
 
     Args:
@@ -212,7 +213,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
 
 @through_float32
 def symmetric_product(
-    a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0,
+    a_matrix: ArrayLike, c_matrix: ArrayLike, *, alpha: float = 1.0, beta: float = 0.0,
     symmetrize_output: bool = False,
 ) -> Any:  # fmt: skip
     """``alpha * A @ A.T + beta * C`` for a symmetric matrix ``C``.

@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Eig
 from gpuflow.core.lowering import Library, OnHost
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.complex_numbers import abs as absolute
@@ -203,10 +204,10 @@ eig_p = matrix_op(
 
 @through_float32
 def eig(
-    x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True,
-    enable_eigvec_derivs: bool = False, implementation: EigImplementation | None = None,
-    use_magma: bool | None = None,
-) -> list[Any]:  # fmt: skip
+    x: ArrayLike, *, compute_left_eigenvectors: bool = True,
+    compute_right_eigenvectors: bool = True, enable_eigvec_derivs: bool = False,
+    implementation: EigImplementation | None = None, use_magma: bool | None = None,
+) -> list[Array]:  # fmt: skip
     """Eigenvalues and eigenvectors of general matrices.
 
     Args:

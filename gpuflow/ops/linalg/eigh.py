@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Eigh
 from gpuflow.core.lowering import Library
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import div, mul, sub
 from gpuflow.ops.elementwise.complex_numbers import real
 from gpuflow.ops.elementwise.select import where
@@ -165,9 +166,10 @@ eigh_p = matrix_op(
 
 @through_float32
 def eigh(
-    x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True,
-    subset_by_index: Any = None, implementation: EighImplementation | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+    x: ArrayLike, *, lower: bool = True, symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True, subset_by_index: tuple[int, int] | None = None,
+    implementation: EighImplementation | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
     """Eigenvectors and eigenvalues of symmetric or Hermitian matrices.
 
     Args:

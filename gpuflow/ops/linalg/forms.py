@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.linalg.algebra import Shape, real_dtype, through_float32
 from gpuflow.ops.linalg.common import (
     Outputs,
@@ -52,9 +53,9 @@ schur_p = matrix_op("schur", (2,), _schur_result, _schur_impl, multiple_results=
 
 @through_float32
 def schur(
-    x: Any, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False,
+    x: ArrayLike, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False,
     select_callable: Any = None,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Array, Array]:  # fmt: skip
     """The Schur form ``x == V @ T @ V^H`` with unitary V.
 
     Args:
@@ -108,7 +109,7 @@ hessenberg_p = matrix_op(
 
 
 @through_float32
-def hessenberg(a: Any) -> tuple[Any, Any]:
+def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
     """Reduce matrices to upper Hessenberg form by a unitary similarity.
 
     Args:
@@ -162,7 +163,7 @@ tridiagonal_p = matrix_op(
 
 
 @through_float32
-def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
+def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
     """Reduce symmetric or Hermitian matrices to tridiagonal form by a unitary similarity.
 
     Args:

@@ -13,6 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Lu
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing.rows import row_gather
@@ -186,7 +187,7 @@ lu_p = matrix_op(
 
 
 @through_float32
-def lu(x: Any) -> list[Any]:
+def lu(x: ArrayLike) -> list[Array]:
     """The LU decomposition with partial pivoting.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.complex_numbers import conj
 from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import Shape, through_float32
@@ -98,7 +99,9 @@ ormqr_p = matrix_op(
 
 
 @through_float32
-def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
+def ormqr(
+    a: ArrayLike, taus: ArrayLike, c: ArrayLike, *, left: bool = True, transpose: bool = False
+) -> Array:
     """The product of Q, as ``geqrf`` gives it, with a matrix.
 
     Args:

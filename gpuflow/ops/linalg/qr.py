@@ -13,6 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Qr
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.rules import zero_tangent
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, sub
 from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
 from gpuflow.ops.elementwise.complex_numbers import imag
@@ -120,7 +121,7 @@ householder_product_p = matrix_op(
 
 
 @through_float32
-def householder_product(a: Any, taus: Any) -> Any:
+def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """The first columns of a product of Householder reflections, as ``geqrf`` gives them.
 
     Args:
@@ -246,8 +247,9 @@ qr_p = matrix_op(
 
 @through_float32
 def qr(
-    x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
-) -> tuple[Any, ...]:
+    x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True,
+    use_magma: bool | None = None,
+) -> tuple[Array, ...]:  # fmt: skip
     """``x == Q @ R`` with orthonormal columns of Q and upper triangular R.
 
     Args:

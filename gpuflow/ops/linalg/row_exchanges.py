@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.lowering import Indexed, Library
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.linalg.algebra import Shape
 from gpuflow.ops.linalg.common import Outputs, matrix_op
 
@@ -98,7 +99,7 @@ lu_pivots_to_permutation_p = matrix_op(
 )
 
 
-def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """The permutation that row exchanges amount to.
 
     Args:

@@ -15,6 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Triangular
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.layout.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -228,9 +229,9 @@ triangular_solve_p = matrix_op(
 
 @through_float32
 def triangular_solve(
-    a: Any, b: Any, *, left_side: bool = False, lower: bool = False, transpose_a: bool = False,
-    conjugate_a: bool = False, unit_diagonal: bool = False,
-) -> Any:  # fmt: skip
+    a: ArrayLike, b: ArrayLike, *, left_side: bool = False, lower: bool = False,
+    transpose_a: bool = False, conjugate_a: bool = False, unit_diagonal: bool = False,
+) -> Array:  # fmt: skip
     """Solve ``op(A) X = B``, or ``X op(A) = B``, for a triangular matrix.
 
     Args:

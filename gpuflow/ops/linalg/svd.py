@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Svd
 from gpuflow.core.lowering import Library
+from gpuflow.core.types import ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.select import where
@@ -174,8 +175,8 @@ svd_p = matrix_op(
 
 @through_float32
 def svd(
-    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: Any = None,
-    algorithm: SvdAlgorithm | None = None,
+    x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None, algorithm: SvdAlgorithm | None = None,
 ) -> Any:  # fmt: skip
     """The singular value decomposition ``x == U @ diag(s) @ Vh``.
 

@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import OnHost
 from gpuflow.core.rules import Zero, is_undefined
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
@@ -140,7 +141,9 @@ tridiagonal_solve_p = matrix_op(
 
 
 @through_float32
-def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
+def tridiagonal_solve(
+    dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturb_singular: bool = False
+) -> Array:
     """Solve ``A X = B`` for a tridiagonal matrix.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise import comparison
 from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or
 from gpuflow.ops.elementwise.nary import match_scalars
@@ -16,7 +17,7 @@ from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.random.keys import random_unwrap
 
 
-def eq(x: Any, y: Any) -> Any:
+def eq(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise ``x == y``, as bool; nan equals nothing."""
     x, y = match_scalars(x, y)
     if dtypes.is_extended(aval_of(x).dtype):
@@ -24,7 +25,7 @@ def eq(x: Any, y: Any) -> Any:
     return comparison.eq_p.bind(x, y)
 
 
-def ne(x: Any, y: Any) -> Any:
+def ne(x: ArrayLike, y: ArrayLike) -> Array:
     """Elementwise ``x != y``, as bool."""
     x, y = match_scalars(x, y)
     if dtypes.is_extended(aval_of(x).dtype):

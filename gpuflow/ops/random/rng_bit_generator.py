@@ -21,6 +21,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, zero_tangent
+from gpuflow.core.types import Array, DTypeLike, ShardingLike
 from gpuflow.ops.collectives.named_axes import row
 from gpuflow.ops.define import define
 from gpuflow.ops.effects.device_put import in_sharding
@@ -183,9 +184,9 @@ def shared_bits(state: Any, shape: Sequence[int], dtype: Any) -> Any:
 
 
 def rng_bit_generator(
-    key: Any, shape: Sequence[int], dtype: Any = np.uint32,
-    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT, *, out_sharding: Any = None
-) -> tuple[Any, Any]:  # fmt: skip
+    key: Any, shape: Sequence[int], dtype: DTypeLike | None = np.uint32,
+    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT, *, out_sharding: ShardingLike = None
+) -> tuple[Array, Array]:  # fmt: skip
     """Uniform random bits from a raw state, bit for bit those of JAX.
 
     Under vmap each state gives what it gives alone (in JAX the first one counts for all).

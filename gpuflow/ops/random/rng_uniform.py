@@ -14,6 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import RANDOM
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import define, is_number, types_text
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.nary import match_scalars
@@ -97,7 +98,7 @@ rng_uniform_p = define(
 )
 
 
-def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
+def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
     """Uniform random numbers in [a, b), other ones each time; ``random.uniform`` has a seed.
 
     Args:

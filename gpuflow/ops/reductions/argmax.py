@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.lowering import TupleReduction
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.kir.places import first_largest
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import check_kind, define, is_ordered
@@ -136,7 +137,7 @@ argmax_p = _argument_reduction("argmax", True)
 argmin_p = _argument_reduction("argmin", False)
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
+def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """The position of the first maximum along ``axis``; the first nan, if there is one.
 
     Args:
@@ -151,7 +152,7 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
     return argmax_p.bind(operand, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
+def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """The position of the first minimum along ``axis``; the first nan, if there is one.
 
     Args:

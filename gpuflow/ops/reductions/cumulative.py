@@ -17,6 +17,7 @@ from gpuflow.core.blocks import Launches
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, neg, sub
 from gpuflow.ops.elementwise.arithmetic import max as op_max
@@ -254,7 +255,7 @@ def _clear_signs_of_zeros(out: Any, axis: int) -> None:
         out += out.dtype.type(0)
 
 
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The sums of all elements up to each one, along ``axis``.
 
     Args:
@@ -312,7 +313,7 @@ def _product_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
         out[...] = xp.cumprod(x.astype(wide), axis, dtype=wide).astype(x.dtype)
 
 
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The products of all elements up to each one, along ``axis``; arguments as in ``cumsum``."""
     return cumprod_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
@@ -354,7 +355,7 @@ def _extremum_scan(
     return scan
 
 
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
     Arguments as in ``cumsum``.
@@ -362,7 +363,7 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     return cummax_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
     Arguments as in ``cumsum``.
@@ -409,7 +410,7 @@ def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
     _clear_signs_of_zeros(out, axis)
 
 
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """``log(cumsum(exp(x)))`` without overflow, of floats or complex numbers.
 
     Arguments as in ``cumsum``.

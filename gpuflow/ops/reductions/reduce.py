@@ -15,6 +15,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Reduction
 from gpuflow.core.rules import Zero
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_number
 from gpuflow.ops.elementwise.arithmetic import add, constant, div, mul
 from gpuflow.ops.elementwise.comparison import eq, is_bits
@@ -122,7 +123,7 @@ def _chooser_jvp(apply: Callable[..., Any]) -> Callable[..., Any]:
     return jvp
 
 
-def reduce_max(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Maximum over ``axes``; nan wins, -0.0 is below 0.0, bool gives or.
 
     Args:
@@ -137,7 +138,7 @@ def reduce_max(operand: Any, axes: Sequence[int]) -> Any:
     return bind_reduction(reduce_max_p, operand, axes)
 
 
-def reduce_min(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Minimum over ``axes``; nan wins, -0.0 is below 0.0, bool gives and.
 
     Args:
@@ -235,7 +236,7 @@ def _product_rule(x: Any, x_tangent: Any, y: Any, y_tangent: Any) -> tuple[Any, 
     return mul(x, y), add(mul(x_tangent, y), mul(x, y_tangent))
 
 
-def reduce_prod(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Product over ``axes``.
 
     Args:
@@ -296,16 +297,16 @@ reduce_or_p = _bits_reduction("reduce_or", "bitwise_or", "or", _no_bits)
 reduce_xor_p = _bits_reduction("reduce_xor", "bitwise_xor", "xor", _no_bits)
 
 
-def reduce_and(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """And over ``axes``, of the bits of integers or of bools; of nothing: all ones."""
     return bind_reduction(reduce_and_p, operand, axes)
 
 
-def reduce_or(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
     return bind_reduction(reduce_or_p, operand, axes)
 
 
-def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
     return bind_reduction(reduce_xor_p, operand, axes)

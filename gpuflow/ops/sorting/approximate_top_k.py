@@ -8,14 +8,15 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.sorting.sort import top_k
 
 
 def approx_max_k(
-    operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
+    operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
-) -> list[Any]:  # fmt: skip
+) -> list[Array]:  # fmt: skip
     """The ``k`` largest elements along a dimension, and their positions; all of them are found.
 
     Args:
@@ -39,9 +40,9 @@ def approx_max_k(
 
 
 def approx_min_k(
-    operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
+    operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
-) -> list[Any]:  # fmt: skip
+) -> list[Array]:  # fmt: skip
     """The ``k`` smallest elements along a dimension, ascending; otherwise as ``approx_max_k``."""
     del recall_target, reduction_input_size_override, aggregate_to_topk
     place = _checked("approx_min_k", operand, k, reduction_dimension)

@@ -26,6 +26,7 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
 from gpuflow.ops.handwritten.blocks import sort_block, top_k_block
 from gpuflow.ops.indexing.rows import row_gather
@@ -223,8 +224,9 @@ def _sort_batch(
 
 
 def sort(
-    operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1
-) -> Any:
+    operand: ArrayLike | Sequence[ArrayLike], dimension: int = -1, is_stable: bool = True,
+    num_keys: int = 1,
+) -> Any:  # fmt: skip
     """Sort an array, or several by the first ``num_keys`` of them, along ``dimension``.
 
     Args:
@@ -249,8 +251,8 @@ def sort(
 
 
 def sort_key_val(
-    keys: Any, values: Any, dimension: int = -1, is_stable: bool = True
-) -> tuple[Any, Any]:
+    keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
+) -> tuple[Array, Array]:
     """Sort ``keys`` along ``dimension`` and move ``values`` with them."""
     return sort([keys, values], dimension, is_stable, 1)
 
@@ -333,7 +335,7 @@ def _top_k_batch(
     return list(outs), [dims[0], dims[0]]
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Any]:
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     """The ``k`` largest elements along ``axis``, in descending order, and their positions.
 
     Args:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.complex_numbers import sign
@@ -46,11 +47,11 @@ bessel_i1e_p = elementwise(
 )  # fmt: skip
 
 
-def bessel_i0e(x: Any) -> Any:
+def bessel_i0e(x: ArrayLike) -> Array:
     """Elementwise ``exp(-abs(x)) I0(x)``."""
     return bessel_i0e_p.bind(x)
 
 
-def bessel_i1e(x: Any) -> Any:
+def bessel_i1e(x: ArrayLike) -> Array:
     """Elementwise ``exp(-abs(x)) I1(x)``."""
     return bessel_i1e_p.bind(x)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.core.types import AccuracyLike, Array, ArrayLike
 from gpuflow.ops.elementwise.accuracy import check_accuracy
 from gpuflow.ops.elementwise.arithmetic import mul, neg, sub
 from gpuflow.ops.elementwise.nary import elementwise, widened
@@ -102,22 +103,22 @@ logistic_p = elementwise(
 )  # fmt: skip
 
 
-def erf(x: Any) -> Any:
+def erf(x: ArrayLike) -> Array:
     """Elementwise error function of real floats."""
     return erf_p.bind(x)
 
 
-def erfc(x: Any) -> Any:
+def erfc(x: ArrayLike) -> Array:
     """Elementwise ``1 - erf(x)``, exact for large ``x``."""
     return erfc_p.bind(x)
 
 
-def erf_inv(x: Any) -> Any:
+def erf_inv(x: ArrayLike) -> Array:
     """Elementwise inverse of ``erf``."""
     return erf_inv_p.bind(x)
 
 
-def logistic(x: Any, *, accuracy: Any = None) -> Any:
+def logistic(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
     """Elementwise ``1 / (1 + exp(-x))``, without overflow."""
     if accuracy is not None:
         check_accuracy("logistic", accuracy)

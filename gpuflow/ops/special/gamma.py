@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg, sub
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars, widened
 from gpuflow.ops.elementwise.transcendental import exp, log, log1p
@@ -215,42 +216,42 @@ betainc_p = elementwise(
 # --- what users call -----------------------------------------------------------------------
 
 
-def lgamma(x: Any) -> Any:
+def lgamma(x: ArrayLike) -> Array:
     """Elementwise logarithm of the absolute gamma function."""
     return lgamma_p.bind(x)
 
 
-def digamma(x: Any) -> Any:
+def digamma(x: ArrayLike) -> Array:
     """Elementwise derivative of ``lgamma``."""
     return digamma_p.bind(x)
 
 
-def polygamma(m: Any, x: Any) -> Any:
+def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise m-th derivative of ``digamma``; ``m`` holds whole numbers >= 0."""
     return polygamma_p.bind(*match_scalars(m, x))
 
 
-def zeta(x: Any, q: Any) -> Any:
+def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     """Elementwise Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0."""
     return zeta_p.bind(*match_scalars(x, q))
 
 
-def igamma(a: Any, x: Any) -> Any:
+def igamma(a: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise regularized lower incomplete gamma function; differentiable in both."""
     return igamma_p.bind(*match_scalars(a, x))
 
 
-def igammac(a: Any, x: Any) -> Any:
+def igammac(a: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise ``1 - igamma(a, x)``, precise in the upper tail."""
     return igammac_p.bind(*match_scalars(a, x))
 
 
-def igamma_grad_a(a: Any, x: Any) -> Any:
+def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise derivative of ``igamma`` by ``a``, good to about 1e-9."""
     return igamma_grad_a_p.bind(*match_scalars(a, x))
 
 
-def random_gamma_grad(a: Any, x: Any) -> Any:
+def random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise derivative by ``a`` of a sample ``x`` of the gamma distribution.
 
     Source: M. Figurnov, S. Mohamed, A. Mnih, Implicit reparameterization gradients, 2018.
@@ -258,7 +259,7 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
     return random_gamma_grad_p.bind(*match_scalars(a, x))
 
 
-def betainc(a: Any, b: Any, x: Any) -> Any:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise regularized incomplete beta function; differentiable in ``x``."""
     return betainc_p.bind(a, b, x)
 

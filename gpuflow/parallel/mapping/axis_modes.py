@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
 from gpuflow.parallel.placement import reshard
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
+
+@overload
+def auto_axes(
+    f: Callable[_P, _T], /, *, axes: Any = None, out_sharding: Any = None
+) -> Callable[_P, _T]: ...
+@overload
+def auto_axes(
+    *, axes: Any = None, out_sharding: Any = None
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 def auto_axes(
     f: Callable[..., Any] | None = None, /, *, axes: Any = None, out_sharding: Any = None
 ) -> Any:
@@ -44,6 +55,14 @@ def auto_axes(
     return call
 
 
+@overload
+def explicit_axes(
+    f: Callable[_P, _T], /, *, axes: Any = None, in_sharding: Any = None
+) -> Callable[_P, _T]: ...
+@overload
+def explicit_axes(
+    *, axes: Any = None, in_sharding: Any = None
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 def explicit_axes(
     f: Callable[..., Any] | None = None, /, *, axes: Any = None, in_sharding: Any = None
 ) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
@@ -59,15 +59,18 @@ from gpuflow.runtime.memories import Memories
 from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-class PmapFunction(MappedFunction[PmapOptions, Mapped]):
+
+class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
     """A function that runs once for each device; see ``pmap``."""
 
-    def __init__(self, function: Callable[..., Any], options: PmapOptions) -> None:
+    def __init__(self, function: Callable[_P, _T], options: PmapOptions) -> None:
         super().__init__("pmap", function, options)
         self._spread: dict[int, Memories | None] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         leaves, mapped = self._prepared(args, kwargs)
         if mapped.memories is None:
             outs = mapped.run(*map(functools.partial(_wanted, mapped), leaves, mapped.axes))
@@ -229,7 +232,7 @@ def _wanted(mapped: Mapped, leaf: Any, axis: int | None) -> Any:
 
 
 def pmap(
-    fun: Callable[..., Any],
+    fun: Callable[_P, _T],
     axis_name: Any = None,
     *,
     in_axes: Any = 0,
@@ -240,7 +243,7 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Sequence[int] = (),
     global_arg_shapes: Any = None,
-) -> PmapFunction:
+) -> PmapFunction[_P, _T]:
     """Run ``fun`` on several devices, each with its element of a mapped axis.
 
     Args:

@@ -39,7 +39,7 @@ class Mapped:
         shardings: by where the axis is and the rank.
     """
 
-    run: JitFunction
+    run: JitFunction[..., Any]
     devices: tuple[Device, ...]
     name: Any
     memories: Memories | None

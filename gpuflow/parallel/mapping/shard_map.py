@@ -59,7 +59,7 @@ class _Blocks:
     within: Mapping[Any, int]
     names: dict[Any, Any]
     run: Callable[..., list[Any]] = field(init=False)
-    jitted: JitFunction = field(init=False)
+    jitted: JitFunction[..., Any] = field(init=False)
     traced: ClosedJaxpr = field(init=False)
     consts: Sequence[Any] = ()
     out_tree: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
@@ -19,6 +19,9 @@ from gpuflow.parallel.mapping.shard_map import ShardMapFunction
 from gpuflow.parallel.mapping.shard_map_options import ShardMapOptions
 from gpuflow.parallel.meshes import make_mesh
 from gpuflow.runtime.array import Array
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "inferred"})()
 
@@ -237,6 +240,25 @@ def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh
         )
 
 
+@overload
+def shard_map(
+    f: Callable[_P, _T],
+    *,
+    out_specs: Any,
+    in_specs: Any = INFERRED,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: Collection[Any] = frozenset(),
+    check_vma: bool = True,
+) -> Callable[_P, _T]: ...
+@overload
+def shard_map(
+    *,
+    out_specs: Any,
+    in_specs: Any = INFERRED,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: Collection[Any] = frozenset(),
+    check_vma: bool = True,
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 def shard_map(
     f: Callable[..., Any] | None = None,
     *,

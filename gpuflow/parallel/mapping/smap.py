@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
@@ -12,9 +12,20 @@ from gpuflow.base.errors import check
 from gpuflow.core.sharding import PartitionSpec
 from gpuflow.parallel.mapping.shard_map_api import shard_map
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _MISSING: Any = object()
 
 
+@overload
+def smap(
+    f: Callable[_P, _T], /, *, in_axes: Any, out_axes: Any, axis_name: Any
+) -> Callable[_P, _T]: ...
+@overload
+def smap(
+    *, in_axes: Any, out_axes: Any, axis_name: Any
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 def smap(
     f: Callable[..., Any] | None = None, /, *, in_axes: Any = _MISSING, out_axes: Any,
     axis_name: Any,

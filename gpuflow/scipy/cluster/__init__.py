@@ -1,7 +1,12 @@
 """jax.scipy.cluster."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from typing import TYPE_CHECKING
+
+from gpuflow.base.names import publish as _publish
+
+if TYPE_CHECKING:
+    from gpuflow.scipy.cluster import vq as vq
 
 # Imported when it is first asked for.
 _MODULES = ("vq",)
-__getattr__ = _missing_name(__name__, "scipy.cluster", (), _MODULES)
+_publish(globals(), "scipy.cluster", (), _MODULES)

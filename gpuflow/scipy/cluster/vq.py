@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 
 
-def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Any, Any]:
+def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
     """The nearest entry of a code book for each observation.
 
     Args:
@@ -41,4 +40,4 @@ def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Any, Any]:
     return jnp.argmin(distance, -1), jnp.min(distance, -1)
 
 
-__getattr__ = missing_name(__name__, "scipy.cluster.vq", public_names(globals(), __name__))
+publish(globals(), "scipy.cluster.vq", public_names(globals(), __name__))

@@ -1,7 +1,7 @@
 """jax.scipy.linalg: decompositions, systems and functions of matrices."""
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.scipy.linalg.factorizations import cho_factor as cho_factor
 from gpuflow.scipy.linalg.factorizations import cholesky as cholesky
 from gpuflow.scipy.linalg.factorizations import eigh as eigh
@@ -43,4 +43,4 @@ from gpuflow.scipy.linalg.systems import solve_sylvester as solve_sylvester
 from gpuflow.scipy.linalg.systems import solve_triangular as solve_triangular
 from gpuflow.scipy.linalg.tridiagonal import eigh_tridiagonal as eigh_tridiagonal
 
-__getattr__ = _missing_name(__name__, "scipy.linalg", _public_names(globals()))
+_publish(globals(), "scipy.linalg", _public_names(globals()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.exact_products import exact_matmul
@@ -44,8 +45,8 @@ def floats(name: str, *operands: Any) -> list[Any]:
 
 
 def cholesky(
-    a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
-) -> Any:
+    a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> Array:
     """The upper triangular ``U`` with ``U.conj().T @ U == a``, or the lower ``L @ L.conj().T``.
 
     Args:
@@ -67,14 +68,24 @@ def cholesky(
 
 
 def cho_factor(
-    a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
-) -> tuple[Any, bool]:
+    a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, bool]:
     """``(cholesky(a, lower), lower)``, for ``cho_solve``."""
     return cholesky(a, lower, overwrite_a, check_finite), lower
 
 
+@overload
 def svd(
-    a: Any, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
+    a: ArrayLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
+    overwrite_a: bool = False, check_finite: bool = True, lapack_driver: str = "gesdd",
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+@overload
+def svd(
+    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
+    check_finite: bool = True, lapack_driver: str = "gesdd",
+) -> Array: ...  # fmt: skip
+def svd(
+    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
     check_finite: bool = True, lapack_driver: str = "gesdd",
 ) -> Any:  # fmt: skip
     """The singular value decomposition ``a == u @ diag(s) @ vh``.
@@ -94,8 +105,20 @@ def svd(
     return tuple(decomposition) if compute_uv else decomposition
 
 
+@overload
 def eigh(
-    a: Any, b: Any = None, lower: bool = True, eigvals_only: bool = False,
+    a: ArrayLike, b: ArrayLike | None = None, lower: bool = True,
+    eigvals_only: Literal[False] = False, overwrite_a: bool = False, overwrite_b: bool = False,
+    turbo: bool = True, eigvals: None = None, type: int = 1, check_finite: bool = True,
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def eigh(
+    a: ArrayLike, b: ArrayLike | None = None, lower: bool = True, eigvals_only: bool = False,
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
+    eigvals: None = None, type: int = 1, check_finite: bool = True,
+) -> Array: ...  # fmt: skip
+def eigh(
+    a: ArrayLike, b: ArrayLike | None = None, lower: bool = True, eigvals_only: bool = False,
     overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
     eigvals: None = None, type: int = 1, check_finite: bool = True,
 ) -> Any:  # fmt: skip
@@ -133,7 +156,9 @@ def eigh(
 # --- lu, qr --------------------------------------------------------------------------------
 
 
-def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
+def lu_factor(
+    a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, Array]:
     """The LU decomposition in one array, for ``lu_solve``.
 
     Args:
@@ -150,8 +175,8 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
 
 
 def lu(
-    a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
-) -> tuple[Any, ...]:
+    a: ArrayLike, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, ...]:
     """The decomposition ``a == p @ l @ u`` with a permutation, a lower and an upper triangle.
 
     Args:
@@ -177,9 +202,9 @@ def lu(
 
 
 def qr(
-    a: Any, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
+    a: ArrayLike, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
     pivoting: bool = False, check_finite: bool = True,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Array, ...]:  # fmt: skip
     """``a == q @ r`` with orthonormal columns of q and upper triangular r.
 
     Args:
@@ -203,9 +228,9 @@ def qr(
 
 
 def qr_multiply(
-    a: Any, c: Any, mode: str = "right", pivoting: bool = False, conjugate: bool = False,
-    overwrite_a: bool = False, overwrite_c: bool = False,
-) -> tuple[Any, ...]:  # fmt: skip
+    a: ArrayLike, c: ArrayLike, mode: str = "right", pivoting: bool = False,
+    conjugate: bool = False, overwrite_a: bool = False, overwrite_c: bool = False,
+) -> tuple[Array, ...]:  # fmt: skip
     """The product of a matrix and the first min(m, n) columns of the q of ``a == q @ r``.
 
     Args:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.branches import cond
 from gpuflow.control.fori import fori_loop
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
@@ -28,7 +29,7 @@ from gpuflow.ops.linalg.algebra import (
 from gpuflow.scipy.linalg.factorizations import floats, inexact
 
 
-def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
+def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     """The Schur form ``a == Z @ T @ Z.conj().T`` with a unitary Z.
 
     Args:
@@ -52,7 +53,7 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
     return form, vectors
 
 
-def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
+def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
     """The complex Schur form from the real one.
 
     Args:
@@ -122,7 +123,7 @@ def _rotated(form: Any, vectors: Any, low: Any, block: Any) -> tuple[Any, Any]:
 
 
 def hessenberg(
-    a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True
+    a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> Any:
     """The Hessenberg form ``a == q @ h @ q.conj().T`` with a unitary q.
 
@@ -159,9 +160,9 @@ def hessenberg(
 
 
 def polar(
-    a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None,
+    a: ArrayLike, side: str = "right", *, method: str = "qdwh", eps: float | None = None,
     max_iterations: int | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Array, Array]:  # fmt: skip
     """The polar decomposition ``a == u @ p``, or ``p @ u``, with a unitary u and Hermitian p.
 
     Args:

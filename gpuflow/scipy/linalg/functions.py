@@ -16,6 +16,7 @@ from gpuflow.control.branches import cond
 from gpuflow.control.fori import fori_loop
 from gpuflow.control.loops import scan
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
@@ -37,7 +38,7 @@ _DOUBLE = (
 _SINGLE_LIMIT, _DOUBLE_LIMIT = 3.925724783138660, 5.371920351148152
 
 
-def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Any:
+def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
     """The exponentials of square matrices, by scaling and squaring.
 
     Args:
@@ -108,7 +109,7 @@ def _squared(x: Any, counts: Any, most: int) -> Any:
 
 
 def expm_frechet(
-    A: Any, E: Any, *, method: str | None = None, compute_expm: bool = True
+    A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True
 ) -> Any:
     """The derivative of ``expm`` at ``A`` in the direction ``E``.
 
@@ -170,7 +171,7 @@ def _columns_of(
     return fori_loop(0, size, column, jnp.zeros_like(form))
 
 
-def sqrtm(A: Any, blocksize: int = 1) -> Any:
+def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
     """The principal square roots of matrices.
 
     Args:
@@ -212,7 +213,7 @@ def _sqrtm(a: Any) -> Any:
     return exact_matmul(exact_matmul(vectors, root), adjoint(vectors))
 
 
-def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
+def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
     """A function of a matrix, which is given for numbers.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.promotion import user_dtype
 
@@ -20,13 +21,13 @@ def _constant(values: Any, dtype: Any = None) -> Any:
     return jnp.asarray(np.asarray(values, np.float64), dtype or dtypes.default_float())
 
 
-def hilbert(n: int) -> Any:
+def hilbert(n: int) -> Array:
     """The matrix of ``1 / (i + j + 1)``, (n, n)."""
     place = np.arange(as_index(n), dtype=np.float64)
     return _constant(1 / (place[:, None] + place + 1))
 
 
-def invhilbert(n: int) -> Any:
+def invhilbert(n: int) -> Array:
     """The inverse of ``hilbert(n)``, from binomial coefficients."""
     size = as_index(n)
 
@@ -54,7 +55,7 @@ def _pascal(lower: list[list[int]], kind: str, left_upper: bool) -> list[list[fl
     ]
 
 
-def pascal(n: int, kind: str | None = None) -> Any:
+def pascal(n: int, kind: str | None = None) -> Array:
     """The matrix of binomial coefficients.
 
     Args:
@@ -75,7 +76,7 @@ def pascal(n: int, kind: str | None = None) -> Any:
     return _constant(_pascal(lower, kind, False), np.float32).reshape(size, size)
 
 
-def invpascal(n: int, kind: str | None = None) -> Any:
+def invpascal(n: int, kind: str | None = None) -> Array:
     """The inverse of ``pascal(n, kind)``, in the default float dtype."""
     kind = "symmetric" if kind is None else kind
     check_choice("invpascal", "kind", kind, _PASCAL_KINDS)
@@ -84,7 +85,7 @@ def invpascal(n: int, kind: str | None = None) -> Any:
     return _constant(_pascal(lower, kind, True)).reshape(size, size)
 
 
-def helmert(n: int, full: bool = False) -> Any:
+def helmert(n: int, full: bool = False) -> Array:
     """Orthonormal rows, of which row k compares element k + 1 with the mean of those before.
 
     Args:
@@ -105,7 +106,7 @@ def helmert(n: int, full: bool = False) -> Any:
     return _constant(np.concatenate([first, out]) if full else out)
 
 
-def hadamard(n: int, dtype: Any = int) -> Any:
+def hadamard(n: int, dtype: DTypeLike = int) -> Array:
     """The matrix of 1 and -1 with orthogonal rows, of Sylvester's construction.
 
     Args:
@@ -127,7 +128,7 @@ def hadamard(n: int, dtype: Any = int) -> Any:
     return jnp.asarray(out, user_dtype(dtype, "hadamard"))
 
 
-def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
+def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
     """The matrix of the discrete Fourier transform.
 
     Args:

@@ -11,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
@@ -20,7 +21,7 @@ from gpuflow.numpy.promotion import (
 from gpuflow.ops.linalg.algebra import conjugate, spread
 
 
-def _vectors(name: str, *operands: Any) -> list[Any]:
+def _vectors(name: str, *operands: Any) -> list[Array]:
     """Vectors along the last axis, of one dtype and with equal batches."""
     vectors = [jnp.atleast_1d(x) for x in promote_dtypes(*as_arrays(name, *operands))]
     batch = broadcast_shapes(*[aval_of(x).shape[:-1] for x in vectors], name=name)
@@ -32,7 +33,7 @@ def _placed(vector: Any, places: np.ndarray) -> Any:
     return jnp.take(vector, places.astype(np.int32), axis=-1, mode="clip")
 
 
-def block_diag(*arrs: Any) -> Any:
+def block_diag(*arrs: ArrayLike) -> Array:
     """A matrix with other matrices along its diagonal, and zeros elsewhere.
 
     Args:
@@ -62,7 +63,7 @@ def block_diag(*arrs: Any) -> Any:
     return jnp.concatenate(out, 0)
 
 
-def toeplitz(c: Any, r: Any = None) -> Any:
+def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Matrices with constant diagonals.
 
     Args:
@@ -80,7 +81,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
     return _placed(elements, height - 1 - np.arange(height)[:, None] + np.arange(width))
 
 
-def hankel(c: Any, r: Any = None) -> Any:
+def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Matrices with constant diagonals in the other direction.
 
     Args:
@@ -106,14 +107,14 @@ def hankel(c: Any, r: Any = None) -> Any:
     return _placed(elements, np.arange(height)[:, None] + np.arange(width))
 
 
-def circulant(c: Any) -> Any:
+def circulant(c: ArrayLike) -> Array:
     """Matrices of which each column is the one before, turned by one; ``c`` is the first one."""
     (c,) = _vectors("circulant", c)
     place = np.arange(aval_of(c).shape[-1])
     return _placed(c, (place[:, None] - place) % max(len(place), 1))
 
 
-def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
+def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     """The matrix with ``matrix @ v == jnp.convolve(a, v, mode)`` for vectors of ``n`` elements.
 
     Args:
@@ -147,7 +148,7 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
     return jnp.where(inside, _placed(a, np.where(inside, place, 0)), np.zeros((), aval_of(a).dtype))
 
 
-def leslie(f: Any, s: Any) -> Any:
+def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     """Leslie matrices: ``f`` is the first row, ``s`` the diagonal below the main one.
 
     Args:
@@ -175,7 +176,7 @@ def _under_a_row(row: Any, below: Any) -> Any:
     return jnp.concatenate([first, diagonal.astype(aval_of(row).dtype)], -2)
 
 
-def companion(a: Any) -> Any:
+def companion(a: ArrayLike) -> Array:
     """Matrices with the roots of polynomials as eigenvalues.
 
     Args:
@@ -199,13 +200,13 @@ def companion(a: Any) -> Any:
     return _under_a_row(row, jnp.ones((*aval_of(row).shape[:-1], 1, 1), aval_of(row).dtype))
 
 
-def fiedler(a: Any) -> Any:
+def fiedler(a: ArrayLike) -> Array:
     """The distances of all elements of vectors (..., n) from each other, (..., n, n)."""
     a = jnp.atleast_1d(as_array("fiedler", a))
     return jnp.abs(jnp.expand_dims(a, -1) - jnp.expand_dims(a, -2))
 
 
-def fiedler_companion(a: Any) -> Any:
+def fiedler_companion(a: ArrayLike) -> Array:
     """Banded matrices with the roots of polynomials as eigenvalues.
 
     Args:

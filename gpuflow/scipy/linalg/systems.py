@@ -10,6 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import warn
 from gpuflow.control.fori import fori_loop
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.exact_products import exact_dot
@@ -75,9 +76,10 @@ def _check_transposed(name: str, trans: Any) -> int:
 
 
 def solve_triangular(
-    a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False,
-    overwrite_b: bool = False, debug: Any = None, check_finite: bool = True,
-) -> Any:  # fmt: skip
+    a: ArrayLike, b: ArrayLike, trans: int | str = 0, lower: bool = False,
+    unit_diagonal: bool = False, overwrite_b: bool = False, debug: Any = None,
+    check_finite: bool = True,
+) -> Array:  # fmt: skip
     """Solve ``a @ x == b`` for triangular matrices.
 
     Args:
@@ -102,8 +104,9 @@ def solve_triangular(
 
 
 def cho_solve(
-    c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True
-) -> Any:
+    c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Array:  # fmt: skip
     """Solve ``a @ x == b``, given what ``cho_factor`` made of ``a``.
 
     Args:
@@ -130,9 +133,9 @@ def _solve_with_factor(factor: Any, b: Any, lower: bool) -> Any:
 
 
 def lu_solve(
-    lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False,
+    lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False,
     check_finite: bool = True,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Solve ``a @ x == b``, given what ``lu_factor`` made of ``a``.
 
     Args:
@@ -159,9 +162,10 @@ def lu_solve(
 
 
 def solve(
-    a: Any, b: Any, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False,
-    debug: bool = False, check_finite: bool = True, assume_a: str = "gen",
-) -> Any:  # fmt: skip
+    a: ArrayLike, b: ArrayLike, lower: bool = False, overwrite_a: bool = False,
+    overwrite_b: bool = False, debug: bool = False, check_finite: bool = True,
+    assume_a: str = "gen",
+) -> Array:  # fmt: skip
     """The solution of ``a @ x == b``.
 
     Args:
@@ -198,13 +202,13 @@ def _solve_positive(a: Any, b: Any, lower: bool) -> Any:
     return lax.custom_linear_solve(product, b, solve=solver, symmetric=True)
 
 
-def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """The inverses of square matrices; the other arguments are without effect."""
     del overwrite_a, check_finite
     return jnp.linalg.inv(a)
 
 
-def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """The determinants of square matrices; the other arguments are without effect."""
     del overwrite_a, check_finite
     return jnp.linalg.det(a)
@@ -214,8 +218,8 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
 
 
 def solve_sylvester(
-    A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8
-) -> Any:
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, *, method: str = "schur", tol: float = 1e-8
+) -> Array:
     """The solution of ``A @ X + X @ B == C``.
 
     Args:

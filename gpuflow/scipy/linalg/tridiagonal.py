@@ -8,14 +8,16 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import ArrayLike
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.ops.linalg.algebra import conjugate
 from gpuflow.ops.linalg.common import MATRIX_DTYPES
 
 
 def eigh_tridiagonal(
-    d: Any, e: Any, *, eigvals_only: bool = False, select: str = "a",
-    select_range: tuple[float, float] | None = None, tol: float | None = None, key: Any = None,
+    d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False, select: str = "a",
+    select_range: tuple[float, float] | None = None, tol: float | None = None,
+    key: ArrayLike | None = None,
 ) -> Any:  # fmt: skip
     """Eigenvalues and eigenvectors of a symmetric or Hermitian tridiagonal matrix.
 

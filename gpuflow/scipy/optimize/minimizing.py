@@ -9,6 +9,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import ArrayLike
 from gpuflow.numpy.arguments import as_array, check_choice
 from gpuflow.scipy.optimize.bfgs import minimize_bfgs
 from gpuflow.scipy.optimize.lbfgs import minimize_lbfgs
@@ -46,7 +47,7 @@ class OptimizeResults(NamedTuple):
 
 
 def minimize(
-    fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), *, method: str,
+    fun: Callable[..., Any], x0: ArrayLike, args: tuple[Any, ...] = (), *, method: str,
     tol: float | None = None, options: Mapping[str, Any] | None = None,
 ) -> OptimizeResults:  # fmt: skip
     """A local minimum of a function of a vector.

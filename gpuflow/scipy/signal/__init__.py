@@ -1,7 +1,7 @@
 """jax.scipy.signal: convolution, trends and spectra."""
 
-from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.base.names import publish as _publish
 from gpuflow.scipy.signal.convolving import convolve as convolve
 from gpuflow.scipy.signal.convolving import convolve2d as convolve2d
 from gpuflow.scipy.signal.convolving import correlate as correlate
@@ -13,4 +13,4 @@ from gpuflow.scipy.signal.spectra import welch as welch
 from gpuflow.scipy.signal.synthesis import istft as istft
 from gpuflow.scipy.signal.trends import detrend as detrend
 
-__getattr__ = _missing_name(__name__, "scipy.signal", _public_names(globals()))
+_publish(globals(), "scipy.signal", _public_names(globals()))

@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, PrecisionLike
 from gpuflow.numpy.arguments import as_arrays, check_choice
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 
@@ -71,8 +72,9 @@ def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
 
 
 def convolve(
-    in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None
-) -> Any:
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
+    precision: PrecisionLike = None,
+) -> Array:  # fmt: skip
     """The convolution of two arrays of one rank.
 
     Args:
@@ -92,8 +94,9 @@ def convolve(
 
 
 def correlate(
-    in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None
-) -> Any:
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
+    precision: PrecisionLike = None,
+) -> Array:  # fmt: skip
     """The correlation of two arrays, the second one conjugated; arguments as for ``convolve``."""
     in1, in2 = as_arrays("correlate", in1, in2)
     return convolve(in1, jnp.flip(jnp.conj(in2)), mode, method, precision)
@@ -117,9 +120,9 @@ def _check_plane(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float)
 
 
 def convolve2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0,
-    precision: Any = None,
-) -> Any:  # fmt: skip
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
+    fillvalue: float = 0, precision: PrecisionLike = None,
+) -> Array:  # fmt: skip
     """``convolve`` of arrays with two axes.
 
     Args:
@@ -133,9 +136,9 @@ def convolve2d(
 
 
 def correlate2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0,
-    precision: Any = None,
-) -> Any:  # fmt: skip
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
+    fillvalue: float = 0, precision: PrecisionLike = None,
+) -> Array:  # fmt: skip
     """``correlate`` of arrays with two axes; arguments as for ``convolve2d``."""
     in1, in2 = _check_plane("correlate2d", in1, in2, boundary, fillvalue)
     if mode == "same":
@@ -150,8 +153,8 @@ def correlate2d(
 
 
 def fftconvolve(
-    in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | int | None = None
-) -> Any:
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", axes: Sequence[int] | int | None = None
+) -> Array:
     """The convolution of two arrays by Fourier transforms.
 
     Args:

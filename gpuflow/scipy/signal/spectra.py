@@ -13,6 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, warn
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays, check_choice
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact, to_rank
 from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
@@ -115,10 +116,11 @@ def spectra(
 
 
 def stft(
-    x: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int = 256, noverlap: int | None = None,
-    nfft: int | None = None, detrend: Any = False, return_onesided: bool = True,
-    boundary: str | None = "zeros", padded: bool = True, axis: int = -1,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    x: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int = 256,
+    noverlap: int | None = None, nfft: int | None = None, detrend: Any = False,
+    return_onesided: bool = True, boundary: str | None = "zeros", padded: bool = True,
+    axis: int = -1,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """The Fourier transforms of overlapping segments of a signal.
 
     Args:
@@ -148,10 +150,11 @@ def stft(
 
 
 def csd(
-    x: Any, y: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None,
-    noverlap: int | None = None, nfft: int | None = None, detrend: Any = "constant",
-    return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
-) -> tuple[Any, Any]:  # fmt: skip
+    x: ArrayLike, y: ArrayLike | None, fs: ArrayLike = 1.0, window: str = "hann",
+    nperseg: int | None = None, noverlap: int | None = None, nfft: int | None = None,
+    detrend: str = "constant", return_onesided: bool = True, scaling: str = "density",
+    axis: int = -1, average: str = "mean",
+) -> tuple[Array, Array]:  # fmt: skip
     """The cross power spectral density of two signals, by Welch's method.
 
     Args:
@@ -174,10 +177,10 @@ def csd(
 
 
 def welch(
-    x: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None,
-    noverlap: int | None = None, nfft: int | None = None, detrend: Any = "constant",
+    x: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int | None = None,
+    noverlap: int | None = None, nfft: int | None = None, detrend: str = "constant",
     return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Array, Array]:  # fmt: skip
     """The power spectral density of a signal; arguments as for ``csd``."""
     return _density(
         "welch", x, None, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling,

@@ -11,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import to_rank
 from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
@@ -18,10 +19,10 @@ from gpuflow.scipy.signal.segments import array_window, named_window, positive_i
 
 
 def istft(
-    Zxx: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None,
+    Zxx: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int | None = None,
     noverlap: int | None = None, nfft: int | None = None, input_onesided: bool = True,
     boundary: bool = True, time_axis: int = -1, freq_axis: int = -2,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Array, Array]:  # fmt: skip
     """The signal of which ``stft`` gave the transforms of segments.
 
     Args:

@@ -10,13 +10,14 @@ import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 
 
 def detrend(
-    data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None
-) -> Any:
+    data: ArrayLike, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None
+) -> Array:
     """Signals without their mean, or without the straight line that is nearest to them.
 
     Args:

@@ -1,7 +1,12 @@
 """jax.scipy.sparse."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from typing import TYPE_CHECKING
+
+from gpuflow.base.names import publish as _publish
+
+if TYPE_CHECKING:
+    from gpuflow.scipy.sparse import linalg as linalg
 
 # Imported when it is first asked for.
 _MODULES = ("linalg",)
-__getattr__ = _missing_name(__name__, "scipy.sparse", (), _MODULES)
+_publish(globals(), "scipy.sparse", (), _MODULES)

@@ -16,7 +16,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
 from gpuflow.flatten_util import ravel_pytree
 from gpuflow.numpy.arguments import check_choice
@@ -267,4 +267,4 @@ def _bicgstab(
     return lax.while_loop(goes_on, step, start)[0]
 
 
-__getattr__ = missing_name(__name__, "scipy.sparse.linalg", public_names(globals(), __name__))
+publish(globals(), "scipy.sparse.linalg", public_names(globals(), __name__))

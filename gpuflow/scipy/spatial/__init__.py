@@ -1,7 +1,12 @@
 """jax.scipy.spatial."""
 
-from gpuflow.base.names import missing_name as _missing_name
+from typing import TYPE_CHECKING
+
+from gpuflow.base.names import publish as _publish
+
+if TYPE_CHECKING:
+    from gpuflow.scipy.spatial import transform as transform
 
 # Imported when it is first asked for.
 _MODULES = ("transform",)
-__getattr__ = _missing_name(__name__, "scipy.spatial", (), _MODULES)
+_publish(globals(), "scipy.spatial", (), _MODULES)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.scipy.spatial.quaternions import (
@@ -293,6 +293,6 @@ def _axes(seq: str, counts: Any) -> tuple[tuple[int, ...], bool]:
     return tuple(letters.index(letter) for letter in seq), intrinsic
 
 
-__getattr__ = missing_name(
-    __name__, "scipy.spatial.transform", public_names(globals(), __name__)
+publish(
+    globals(), "scipy.spatial.transform", public_names(globals(), __name__)
 )

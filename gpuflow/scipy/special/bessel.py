@@ -9,6 +9,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
@@ -65,22 +66,22 @@ def _i1(x: Any) -> Any:
     return jnp.where(jnp.isinf(x), x, half * _i1e(x) * half)
 
 
-def i0e(x: Any) -> Any:
+def i0e(x: ArrayLike) -> Array:
     """``exp(-abs(x)) i0(x)``."""
     return _i0e(*real_operands("i0e", x))
 
 
-def i0(x: Any) -> Any:
+def i0(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind, of order 0."""
     return _i0(*real_operands("i0", x))
 
 
-def i1e(x: Any) -> Any:
+def i1e(x: ArrayLike) -> Array:
     """``exp(-abs(x)) i1(x)``."""
     return _i1e(*real_operands("i1e", x))
 
 
-def i1(x: Any) -> Any:
+def i1(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind, of order 1."""
     return _i1(*real_operands("i1", x))
 
@@ -137,7 +138,7 @@ def _all_orders(z: Any, order: int, count: int) -> tuple[Any, ...]:
 
 
 @composite
-def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
+def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """The Bessel functions of the first kind, of orders 0 to ``v``.
 
     Args:

@@ -19,12 +19,13 @@ from gpuflow.api.programs import jit
 from gpuflow.base import dtypes, tree
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array
 from gpuflow.numpy.promotion import convert, promote_args_inexact, strong
 
 Function = Callable[..., Any]
 
 
-def real_operands(name: str, *operands: Any) -> list[Any]:
+def real_operands(name: str, *operands: Any) -> list[Array]:
     """The operands as arrays of their common float dtype: Python's numbers do not divide by 0.
 
     Raises:
@@ -40,12 +41,12 @@ def real_operands(name: str, *operands: Any) -> list[Any]:
     return [lax.asarray(x) for x in promoted]
 
 
-def strong_operands(name: str, *operands: Any) -> list[Any]:
+def strong_operands(name: str, *operands: Any) -> list[Array]:
     """``real_operands`` of functions whose results are never weak: the compositions of JAX."""
     return [strong(x) for x in real_operands(name, *operands)]
 
 
-def typed_operands(name: str, *operands: Any) -> list[Any]:
+def typed_operands(name: str, *operands: Any) -> list[Array]:
     """``real_operands`` of functions that are weak only where the first one is a weak scalar."""
     arrays = real_operands(name, *operands)
     return [strong(x) for x in arrays] if aval_of(arrays[0]).ndim else arrays

@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact, strong
 from gpuflow.scipy.special.common import is_complex, kernel
 from gpuflow.scipy.special.gammas import real_gamma
@@ -72,7 +73,7 @@ def _complex_loggamma(z: Any) -> Any:
     return jnp.where(bad, complex(math.nan, math.nan), result)
 
 
-def loggamma(x: Any) -> Any:
+def loggamma(x: ArrayLike) -> Array:
     """The principal branch of the logarithm of the gamma function.
 
     Args:
@@ -84,7 +85,7 @@ def loggamma(x: Any) -> Any:
     return jnp.where(x >= 0.0, lax.lgamma(x), jnp.nan)
 
 
-def gamma(x: Any) -> Any:
+def gamma(x: ArrayLike) -> Array:
     """The gamma function of real or complex numbers; nan at its poles."""
     x = strong(*promote_args_inexact("gamma", x))
     if not is_complex(x):

@@ -11,6 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact, strong
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
@@ -30,19 +31,19 @@ _ROOT_2_PI = math.sqrt(2.0 * math.pi)
 _MAX_SERIES_ORDER = 30
 
 
-def erf(x: Any) -> Any:
+def erf(x: ArrayLike) -> Array:
     """The error function: ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x."""
     (x,) = promote_args_inexact("erf", x)
     return lax.erf(x)
 
 
-def erfc(x: Any) -> Any:
+def erfc(x: ArrayLike) -> Array:
     """``1 - erf(x)``, with all its digits where x is large."""
     (x,) = promote_args_inexact("erfc", x)
     return lax.erfc(x)
 
 
-def erfinv(x: Any) -> Any:
+def erfinv(x: ArrayLike) -> Array:
     """The inverse error function."""
     (x,) = promote_args_inexact("erfinv", x)
     return lax.erf_inv(x)
@@ -70,7 +71,7 @@ def _erfcx_slope(out: Any, x: Any) -> Any:
     return jnp.where(x > 24.0, far, 2.0 * x * out - 2.0 / _ROOT_PI)
 
 
-def erfcx(x: Any) -> Any:
+def erfcx(x: ArrayLike) -> Array:
     """``exp(x**2) erfc(x)``; of complex numbers too."""
     x = strong(*promote_args_inexact("erfcx", x))
     if is_complex(x):
@@ -96,7 +97,7 @@ def _dawson_slope(out: Any, x: Any) -> Any:
     return jnp.where(jnp.abs(x) > 16.0, far, 1.0 - 2.0 * x * out)
 
 
-def dawsn(x: Any) -> Any:
+def dawsn(x: ArrayLike) -> Array:
     """Dawson's integral: ``exp(-x**2)`` times the integral of ``exp(t**2)`` from 0 to x.
 
     Raises:
@@ -137,7 +138,7 @@ def _ndtr_center(x: Any) -> Any:
     return 0.5 + 0.5 * lax.erf(jnp.clip(x, -1.0, 1.0) / _ROOT_2)
 
 
-def ndtr(x: Any) -> Any:
+def ndtr(x: ArrayLike) -> Array:
     """The normal distribution function: the probability of less than ``x``.
 
     Args:
@@ -157,7 +158,7 @@ def _log_ndtr(x: Any) -> Any:
     return jnp.where(x < -1.0, lower, jnp.where(x < 0.0, center, upper))
 
 
-def log_ndtr(x: Any, series_order: int = 3) -> Any:
+def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
     """``log(ndtr(x))``, with all its digits in the tails.
 
     Args:
@@ -196,7 +197,7 @@ def _ndtri(p: Any) -> Any:
     return jnp.where((p >= 0.0) & (p <= 1.0), result, jnp.nan)
 
 
-def ndtri(p: Any) -> Any:
+def ndtri(p: ArrayLike) -> Array:
     """The inverse of ``ndtr``; nan outside of [0, 1].
 
     Args:
@@ -247,7 +248,7 @@ def _owens_t(h: Any, a: Any) -> Any:
     return jnp.where(jnp.isnan(h), jnp.nan, jnp.sign(a) * result)
 
 
-def owens_t(h: Any, a: Any) -> Any:
+def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """Owen's T function: the probability of ``X > h`` and ``0 < Y < a X``, X and Y normal.
 
     Source: D. B. Owen, Tables for computing bivariate normal probabilities, 1956.

@@ -8,6 +8,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
@@ -64,7 +65,7 @@ def _expi(x: Any) -> Any:
     return jnp.where(x < 0.0, -_exp1_right(size), _expi_right(size))
 
 
-def expi(x: Any) -> Any:
+def expi(x: ArrayLike) -> Array:
     """The exponential integral Ei: the integral of ``exp(t) / t`` up to ``x``.
 
     Raises:
@@ -78,7 +79,7 @@ def _exp1(x: Any) -> Any:
     return jnp.where(x < 0.0, jnp.nan, _exp1_right(x))
 
 
-def exp1(x: Any) -> Any:
+def exp1(x: ArrayLike) -> Array:
     """The exponential integral E1: the integral of ``exp(-t) / t`` from ``x`` on; nan below 0.
 
     Raises:
@@ -164,7 +165,7 @@ def _lower_order(n: Any, x: Any) -> Any:
     return _expn(n - 1.0, x)
 
 
-def expn(n: Any, x: Any) -> Any:
+def expn(n: ArrayLike, x: ArrayLike) -> Array:
     """The exponential integral of order ``n``: the integral of ``exp(-x t) / t**n`` from 1 on.
 
     Args:
@@ -220,7 +221,7 @@ def _sici(x: Any) -> tuple[Any, Any]:
 _sici.defjvp(_sici_rule)
 
 
-def sici(x: Any) -> tuple[Any, Any]:
+def sici(x: ArrayLike) -> tuple[Array, Array]:
     """The sine and cosine integrals Si and Ci; of negative numbers, the real part of Ci.
 
     Raises:

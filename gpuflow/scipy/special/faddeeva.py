@@ -11,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import convert, promote_args_inexact, strong
 from gpuflow.scipy.special.common import with_derivatives
 
@@ -55,7 +56,7 @@ def wofz_of(z: Any) -> Any:
     return jnp.where(upper, value, 2.0 * jnp.exp(-z * z) - value)
 
 
-def wofz(z: Any) -> Any:
+def wofz(z: ArrayLike) -> Array:
     """The Faddeeva function ``exp(-z**2) erfc(-i z)``.
 
     Args:

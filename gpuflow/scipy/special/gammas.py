@@ -10,6 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact
 from gpuflow.scipy.special.common import (
     kernel,
@@ -27,13 +28,13 @@ _FACTORS = 34
 _ROOT_2_PI = math.sqrt(2.0 * math.pi)
 
 
-def gammaln(x: Any) -> Any:
+def gammaln(x: ArrayLike) -> Array:
     """The logarithm of the absolute value of the gamma function."""
     (x,) = promote_args_inexact("gammaln", x)
     return lax.lgamma(x)
 
 
-def digamma(x: Any) -> Any:
+def digamma(x: ArrayLike) -> Array:
     """The derivative of ``gammaln``."""
     (x,) = promote_args_inexact("digamma", x)
     return lax.digamma(x)
@@ -52,7 +53,7 @@ def _sign(x: Any) -> Any:
     return jnp.where(((x < 0.0) & _is_whole(x)) | jnp.isnan(x), jnp.nan, sign)
 
 
-def gammasgn(x: Any) -> Any:
+def gammasgn(x: ArrayLike) -> Array:
     """The sign of the gamma function; nan at its poles, and that of the zero at 0.
 
     Raises:
@@ -103,7 +104,7 @@ def real_gamma(x: Any) -> Any:
     return jnp.where(x == 0.0, zero, jnp.where(x < 0.0, left, right))
 
 
-def betaln(a: Any, b: Any) -> Any:
+def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """``log(abs(beta(a, b)))``, with all its digits where one is much larger."""
     return log_beta(*promote_args_inexact("betaln", a, b))
 
@@ -120,7 +121,7 @@ def _beta(a: Any, b: Any) -> Any:
     return jnp.where(moderate & jnp.isfinite(product), product, by_log)
 
 
-def beta(a: Any, b: Any) -> Any:
+def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """The beta function ``gamma(a) gamma(b) / gamma(a + b)``.
 
     Raises:
@@ -130,7 +131,7 @@ def beta(a: Any, b: Any) -> Any:
     return _beta(a, b)
 
 
-def factorial(n: Any, exact: bool = False) -> Any:
+def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """``gamma(n + 1)``, and 0 for negative ``n``; whole for whole ``n`` while the dtype can be.
 
     Raises:
@@ -177,7 +178,7 @@ def _choose(n: Any, k: Any) -> Any:
     return jnp.where(possible, result, 0.0)
 
 
-def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
+def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """The number of ways to choose ``k`` of ``N`` things.
 
     Args:
@@ -217,7 +218,7 @@ def _poch(z: Any, m: Any) -> Any:
     return jnp.where(m == 0.0, 1.0, result)
 
 
-def poch(z: Any, m: Any) -> Any:
+def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """The rising factorial ``gamma(z + m) / gamma(z)``.
 
     Raises:
@@ -226,7 +227,7 @@ def poch(z: Any, m: Any) -> Any:
     return _poch(*strong_operands("poch", z, m))
 
 
-def multigammaln(a: Any, d: Any) -> Any:
+def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
     """The logarithm of the gamma function of dimension ``d``.
 
     Args:
@@ -241,17 +242,17 @@ def multigammaln(a: Any, d: Any) -> Any:
     return total
 
 
-def gammainc(a: Any, x: Any) -> Any:
+def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized lower incomplete gamma function."""
     return lax.igamma(*promote_args_inexact("gammainc", a, x))
 
 
-def gammaincc(a: Any, x: Any) -> Any:
+def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized upper incomplete gamma function, ``1 - gammainc(a, x)``."""
     return lax.igammac(*promote_args_inexact("gammaincc", a, x))
 
 
-def betainc(a: Any, b: Any, x: Any) -> Any:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The regularized incomplete beta function; differentiable in ``x``.
 
     Raises:
@@ -260,7 +261,7 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
     return lax.betainc(*jnp.broadcast_arrays(*real_operands("betainc", a, b, x)))
 
 
-def polygamma(n: Any, x: Any) -> Any:
+def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """The ``n``-th derivative of ``digamma``.
 
     Args:

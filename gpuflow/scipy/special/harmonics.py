@@ -15,6 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import number_like
 
 
@@ -51,8 +52,9 @@ def _legendre(degree: Any, order: Any, theta: Any, top: int) -> Any:
 
 @composite
 def sph_harm_y(
-    n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None
-) -> Any:
+    n: ArrayLike, m: ArrayLike, theta: ArrayLike, phi: ArrayLike, diff_n: int | None = None,
+    n_max: int | None = None,
+) -> Array:  # fmt: skip
     """Spherical harmonics, orthonormal, with the Condon-Shortley phase.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.derivatives import jvp
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import precision, real_operands, strong_operands, with_derivatives
 from gpuflow.scipy.special.gammas import gammasgn, real_gamma
 
@@ -116,7 +117,7 @@ def _hyp1f1(a: Any, b: Any, x: Any) -> Any:
     return jnp.where((a == 0.0) | (x == 0.0), 1.0, result)
 
 
-def hyp1f1(a: Any, b: Any, x: Any) -> Any:
+def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The confluent hypergeometric function 1F1, Kummer's M.
 
     Raises:
@@ -257,7 +258,7 @@ def _hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     return jnp.where(jnp.isnan(a + b + c + x), jnp.nan, result)
 
 
-def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
+def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     """The Gaussian hypergeometric function 2F1.
 
     Args:

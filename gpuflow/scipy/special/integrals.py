@@ -11,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import strong
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
@@ -80,7 +81,7 @@ def _fresnel(x: Any) -> tuple[Any, Any]:
 _fresnel.defjvp(_fresnel_rule)
 
 
-def fresnel(x: Any) -> tuple[Any, Any]:
+def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """The Fresnel integrals S and C, of the sine and cosine of ``pi t**2 / 2`` from 0 to x.
 
     Raises:
@@ -119,7 +120,7 @@ def _spence(x: Any) -> Any:
     return jnp.where(x >= 0.0, result, jnp.nan)
 
 
-def spence(x: Any) -> Any:
+def spence(x: ArrayLike) -> Array:
     """The dilogarithm of ``1 - x``: the integral of ``log(t) / (1 - t)`` from 1 to x; nan below 0.
 
     Args:

@@ -8,12 +8,13 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact
 from gpuflow.scipy.special.common import real_operands, typed_operands, with_derivatives
 from gpuflow.scipy.special.stirling import deviance, log_ratio
 
 
-def expit(x: Any) -> Any:
+def expit(x: ArrayLike) -> Array:
     """``1 / (1 + exp(-x))``, without overflow."""
     (x,) = promote_args_inexact("expit", x)
     return lax.logistic(x)
@@ -27,7 +28,7 @@ def _logit(x: Any) -> Any:
     return jnp.where(jnp.abs(centered) < 0.5, central, jnp.log(x / (1.0 - x)))
 
 
-def logit(x: Any) -> Any:
+def logit(x: ArrayLike) -> Array:
     """``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1]."""
     (x,) = promote_args_inexact("logit", x)
     return _logit(x)
@@ -39,7 +40,7 @@ def _xlogy(x: Any, y: Any) -> Any:
     return jnp.where((x == 0.0) & ~jnp.isnan(y), 0.0, x * jnp.log(y))
 
 
-def xlogy(x: Any, y: Any) -> Any:
+def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     """``x * log(y)``, and 0 where ``x`` is 0, whatever number ``y`` is."""
     return _xlogy(*promote_args_inexact("xlogy", x, y))
 
@@ -49,7 +50,7 @@ def _xlog1py(x: Any, y: Any) -> Any:
     return jnp.where((x == 0.0) & ~jnp.isnan(y), 0.0, x * jnp.log1p(y))
 
 
-def xlog1py(x: Any, y: Any) -> Any:
+def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     """``x * log1p(y)``, and 0 where ``x`` is 0, whatever number ``y`` is."""
     return _xlog1py(*promote_args_inexact("xlog1py", x, y))
 
@@ -59,7 +60,7 @@ def _entr(x: Any) -> Any:
     return jnp.where(x < 0.0, -np.inf, jnp.where(x == 0.0, 0.0, -x * jnp.log(x)))
 
 
-def entr(x: Any) -> Any:
+def entr(x: ArrayLike) -> Array:
     """The entropy ``-x * log(x)``: 0 at 0 and -inf below.
 
     Raises:
@@ -82,7 +83,7 @@ def _rel_entr(p: Any, q: Any) -> Any:
     return jnp.where(jnp.isnan(p) | jnp.isnan(q), jnp.nan, result)
 
 
-def rel_entr(p: Any, q: Any) -> Any:
+def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """Relative entropy ``p * log(p / q)``: 0 where p is 0, inf where a number is negative.
 
     Raises:
@@ -101,7 +102,7 @@ def _kl_div(p: Any, q: Any) -> Any:
     return jnp.where(jnp.isnan(p) | jnp.isnan(q), jnp.nan, result)
 
 
-def kl_div(p: Any, q: Any) -> Any:
+def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """``p * log(p / q) - p + q``, with all its digits where p is near q.
 
     Raises:
@@ -120,13 +121,13 @@ def _power_of_log(log: Any, lmbda: Any) -> Any:
     return jnp.where(linear, log + 0.5 * lmbda * jnp.square(finite), curved)
 
 
-def boxcox(x: Any, lmbda: Any) -> Any:
+def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0."""
     x, lmbda = map(lax.asarray, promote_args_inexact("boxcox", x, lmbda))
     return _power_of_log(jnp.log(x), lmbda)
 
 
-def boxcox1p(x: Any, lmbda: Any) -> Any:
+def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """The Box-Cox transformation of ``1 + x``."""
     x, lmbda = map(lax.asarray, promote_args_inexact("boxcox1p", x, lmbda))
     return _power_of_log(jnp.log1p(x), lmbda)

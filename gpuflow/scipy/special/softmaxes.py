@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuflow import nn
-from gpuflow.numpy.shaping import Axes
+from gpuflow.core.types import Array, ArrayLike, Axes
 
 
-def softmax(x: Any, /, *, axis: Axes = None) -> Any:
+def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """``exp(x) / sum(exp(x))`` over ``axis``, an axis, a tuple of axes, or None for all."""
     return nn.softmax(x, axis=axis)
 
 
-def log_softmax(x: Any, /, *, axis: Axes = None) -> Any:
+def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """``log(softmax(x))`` over ``axis``, an axis, a tuple of axes, or None for all."""
     return nn.log_softmax(x, axis=axis)

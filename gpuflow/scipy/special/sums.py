@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -12,16 +12,26 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike, Axes
 from gpuflow.numpy.promotion import convert, promote_args_inexact
 from gpuflow.numpy.reductions import keep_dims
-from gpuflow.numpy.shaping import Axes
 from gpuflow.ops.elementwise.select import where as select_where
 
 
+@overload
+def logsumexp(
+    a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
+    return_sign: Literal[False] = False, where: ArrayLike | None = None,
+) -> Array: ...  # fmt: skip
+@overload
+def logsumexp(
+    a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
+    return_sign: bool = False, where: ArrayLike | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 @composite
 def logsumexp(
-    a: Any, axis: Axes = None, b: Any = None, keepdims: bool = False, return_sign: bool = False,
-    where: Any = None,
+    a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
+    return_sign: bool = False, where: ArrayLike | None = None,
 ) -> Any:  # fmt: skip
     """``log(sum(exp(a)))`` without overflow.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta
 from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_binomial, standardize
 from gpuflow.scipy.stats.tails import beta_lower, beta_upper, log_beta_lower, log_beta_upper
@@ -28,41 +29,51 @@ def _at_edge(a: Any, b: Any) -> Any:
 
 
 @composite
-def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The logarithm of the density at ``x``."""
     y, scale, a, b = standardize("beta.logpdf", x, loc, scale, a, b)
     return guarded(_log_density(y, a, b) - jnp.log(scale), scale > 0.0, a > 0.0, b > 0.0)
 
 
 @composite
-def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
 @composite
-def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The probability of at most ``x``."""
     y, scale, a, b = standardize("beta.cdf", x, loc, scale, a, b)
     return guarded(beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
 @composite
-def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The logarithm of ``cdf``."""
     y, scale, a, b = standardize("beta.logcdf", x, loc, scale, a, b)
     return guarded(log_beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
 @composite
-def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than ``x``."""
     y, scale, a, b = standardize("beta.sf", x, loc, scale, a, b)
     return guarded(beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
 @composite
-def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The logarithm of ``sf``."""
     y, scale, a, b = standardize("beta.logsf", x, loc, scale, a, b)
     return guarded(log_beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)

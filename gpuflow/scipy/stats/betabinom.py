@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta, log_choose
 from gpuflow.scipy.stats.common import guarded, is_whole, shift
 
 
 @composite
-def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
+def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of ``k``."""
     k, n, a, b = shift("betabinom.logpmf", k, loc, n, a, b)
     k, n, a, b = jnp.broadcast_arrays(k, n, a, b)
@@ -23,6 +22,6 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
 
 
 @composite
-def pmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
+def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, n, a, b, loc))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 
 @composite
-def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
+def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of ``k``."""
     k, n, p = shift("binom.logpmf", k, loc, n, p, prepare=real_operands)
     k, n, p = jnp.broadcast_arrays(k, n, p)
@@ -23,6 +22,6 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
 
 
 @composite
-def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
+def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, n, p, loc))

@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import guarded, log_probability, quantile, standardize
 
@@ -15,7 +16,7 @@ _FAR = 1e10
 
 
 @composite
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("cauchy.logpdf", x, loc, scale)
     size = jnp.abs(y)
@@ -29,7 +30,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @composite
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density at ``x``."""
     y, scale = standardize("cauchy.pdf", x, loc, scale)
     return guarded(1.0 / (math.pi * scale * (1.0 + jnp.square(y))), scale > 0.0)
@@ -41,28 +42,28 @@ def _below(y: Any) -> Any:
 
 
 @composite
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most ``x``."""
     y, scale = standardize("cauchy.cdf", x, loc, scale)
     return guarded(_below(y), scale > 0.0)
 
 
 @composite
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``cdf``."""
     y, scale = standardize("cauchy.logcdf", x, loc, scale)
     return guarded(log_probability(_below(y), _below(-y)), scale > 0.0)
 
 
 @composite
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than ``x``."""
     y, scale = standardize("cauchy.sf", x, loc, scale)
     return guarded(_below(-y), scale > 0.0)
 
 
 @composite
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``sf``."""
     y, scale = standardize("cauchy.logsf", x, loc, scale)
     return guarded(log_probability(_below(-y), _below(y)), scale > 0.0)
@@ -78,14 +79,14 @@ def _standard_quantile(q: Any) -> Any:
 
 
 @composite
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The number that ``cdf`` takes to ``q``."""
     q, loc, scale = typed_operands("cauchy.ppf", q, loc, scale)
     return guarded(_standard_quantile(q) * scale + loc, scale > 0.0)
 
 
 @composite
-def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The number that ``sf`` takes to ``q``."""
     q, loc, scale = typed_operands("cauchy.isf", q, loc, scale)
     return guarded(loc - _standard_quantile(q) * scale, scale > 0.0)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.core.types import Array
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, stirling_rest
 
@@ -19,8 +20,8 @@ _LOG_2 = math.log(2.0)
 
 def standardize(
     name: str, x: Any, loc: Any, scale: Any, *shapes: Any,
-    prepare: Callable[..., list[Any]] = typed_operands,
-) -> list[Any]:  # fmt: skip
+    prepare: Callable[..., list[Array]] = typed_operands,
+) -> list[Array]:  # fmt: skip
     """``(x - loc) / scale``, the scale and the shape parameters, in one float dtype.
 
     ``prepare=real_operands`` keeps weak types also of arrays, where JAX does.
@@ -31,8 +32,8 @@ def standardize(
 
 def shift(
     name: str, k: Any, loc: Any, *shapes: Any,
-    prepare: Callable[..., list[Any]] = typed_operands,
-) -> list[Any]:  # fmt: skip
+    prepare: Callable[..., list[Array]] = typed_operands,
+) -> list[Array]:  # fmt: skip
     """``k - loc`` of a discrete distribution and the shape parameters, in one float dtype."""
     k, loc, *rest = prepare(name, k, loc, *shapes)
     return [k - loc, *rest]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.scipy.special.logarithms import xlogy
 
@@ -17,7 +16,7 @@ _TOLERANCE = 1e-6
 
 
 @composite
-def logpdf(x: Any, alpha: Any) -> Any:
+def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """The logarithm of the density at ``x``.
 
     Args:
@@ -56,6 +55,6 @@ def logpdf(x: Any, alpha: Any) -> Any:
 
 
 @composite
-def pdf(x: Any, alpha: Any) -> Any:
+def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """The density at ``x``; see ``logpdf``."""
     return jnp.exp(logpdf(x, alpha))

@@ -7,6 +7,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_poisson, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
@@ -25,41 +26,41 @@ def log_density(y: Any, a: Any) -> Any:
 
 
 @composite
-def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density at ``x``."""
     y, scale, a = standardize("gamma.logpdf", x, loc, scale, a)
     return guarded(log_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
 
 
 @composite
-def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, a, loc, scale))
 
 
 @composite
-def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most ``x``."""
     y, scale, a = standardize("gamma.cdf", x, loc, scale, a)
     return guarded(gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
-def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``cdf``."""
     y, scale, a = standardize("gamma.logcdf", x, loc, scale, a)
     return guarded(log_gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
-def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than ``x``."""
     y, scale, a = standardize("gamma.sf", x, loc, scale, a, prepare=real_operands)
     return guarded(gamma_upper(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
-def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``sf``."""
     y, scale, a = standardize("gamma.logsf", x, loc, scale, a, prepare=real_operands)
     return guarded(log_gamma_upper(a, y), scale > 0.0, a > 0.0)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded
 
 
 @composite
-def logpdf(x: Any, beta: Any) -> Any:
+def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """The logarithm of the density at ``x``."""
     x, beta = real_operands("gennorm.logpdf", x, beta)
     log = jnp.log(0.5 * beta) - lax.lgamma(1.0 / beta) - jnp.power(jnp.abs(x), beta)
@@ -20,13 +19,13 @@ def logpdf(x: Any, beta: Any) -> Any:
 
 
 @composite
-def pdf(x: Any, beta: Any) -> Any:
+def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, beta))
 
 
 @composite
-def cdf(x: Any, beta: Any) -> Any:
+def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """The probability of at most ``x``."""
     x, beta = real_operands("gennorm.cdf", x, beta)
     x, beta = jnp.broadcast_arrays(x, beta)

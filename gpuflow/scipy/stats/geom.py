@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
 
 
 @composite
-def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
+def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of ``k``."""
     k, p = shift("geom.logpmf", k, loc, p)
     possible = (k >= 1.0) & is_whole(k)
@@ -20,6 +19,6 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
 
 
 @composite
-def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
+def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, p, loc))

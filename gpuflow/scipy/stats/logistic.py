@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
 from gpuflow.scipy.special.logarithms import expit, logit
 from gpuflow.scipy.stats.common import guarded, standardize
 
 
 @composite
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density at ``x``."""
     y, scale = standardize("logistic.logpdf", x, loc, scale)
     size = jnp.abs(y)
@@ -20,7 +19,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @composite
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density at ``x``."""
     y, scale = standardize("logistic.pdf", x, loc, scale)
     small = jnp.exp(-jnp.abs(y))
@@ -28,28 +27,28 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @composite
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most ``x``."""
     y, scale = standardize("logistic.cdf", x, loc, scale, prepare=real_operands)
     return guarded(expit(y), scale > 0.0)
 
 
 @composite
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than ``x``."""
     y, scale = standardize("logistic.sf", x, loc, scale, prepare=real_operands)
     return guarded(expit(-y), scale > 0.0)
 
 
 @composite
-def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The number that ``cdf`` takes to ``x``."""
     x, loc, scale = typed_operands("logistic.ppf", x, loc, scale)
     return guarded(loc + scale * logit(x), scale > 0.0)
 
 
 @composite
-def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The number that ``sf`` takes to ``x``."""
     x, loc, scale = typed_operands("logistic.isf", x, loc, scale)
     return guarded(loc - scale * logit(x), scale > 0.0)

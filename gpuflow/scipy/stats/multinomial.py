@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import log_poisson
 
 
 @composite
-def logpmf(x: Any, n: Any, p: Any) -> Any:
+def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """The logarithm of the probability of the counts ``x``.
 
     Args:
@@ -48,6 +47,6 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
 
 
 @composite
-def pmf(x: Any, n: Any, p: Any) -> Any:
+def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """The probability of the counts ``x``; see ``logpmf``."""
     return jnp.exp(logpmf(x, n, p))

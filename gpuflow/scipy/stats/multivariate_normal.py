@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 
 
 @composite
-def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
+def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
     """The logarithm of the density at ``x``.
 
     Args:
@@ -59,6 +58,6 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
 
 
 @composite
-def pdf(x: Any, mean: Any, cov: Any) -> Any:
+def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """The density at ``x``; see ``logpdf``."""
     return jnp.exp(logpdf(x, mean, cov))

@@ -8,6 +8,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import kernel, number_like, real_operands, typed_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_poisson, shift
 
@@ -17,7 +18,7 @@ _ENTROPY_TERMS = 230
 
 
 @composite
-def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
+def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of ``k``."""
     k, mu = jnp.broadcast_arrays(*shift("poisson.logpmf", k, loc, mu, prepare=real_operands))
     possible = (k >= 0.0) & is_whole(k) & ~jnp.isinf(k)
@@ -26,13 +27,13 @@ def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
 
 
 @composite
-def pmf(k: Any, mu: Any, loc: Any = 0) -> Any:
+def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of ``k``."""
     return jnp.exp(logpmf(k, mu, loc))
 
 
 @composite
-def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
+def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of at most ``k``."""
     k, mu = jnp.broadcast_arrays(*shift("poisson.cdf", k, loc, mu))
     some = (k >= 0.0) & (mu >= 0.0) & ~jnp.isinf(k)
@@ -62,7 +63,7 @@ def _entropy(mu: Any) -> Any:
 
 
 @composite
-def entropy(mu: Any, loc: Any = 0) -> Any:
+def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The entropy in nats; it does not depend on ``loc``, which only broadcasts."""
     mu, loc = typed_operands("poisson.entropy", mu, loc)
     return _entropy(jnp.broadcast_arrays(mu, loc)[0])

@@ -15,6 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact
 
 _POLICIES = ("propagate", "omit", "raise")
@@ -61,7 +62,7 @@ def _mode_of_vector(x: Any) -> tuple[Any, Any]:
 
 @composite
 def mode(
-    a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False
+    a: ArrayLike, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False
 ) -> ModeResult:
     """The most frequent value along an axis; of several, the least.
 
@@ -115,8 +116,8 @@ def _ranks_of_vector(x: Any, method: str) -> Any:
 
 @composite
 def rankdata(
-    a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate"
-) -> Any:
+    a: ArrayLike, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate"
+) -> Array:
     """The ranks of elements, from 1 on.
 
     Args:
@@ -157,9 +158,9 @@ def rankdata(
 
 @composite
 def sem(
-    a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
+    a: ArrayLike, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
     keepdims: bool = False,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """The standard error of the mean, in the dtype of ``a``, complex ones too.
 
     Args:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
 from gpuflow.scipy.stats.common import guarded, standardize
 
 
 @composite
-def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density at ``x``."""
     y, scale, df = standardize("t.logpdf", x, loc, scale, df)
     normal = jnp.isinf(df)
@@ -33,6 +33,6 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @composite
-def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, df, loc, scale))

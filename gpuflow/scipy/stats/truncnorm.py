@@ -6,6 +6,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 from gpuflow.scipy.stats.common import guarded, log_complement, standardize
@@ -35,7 +36,9 @@ def _log_below(y: Any, a: Any, b: Any) -> Any:
 
 
 @composite
-def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logpdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The logarithm of the density at ``x``."""
     y, scale, a, b = standardize("truncnorm.logpdf", x, loc, scale, a, b)
     log = -0.5 * jnp.square(y) - HALF_LOG_2_PI - _log_mass(a, b) - jnp.log(scale)
@@ -43,32 +46,40 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 @composite
-def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def pdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
 @composite
-def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logcdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The logarithm of ``cdf``."""
     y, scale, a, b = standardize("truncnorm.logcdf", x, loc, scale, a, b)
     return guarded(_log_below(y, a, b), scale > 0.0, a < b)
 
 
 @composite
-def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def cdf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The probability of at most ``x``."""
     return jnp.exp(logcdf(x, a, b, loc, scale))
 
 
 @composite
-def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def logsf(
+    x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
+) -> Array:
     """The logarithm of ``sf``."""
     y, scale, a, b = standardize("truncnorm.logsf", x, loc, scale, a, b)
     return guarded(_log_below(-y, -b, -a), scale > 0.0, a < b)
 
 
 @composite
-def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than ``x``."""
     return jnp.exp(logsf(x, a, b, loc, scale))

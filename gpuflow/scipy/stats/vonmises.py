@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.bessel import i0e
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded
 
 
 @composite
-def logpdf(x: Any, kappa: Any) -> Any:
+def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """The logarithm of the density at ``x``."""
     x, kappa = real_operands("vonmises.logpdf", x, kappa)
     # cos(x) - 1 without cancellation.
@@ -22,6 +22,6 @@ def logpdf(x: Any, kappa: Any) -> Any:
 
 
 @composite
-def pdf(x: Any, kappa: Any) -> Any:
+def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, kappa))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.control.composite import composite
+from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded
 
 
 @composite
-def logpdf(x: Any, c: Any) -> Any:
+def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
     """The logarithm of the density at ``x``."""
     x, c = real_operands("wrapcauchy.logpdf", x, c)
     possible = (c > 0.0) & (c < 1.0)
@@ -25,6 +25,6 @@ def logpdf(x: Any, c: Any) -> Any:
 
 
 @composite
-def pdf(x: Any, c: Any) -> Any:
+def pdf(x: ArrayLike, c: ArrayLike) -> Array:
     """The density at ``x``."""
     return jnp.exp(logpdf(x, c))
