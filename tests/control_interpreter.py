@@ -44,7 +44,7 @@ def interpret(closed, *operands):
             run = _scan if isinstance(form, ScanForm) else _while
             outs = run(form, values)
         elif isinstance(rule, Inline):
-            outs = interpret(rule.jaxpr(eqn.params), *values)
+            outs = interpret(rule.program(eqn), *values)
         else:
             outs = eqn.primitive.bind(*values, **eqn.params)
             outs = outs if eqn.primitive.multiple_results else [outs]
