@@ -22,6 +22,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,8 @@ PAGES = [
     "docs/data.md",
     "docs/from_numpy.md",
     "docs/from_pytorch.md",
+    "docs/faq.md",
+    "docs/performance.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 CELL = re.compile(r"(?<!\\)\|")  # what ends one
@@ -262,6 +265,21 @@ def test_what_differs_with_each_run_is_masked():
         "... ± ... (... runs), ...\n  source  ...\nat 0x...  # tour.md:... (f)\n"
     )
     assert is_same(masked(text), text)
+
+
+def test_versions_that_the_page_names_are_those_of_the_package():
+    """docs/compatibility.md says what pyproject.toml asks for, and which JAX is followed."""
+    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {"Python": project["requires-python"].removeprefix(">=")}
+    wanted |= dict(one.split(">=") for one in project["dependencies"])
+    for name, version in wanted.items():
+        row = rf"^\|[^|]*\b{name}\b[^|]*\|[^|]*(?<![\d.]){re.escape(version)}\b(?!\.)"
+        assert re.search(row, page, re.MULTILINE | re.IGNORECASE), f"{name} {version}"
+    followed = (ROOT / "gpuflow/as_jax/versions.py").read_text(encoding="utf-8")
+    assert "".join(re.findall(r"follows \*\*JAX (.+?)\*\*", page)) == "".join(
+        re.findall(r'^JAX_VERSION = "(.+)"$', followed, re.MULTILINE)
+    )
 
 
 # --- files ---------------------------------------------------------------------------------------
