@@ -4,6 +4,9 @@ A page's blocks run in order in one namespace, in a process of their own with ei
 What a ``print`` prints stands in a comment behind it (``# about 0.5``: within a fifth); what a
 whole block prints else, in a ``text`` block below it, where ``...`` stands for anything.
 
+In tables, what stands as code in a column ``gpuflow`` is run too, row by row; where there is a
+column ``NumPy`` as well, both sides must have the same value.
+
 ``python tests/test_docs.py --write docs/tour.md`` puts what blocks print now in the place of what
 the page says, where it is something else. Times, addresses and paths become ``...``.
 """
@@ -19,9 +22,11 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,8 +41,14 @@ PAGES = [
     "docs/kernels.md",
     "docs/checkpoints.md",
     "docs/data.md",
+    "docs/from_numpy.md",
+    "docs/from_pytorch.md",
+    "docs/faq.md",
+    "docs/performance.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"(?<!\\)\|")  # what ends one
+CODE = re.compile(r"`([^`]+)`")
 COMMENT = re.compile(r"\)  # (.+)$")
 # Rounding differs between processors, and training multiplies it.
 ABOUT = 0.2
@@ -67,6 +78,52 @@ def blocks_of(page: str) -> list[Block]:
         Block(match[1], page.count("\n", 0, match.start(1)), match[2])
         for match in BLOCK.finditer(page)
     ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table with code: its line, and what the columns that are run say."""
+
+    line: int
+    columns: dict[str, str]
+
+
+def rows_of(page: str) -> list[Row]:
+    """The rows of a page's text that have code in a column ``gpuflow``, in order."""
+    rows: list[Row] = []
+    names: list[str] = []
+    for line, text in enumerate(page.splitlines(), 1):
+        cells = [cell.strip() for cell in CELL.split(text)[1:-1]] if text.startswith("|") else []
+        if not names:
+            names = cells
+        codes = {
+            name: "\n".join(CODE.findall(cell)).replace("\\|", "|")
+            for name, cell in zip(names, cells)
+            if name in ("NumPy", "gpuflow")
+        }
+        if cells and cells != names and codes.get("gpuflow"):
+            rows.append(Row(line, codes))
+        names = names if cells else []
+    return rows
+
+
+def value_of(code: str, namespace: dict[str, object], name: str) -> object:
+    """What the last statement of a cell is, if it is an expression; all of them are run."""
+    *before, last = ast.parse(code, name).body
+    exec(compile(ast.Module(before, []), name, "exec"), namespace)
+    if isinstance(last, ast.Expr):
+        return eval(compile(ast.Expression(last.value), name, "eval"), namespace)
+    exec(compile(ast.Module([last], []), name, "exec"), namespace)
+    return None
+
+
+def check_row(row: Row, namespace: dict[str, object], name: str) -> None:
+    """Run the code of a row, and compare both sides where NumPy is one."""
+    where = f"{name}:{row.line}"
+    values = {side: value_of(code, namespace, where) for side, code in row.columns.items()}
+    if "NumPy" in values:
+        # Rounding of float32.
+        np.testing.assert_allclose(values["gpuflow"], values["NumPy"], 1e-5, 1e-6, err_msg=where)
 
 
 def is_same(want: str, got: str) -> bool:
@@ -114,11 +171,13 @@ def check_block(block: Block, namespace: dict[str, object], name: str) -> None:
 
 
 def run_page(path: Path) -> int:
-    """Run all blocks of a page; returns their number."""
+    """Run all blocks and rows of a page; returns the number of blocks."""
     namespace: dict[str, object] = {"__name__": "__main__"}
-    blocks = blocks_of(path.read_text(encoding="utf-8"))
-    for block in blocks:
-        check_block(block, namespace, path.name)
+    page = path.read_text(encoding="utf-8")
+    blocks, rows = blocks_of(page), rows_of(page)
+    for part in sorted([*blocks, *rows], key=lambda part: part.line):
+        check = check_block if isinstance(part, Block) else check_row
+        check(part, namespace, path.name)
     return len(blocks)
 
 
@@ -178,6 +237,20 @@ def test_a_wrong_output_is_found():
         check_block(blocks_of(page)[0], {}, "page.md")
 
 
+def test_rows_of_tables_are_run():
+    """Code with a bar, a row without code and a table without such columns."""
+    page = "| do | NumPy | gpuflow |\n| --- | --- | --- |\n| or | `1 \\| 2` | `a = 2`, `a + 1` |\n"
+    (row,) = rows_of(f"{page}| none | | nothing |\n\n| a | b |\n| --- | --- |\n| `1` | `2` |\n")
+    assert row == Row(3, {"NumPy": "1 | 2", "gpuflow": "a = 2\na + 1"})
+    check_row(row, {}, "page.md")
+    (wrong,) = rows_of("| NumPy | gpuflow |\n| --- | --- |\n| `1 + 1` | `3` |\n")
+    with pytest.raises(AssertionError, match=r"page\.md:3"):
+        check_row(wrong, {}, "page.md")
+    (fails,) = rows_of("| gpuflow |\n| --- |\n| `no_such_name` |\n")
+    with pytest.raises(NameError):
+        check_row(fails, {}, "page.md")
+
+
 def test_outputs_are_written_where_they_are_not_the_same():
     page = "```python\nx = 5\nprint(x, id)\n```\n```text\n{}```\nand so on\n"
     same = page.format("5 <...>\n")
@@ -192,6 +265,21 @@ def test_what_differs_with_each_run_is_masked():
         "... ± ... (... runs), ...\n  source  ...\nat 0x...  # tour.md:... (f)\n"
     )
     assert is_same(masked(text), text)
+
+
+def test_versions_that_the_page_names_are_those_of_the_package():
+    """docs/compatibility.md says what pyproject.toml asks for, and which JAX is followed."""
+    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {"Python": project["requires-python"].removeprefix(">=")}
+    wanted |= dict(one.split(">=") for one in project["dependencies"])
+    for name, version in wanted.items():
+        row = rf"^\|[^|]*\b{name}\b[^|]*\|[^|]*(?<![\d.]){re.escape(version)}\b(?!\.)"
+        assert re.search(row, page, re.MULTILINE | re.IGNORECASE), f"{name} {version}"
+    followed = (ROOT / "gpuflow/as_jax/versions.py").read_text(encoding="utf-8")
+    assert "".join(re.findall(r"follows \*\*JAX (.+?)\*\*", page)) == "".join(
+        re.findall(r'^JAX_VERSION = "(.+)"$', followed, re.MULTILINE)
+    )
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import signal
 import socket
 import sys
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ from gpuflow.base.config import child_environment, config, launcher_variables
 from gpuflow.cli.launch_group import Group, Start
 from gpuflow.cli.launch_output import Output, say
 from gpuflow.cli.problems import CommandError
-from gpuflow.cli.worker import run_script
+from gpuflow.cli.worker import run_program
 from gpuflow.parallel.processes.detection import detect, visible_gpus
 from gpuflow.parallel.processes.messages import new_token, split_address
 
 _DESCRIPTION = """
-Starts the script once per process; each calls gpuflow.distributed.initialize() and finds its place.
-Under srun, mpiexec and torchrun, which have started the processes, it only initializes.
+Starts the program once per process; each calls gpuflow.distributed.initialize() and finds its
+place. Under srun, mpiexec and torchrun, which have started the processes, it only initializes.
 """
 # Set for each process unless they are set already: cores are shared.
 _THREAD_VARIABLES = (
@@ -34,7 +36,7 @@ _THREAD_VARIABLES = (
 def add_parser(commands: Any) -> None:
     """Adds the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
-        "launch", help="start a script in several processes", description=_DESCRIPTION
+        "launch", help="start a program in several processes", description=_DESCRIPTION
     )
     add = parser.add_argument
     add("-n", "--procs", type=int, help="processes on this machine (default: one per GPU)")
@@ -46,20 +48,18 @@ def add_parser(commands: Any) -> None:
     add("--log-dir", type=Path, metavar="D", help="store each rank's output in D/rank-K.log")
     add("--watchdog", type=float, default=0, metavar="S",
         help="when nothing moves for S seconds, print all stacks and end the group")  # fmt: skip
-    add("script", help="a Python file")
-    add("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    add("-m", "--module", action="store_true", help="start a module, as python -m does")
+    add("script", help="a Python file, or with -m the name of a module")
+    add("arguments", nargs=argparse.REMAINDER, help="what the program is given")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the script; returns 0, or the status of the process that failed first."""
-    if not Path(options.script).is_file():
-        raise CommandError(
-            f"the script must be a file; got {options.script}. Fix: give a path to a .py file"
-        )
+    """Runs the program; returns 0, or the status of the process that failed first."""
+    _check_program(options)
     said = launcher_variables()
     if detect(said) is not None:
-        run_script([options.script, *options.arguments])
+        run_program(_program(options))
         return 0
     _check(options, said)
     signals: list[int] = []
@@ -72,6 +72,28 @@ def run(options: argparse.Namespace) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _program(options: argparse.Namespace) -> list[str]:
+    """What stands behind ``python``."""
+    return [*(["-m"] if options.module else []), options.script, *options.arguments]
+
+
+def _check_program(options: argparse.Namespace) -> None:
+    if options.module:
+        package = options.script.partition(".")[0]
+        # Finding a package imports nothing; what lies in it would need the package.
+        here = package and PathFinder.find_spec(package, [os.getcwd()])
+        if not here and not (package and importlib.util.find_spec(package)):
+            raise CommandError(
+                f"-m must be followed by a module; there is no {options.script}. Fix: start it "
+                "where the module lies, or install it"
+            )
+    elif not Path(options.script).is_file():
+        raise CommandError(
+            f"the script must be a file; got {options.script}. Fix: give a path to a .py file, or "
+            "-m and a module"
+        )
 
 
 def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
@@ -119,7 +141,7 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
     count = options.procs
     address = options.coordinator or f"127.0.0.1:{_free_port()}"
     gpus, token = _gpus(said), said.get("GPUFLOW_TOKEN") or new_token()
-    command = (sys.executable, "-m", "gpuflow.cli.worker", options.script, *options.arguments)
+    command = (sys.executable, "-m", "gpuflow.cli.worker", *_program(options))
     starts = []
     for local in range(count):
         rank = options.node_rank * count + local
@@ -146,7 +168,7 @@ def _mpi_start(options: argparse.Namespace) -> list[Start]:
         raise CommandError('--mpi needs mpiexec. Fix: pip install "gpuflow[mpi]"')
     command = (
         mpiexec, "-prepend-rank", "-n", str(options.procs),
-        sys.executable, "-m", "gpuflow.cli.worker", options.script, *options.arguments,
+        sys.executable, "-m", "gpuflow.cli.worker", *_program(options),
     )  # fmt: skip
     environment = child_environment({}, _threads(options.procs))
     return [Start(None, command, environment)]

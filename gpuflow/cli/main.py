@@ -19,15 +19,19 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each sets `run`, a function of the parsed arguments."""
     parser = argparse.ArgumentParser(prog="gpuflow", description="A GPU-first array framework.")
     parser.add_argument("--version", action="version", version=f"gpuflow {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in (demo, bench, doctor, launch):
         module.add_parser(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one subcommand; returns the exit status."""
-    options = build_parser().parse_args(arguments)
+    """Runs one subcommand, or prints the help without one; returns the exit status."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
     try:
         return options.run(options)
     except (CommandError, CudaToolchainError) as error:

@@ -22,17 +22,23 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Join the group and run ``arguments``: a script and what it is given."""
+    """Join the group and run ``arguments``: a program and what it is given."""
     said = launcher_variables()
     parent = said.get("GPUFLOW_LAUNCHER_PID", "")
     if parent:
         die_with_parent(int(parent))
-    run_script(arguments, said.get("GPUFLOW_WATCHDOG"))
+    run_program(arguments, said.get("GPUFLOW_WATCHDOG"))
 
 
-def run_script(arguments: Sequence[str], progress_folder: str | None = None) -> None:
-    """Initialize this process, and run a script as if Python had been given it."""
-    script, *rest = arguments
+def run_program(arguments: Sequence[str], progress_folder: str | None = None) -> None:
+    """Initialize this process, and run a program as if Python had been given it.
+
+    Args:
+        arguments: what stands behind ``python``: a script, or ``-m`` and a module, and the rest.
+        progress_folder: where the watchdog looks; None: there is none.
+    """
+    as_module = arguments[0] == "-m"
+    program, *rest = arguments[1:] if as_module else arguments
     # Whole lines at once: mpiexec puts the rank in front of whatever arrives together.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -42,10 +48,13 @@ def run_script(arguments: Sequence[str], progress_folder: str | None = None) -> 
     distributed.initialize_by_launcher()
     if progress_folder:
         threading.Thread(target=_report, args=(Path(progress_folder),), daemon=True).start()
-    sys.argv = [script, *rest]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.argv = [program, *rest]
+    sys.path[0] = os.getcwd() if as_module else str(Path(program).resolve().parent)
     try:
-        runpy.run_path(script, run_name="__main__")
+        if as_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program, run_name="__main__")
     except SystemExit as ended:
         if ended.code not in (None, 0):
             distributed.fail(ended)

@@ -50,7 +50,17 @@ def _cuda_target() -> Target:
 
 
 def _cuda_count() -> int:
-    return on_cupy.device_count()
+    try:
+        return on_cupy.device_count()
+    except RuntimeError:
+        if seems_to_have_gpu():
+            raise
+    raise RuntimeError(
+        "[cuda] there must be a GPU of NVIDIA; this machine shows none (none of "
+        f"{', '.join(GPU_SIGNS)} is there). Fix: leave the platform out, or name \"cpu\", to use "
+        "the CPU. Where there is a GPU, install NVIDIA's driver, then run gpuflow doctor, which "
+        "names what is missing."
+    )
 
 
 def _cuda(number: int) -> Driver:

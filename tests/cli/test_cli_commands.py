@@ -58,6 +58,13 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"gpuflow {__version__}\n"
 
 
+def test_without_a_command_the_help_is_printed(capsys):
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: gpuflow") and not captured.err
+    assert all(name in captured.out for name in ("demo", "bench", "doctor", "launch"))
+
+
 def test_an_interrupted_command_is_one_line(monkeypatch, capsys):
     def interrupted(options):
         raise KeyboardInterrupt
@@ -71,7 +78,6 @@ def test_an_interrupted_command_is_one_line(monkeypatch, capsys):
     "arguments",
     [
         ["bench", "a.py:f", "--seconds", "-1"],
-        [],
         ["fly"],
         ["demo", "--steps", "0"],
         ["demo", "--epochs", "-1"],

@@ -52,9 +52,20 @@ def test_no_such_script(capsys):
     assert "the script must be a file; got nowhere.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["nowhere.train", ".train"])
+def test_no_such_module(name, capsys):
+    assert main(["launch", "-m", name]) == 2
+    assert f"-m must be followed by a module; there is no {name}" in capsys.readouterr().err
+
+
+def test_ranks_of_a_module():
+    starts = launch._rank_starts(options(script="package.train", module=True), {}, attempt=0)
+    assert starts[1].command[-5:] == ("gpuflow.cli.worker", "-m", "package.train", "--steps", "3")
+
+
 def options(**values):
     given = {"procs": 2, "nnodes": 1, "node_rank": 0, "coordinator": None, "script": "s.py",
-             "arguments": ["--steps", "3"]}  # fmt: skip
+             "module": False, "arguments": ["--steps", "3"]}  # fmt: skip
     return argparse.Namespace(**given | values)
 
 

@@ -63,6 +63,23 @@ def test_a_rank_ends_in_a_step(mode, status, text):
     assert all(line.startswith("[1]") for line in after[2].splitlines()[1:])
 
 
+def test_a_module_is_started_as_python_does(tmp_path, monkeypatch):
+    """`__main__` of a package in the working folder, with options that the launcher has too."""
+    package = tmp_path / "my_training"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "rates.py").write_text("RATE = 0.25")
+    (package / "__main__.py").write_text(
+        "import sys\nimport gpuflow as gf\nfrom .rates import RATE\n"
+        "print(gf.process_count(), RATE, __name__, sys.argv[0][-12:], *sys.argv[1:])"
+    )
+    monkeypatch.chdir(tmp_path)
+    ended, _ = launched("-n", "2", "-m", "my_training", "-n", "5", "-m", "x")
+    assert ended.status == 0, ended.output
+    for rank in range(2):
+        assert f"[{rank}] 2 0.25 __main__ /__main__.py -n 5 -m x" in ended.output
+
+
 @pytest.mark.parametrize("bad", [0, 1])
 def test_others_name_the_rank_without_a_launcher(bad):
     """Also when it is rank 0, which is the one that tells the others."""

@@ -89,17 +89,32 @@ def test_a_machine_whose_cuda_shows_no_gpu_says_nothing(tmp_path):
     assert out.split()[0] == "cpu" and "Warning" not in errors
 
 
-def test_a_gpu_that_is_asked_for_is_an_error(tmp_path):
-    (tmp_path / "cupy.py").write_text(CUPY.format(body="return 0"))
-    program = """
+ASKS_FOR_ONE = """
+import gpuflow.targets.platforms as platforms
+platforms.GPU_SIGNS = ({sign!r},)
 import gpuflow as gf
 try:
-    gf.devices()
+    gf.devices({platform})
 except RuntimeError as error:
     print(error)
 """
+
+
+def test_a_gpu_that_is_asked_for_is_an_error(tmp_path):
+    (tmp_path / "cupy.py").write_text(CUPY.format(body="return 0"))
+    program = ASKS_FOR_ONE.format(sign="/", platform="")
     out, _ = run(program, tmp_path, GPUFLOW_PLATFORM="cuda")
     assert "[cuda] there must be a GPU; CUDA shows none. Fix: check nvidia-smi" in out
+
+
+@pytest.mark.parametrize("body", [BROKEN["no CuPy"][0], CUPY.format(body="return 0")])
+def test_a_gpu_that_is_asked_for_where_there_is_none(body, tmp_path):
+    """To install CuPy, or to look at nvidia-smi, would be no help on this machine."""
+    (tmp_path / "cupy.py").write_text(body)
+    out, _ = run(ASKS_FOR_ONE.format(sign="/nowhere", platform='"gpu"'), tmp_path)
+    assert out.startswith("[cuda] there must be a GPU of NVIDIA; this machine shows none (none of ")
+    assert 'Fix: leave the platform out, or name "cpu", to use the CPU.' in out
+    assert "gpuflow doctor" in out and "pip install" not in out
 
 
 # --- kernels that fail ---------------------------------------------------------------------
