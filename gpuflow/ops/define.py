@@ -83,11 +83,12 @@ def is_number(dtype: Any) -> bool:
     return dtypes.is_integer(dtype) or dtypes.is_inexact(dtype)
 
 
-def is_number_or_bool(dtype: Any) -> bool:
-    """All dtypes but random keys and float0, which holds nothing."""
-    return not dtypes.is_extended(dtype) and dtype != dtypes.float0
+def holds_values(dtype: Any) -> bool:
+    """All dtypes but float0, the tangents of integers."""
+    return dtype != dtypes.float0
 
 
 def is_ordered(dtype: Any) -> bool:
     """Dtypes whose values have an order: bool, integers and real floats."""
-    return is_number_or_bool(dtype) and not dtypes.is_complex(dtype)
+    is_real = not dtypes.is_extended(dtype) and not dtypes.is_complex(dtype)
+    return is_real and holds_values(dtype)

@@ -25,7 +25,7 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.precision import algorithm_dtypes, canonical_precision, may_round
 from gpuflow.ops.contractions.vector_products import is_vector_product, vector_product
-from gpuflow.ops.define import check_kind, define, is_number_or_bool, types_text
+from gpuflow.ops.define import check_kind, define, holds_values, types_text
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p, match_scalars
@@ -131,7 +131,7 @@ def _dot_shape(
 ) -> ShapedArray:
     del precision
     common = operand_dtype(lhs, rhs)
-    check_kind("dot_general", lhs, is_number_or_bool, "a number or bool")
+    check_kind("dot_general", lhs, holds_values, "a number or bool")
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     _check_side("lhs", lhs, lhs_contract, lhs_batch)
     _check_side("rhs", rhs, rhs_contract, rhs_batch)

@@ -11,7 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
-from gpuflow.ops.define import check_kind, define, is_number, is_number_or_bool
+from gpuflow.ops.define import check_kind, define, holds_values, is_number
 from gpuflow.ops.effects.faults import zero_divisor
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.comparison import eq, lt
@@ -278,7 +278,7 @@ def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: floa
         return builder.apply(bool_body if values[0].dtype == "bool" else name, *values)
 
     return elementwise(
-        name, arity=2, impl=impl, accepts=is_number_or_bool, what="a number or bool", body=body,
+        name, arity=2, impl=impl, accepts=holds_values, what="a number or bool", body=body,
         passes_nan=True,
         cheap=True, simplify=simplify,
         pair=complex_pairs.pair_body(complex_pairs.extremum("gt" if name == "max" else "lt")),

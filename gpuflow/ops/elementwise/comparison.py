@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.key_use import use_none
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.ops.define import is_number_or_bool, is_ordered
+from gpuflow.ops.define import holds_values, is_ordered
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.identities import filled, is_all, number_of, producer, same
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars
@@ -55,8 +55,8 @@ def _comparison(
     )  # fmt: skip
 
 
-eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), is_number_or_bool, True)
-ne_p = _comparison("ne", lambda xp, x, y: xp.not_equal(x, y), is_number_or_bool, False)
+eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), holds_values, True)
+ne_p = _comparison("ne", lambda xp, x, y: xp.not_equal(x, y), holds_values, False)
 lt_p = _comparison("lt", lambda xp, x, y: xp.less(x, y), is_ordered, False)
 le_p = _comparison("le", lambda xp, x, y: xp.less_equal(x, y), is_ordered, True)
 gt_p = _comparison("gt", lambda xp, x, y: xp.greater(x, y), is_ordered, False)
