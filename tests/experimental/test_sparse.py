@@ -332,6 +332,28 @@ def test_a_sparse_system():
     close(gf.vmap(solve, (None, 0))(mat.data, several), np.linalg.solve(dense, several.T).T)
 
 
+def test_the_largest_eigenvalues():
+    dense = dense_array((40, 40))
+    dense = dense + dense.T
+    start = np.random.default_rng(1).normal(size=(40, 2))
+    mat = BCOO.fromdense(dense)
+    wanted = np.linalg.eigvalsh(dense)[: -3 : -1]
+    for matrix in (dense, mat, lambda x: mat @ x):
+        values, vectors, turns = sparse.linalg.lobpcg_standard(matrix, start)
+        close(values, wanted)
+        assert 0 < turns < 100
+        np.testing.assert_allclose(dense @ vectors, vectors * values, atol=1e-8)
+    with pytest.raises(ValueError, match="five times as many"):
+        sparse.linalg.lobpcg_standard(dense, np.ones((40, 8)))
+    with pytest.raises(ValueError, match="in the dtype of X"):
+        sparse.linalg.lobpcg_standard(dense, start.astype(np.float32))
+
+
+def test_shapes_of_what_is_no_array():
+    mat = BCOO.fromdense(dense_array((3, 4)))
+    assert jnp.shape(mat) == (3, 4) and jnp.ndim(mat) == 2 and jnp.size(mat) == 12
+
+
 def test_what_is_refused():
     mat = BCOO.fromdense(dense_array((3, 4)))
     with pytest.raises(ValueError, match=r"\[BCOO\] data must be"):
