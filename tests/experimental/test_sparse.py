@@ -88,6 +88,17 @@ def test_what_is_done_with_all_layouts(shape, n_batch, n_dense):
         close(mat[-1:], dense[-1:])
 
 
+def test_subscripts():
+    dense = dense_array((4, 6, 3))
+    keys = [1, -1, 9, (1, 2), (1, 2, 0), (..., 0), np.s_[::-1], np.s_[1:3, ::-2], np.s_[3:1], None]
+    keys += [(0, None), (None, ..., 1), (slice(None), 2), np.s_[-1::-3]]
+    for n_batch in (0, 1):
+        mat = BCOO.fromdense(dense, n_batch=n_batch)
+        for key in keys:
+            close(mat[key], dense[3 if key == 9 else key])
+    assert [part.shape for part in mat] == [(6, 3)] * 4
+
+
 def test_padding_counts_for_nothing():
     data, indices = np.array([1.0, 2.0, 7.0, 9.0]), np.array([[0, 1], [2, 0], [3, 0], [1, 3]])
     mat, wanted = BCOO((data, indices), shape=(3, 3)), np.zeros((3, 3))
@@ -111,6 +122,8 @@ def test_padding_counts_for_nothing():
     assert summed.nse == 2 and summed.indices.tolist() == [[0, 1], [2, 0]]
     room = mat.sum_duplicates(nse=3)
     assert room.indices.tolist() == [[0, 1], [2, 0], [3, 3]] and room.data.tolist() == [1, 2, 0]
+    more = mat.sum_duplicates(nse=6)
+    assert more.data.tolist() == [1, 2, 0, 0, 0, 0] and more.indices.tolist()[2:] == [[3, 3]] * 4
     grads = gf.grad(lambda d: ((BCOO((d, indices), shape=(3, 3)) @ x) ** 2).sum())(data)
     close(grads, [2 * 2 * 2, 2 * 2, 0, 0])
 
@@ -378,8 +391,16 @@ def test_what_is_refused():
         BCOO.fromdense(np.ones((3, 4)), n_batch=1).reshape(12)
     with pytest.raises(NotImplementedError, match="keep their sizes"):
         sparse.bcoo_broadcast_in_dim(mat[:1], shape=(3, 4), broadcast_dimensions=(0, 1))
-    with pytest.raises(IndexError):
-        mat[5]
+    with pytest.raises(NotImplementedError, match="subscripts must be integers"):
+        mat[np.array([0, 1])]
+    with pytest.raises(IndexError, match="size 0"):
+        sparse.empty((0, 3))[0]
+    with pytest.raises(NotImplementedError, match="== must have dense operands"):
+        mat == mat  # noqa: B015
+    with pytest.raises(NotImplementedError, match="/ must have dense operands"):
+        1.0 / mat
+    with pytest.raises(ValueError, match="vmap must map over a batch dimension"):
+        gf.vmap(lambda m: m.todense())(mat)
     with pytest.raises(TypeError, match="each dimension once"):
         sparse.bcoo_transpose(mat, permutation=(0, 0))
     with pytest.raises(ValueError, match="sparse_format must be"):

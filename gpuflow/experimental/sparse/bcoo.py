@@ -17,8 +17,10 @@ from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShapeLike
 from gpuflow.experimental.sparse import places
 from gpuflow.experimental.sparse.base import JAXSparse
 from gpuflow.experimental.sparse.layout import (
+    bcoo_broadcast_in_dim,
     bcoo_reduce_sum,
     bcoo_reshape,
+    bcoo_rev,
     bcoo_slice,
     bcoo_sort_indices,
     bcoo_squeeze,
@@ -104,7 +106,14 @@ class BCOO(JAXSparse):
     @property
     def n_batch(self) -> int:
         """The number of batch dimensions."""
-        return aval_of(self.indices).ndim - 2
+        ndim = aval_of(self.indices).ndim
+        check(
+            ndim >= 2,
+            lambda: "[BCOO] vmap must map over a batch dimension; got an axis of the stored "
+            "elements. Fix: update_layout(n_batch=...), or in_axes=None.",
+            ValueError,
+        )
+        return ndim - 2
 
     @property
     def n_sparse(self) -> int:
@@ -357,42 +366,87 @@ class BCOO(JAXSparse):
     def __rsub__(self, other: Any) -> Any:
         return self.__sub__(other)
 
+    def __rtruediv__(self, other: Any) -> Any:
+        raise NotImplementedError(_not_sparse("/", self, other))
+
+    def __eq__(self, other: object) -> Any:
+        raise NotImplementedError(_not_sparse("==", self, other))
+
+    def __ne__(self, other: object) -> Any:
+        raise NotImplementedError(_not_sparse("!=", self, other))
+
+    def __lt__(self, other: Any) -> Any:
+        raise NotImplementedError(_not_sparse("<", self, other))
+
+    def __le__(self, other: Any) -> Any:
+        raise NotImplementedError(_not_sparse("<=", self, other))
+
+    def __gt__(self, other: Any) -> Any:
+        raise NotImplementedError(_not_sparse(">", self, other))
+
+    def __ge__(self, other: Any) -> Any:
+        raise NotImplementedError(_not_sparse(">=", self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __iter__(self) -> Iterator[Any]:
         return iter([self[k] for k in range(self.shape[0])])
 
     def __getitem__(self, item: Any) -> Any:
-        """Part of the array, by integers and slices with positive steps."""
+        """Part of the array, by integers, slices and None."""
         items = list(item) if isinstance(item, tuple) else [item]
-        spelled = [k for k in items if k is not Ellipsis]
-        missing = [slice(None)] * (self.ndim - len(spelled))
-        at = items.index(Ellipsis) if len(spelled) < len(items) else len(items)
-        items = [*items[:at], *missing, *items[at + 1 :]]
+        ellipsis = [at for at, k in enumerate(items) if k is Ellipsis]
+        missing = self.ndim - sum(k is not None and k is not Ellipsis for k in items)
+        at = ellipsis[0] if ellipsis else len(items)
+        items[at : at + 1] = [slice(None)] * max(missing, 0)
         check(
-            len(items) == self.ndim
-            and all(isinstance(k, slice | int | np.integer) for k in items),
-            lambda: "[BCOO] subscripts must be integers and slices, one for each dimension; got "
-            f"{item!r} for {self!r}. Fix: todense.",
+            missing >= 0
+            and len(ellipsis) <= 1
+            and all(k is None or isinstance(k, slice | int | np.integer) for k in items),
+            lambda: "[BCOO] subscripts must be integers, slices and None, not more than there are "
+            f"dimensions; got {item!r} for {self!r}. Fix: todense.",
             NotImplementedError,
         )
-        start, limit, steps = [], [], []
-        for k, size in zip(items, self.shape, strict=True):
-            part = k
-            if not isinstance(k, slice):
-                check(
-                    -size <= k < size,
-                    lambda: f"[BCOO] a subscript must be in bounds; got {item!r} for {self!r}. "
-                    "Fix: a smaller one.",
-                    IndexError,
-                )
-                part = slice(k % size, k % size + 1)
-            low, high, step = part.indices(size)
-            start.append(low)
-            limit.append(max(low, high))
-            steps.append(step)
-        out = bcoo_slice(self, start_indices=start, limit_indices=limit, strides=steps)
-        gone = [d for d, k in enumerate(items) if not isinstance(k, slice)]
+        taken = [k for k in items if k is not None]
+        parts = [_range_of(k, size) for k, size in zip(taken, self.shape, strict=True)]
+        out = bcoo_slice(
+            self, start_indices=[part.start for part in parts],
+            limit_indices=[part.stop for part in parts], strides=[part.step for part in parts],
+        )  # fmt: skip
+        turned = [d for d, k in enumerate(taken) if isinstance(k, slice) and (k.step or 1) < 0]
+        out = bcoo_rev(out, turned) if turned else out
+        gone = [d for d, k in enumerate(taken) if not isinstance(k, slice)]
         out = bcoo_squeeze(out, dimensions=gone) if gone else out
-        return out if out.ndim else jnp.sum(out.data, dtype=out.dtype)
+        kept = [k for k in items if k is None or isinstance(k, slice)]
+        if None not in kept:
+            return out
+        places_of = [d for d, k in enumerate(kept) if k is not None]
+        sizes = [1] * len(kept)
+        for d, size in zip(places_of, out.shape, strict=True):
+            sizes[d] = size
+        return bcoo_broadcast_in_dim(out, shape=sizes, broadcast_dimensions=places_of)
+
+
+def _range_of(k: Any, size: int) -> range:
+    """The places that a subscript takes, ascending. Integers out of bounds are moved into them."""
+    if isinstance(k, slice):
+        found = range(size)[k]
+        found = found[::-1] if found.step < 0 else found
+        return range(found[0], found[-1] + 1, found.step) if found else range(0)
+    check(
+        size > 0,
+        lambda: f"[BCOO] a dimension of size 0 must have slices as subscripts; got {k}. Fix: [:].",
+        IndexError,
+    )
+    k = min(max(k + size if k < 0 else k, 0), size - 1)
+    return range(k, k + 1)
+
+
+def _not_sparse(name: str, mat: BCOO, other: Any) -> str:
+    return (
+        f"[BCOO] {name} must have dense operands, as its result is dense; got {mat!r} and "
+        f"{other!r}. Fix: todense."
+    )
 
 
 def _is_operand(x: Any) -> bool:

@@ -149,7 +149,7 @@ def grouped(
 ) -> tuple[Array, Array, Array, Array]:
     """Sorted elements, their places, the number of each place, and how many there are.
 
-    Padding has numbers after those of all places.
+    Padding has a number that nobody has room for.
     """
 
     def group(data: Any, indices: Any) -> Any:
@@ -159,8 +159,8 @@ def grouped(
         indices = padded(real, indices, sizes)
         new = jnp.any(indices[1:] != indices[:-1], -1)
         number = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), new])[: len(real)])
-        number = jnp.where(real, number, len(real)).astype(np.int32)
-        return data, indices, number, jnp.max(jnp.where(real, number + 1, 0), initial=0)
+        number = jnp.where(real, number, np.iinfo(np.int32).max).astype(np.int32)
+        return data, indices, number, jnp.max(jnp.where(real, number, -1) + 1, initial=0)
 
     return over_batches(group, aval_of(indices).ndim - 2)(data, indices)
 
