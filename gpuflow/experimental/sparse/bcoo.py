@@ -13,7 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
-from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShapeLike
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.experimental.sparse import places
 from gpuflow.experimental.sparse.base import JAXSparse
 from gpuflow.experimental.sparse.layout import (
@@ -190,7 +190,7 @@ class BCOO(JAXSparse):
 
     @classmethod
     def _empty(
-        cls, shape: ShapeLike, *, dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
+        cls, shape: Sequence[int], *, dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
         n_dense: int = 0, n_batch: int = 0, nse: int = 0,
     ) -> BCOO:  # fmt: skip
         sizes = tuple(to_int(size) for size in shape)

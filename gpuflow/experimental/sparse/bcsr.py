@@ -13,7 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShapeLike
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.experimental.sparse import places
 from gpuflow.experimental.sparse.base import JAXSparse
 from gpuflow.experimental.sparse.bcoo import BCOO, bcoo_fromdense
@@ -150,7 +150,7 @@ class BCSR(JAXSparse):
 
     @classmethod
     def _empty(
-        cls, shape: ShapeLike, *, dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
+        cls, shape: Sequence[int], *, dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
         n_dense: int = 0, n_batch: int = 0, nse: int = 0,
     ) -> BCSR:  # fmt: skip
         sizes = tuple(to_int(size) for size in shape)
@@ -204,7 +204,7 @@ def _as_bcoo(x: Any) -> Any:
 
 
 @composite
-def _compressed(indices: ArrayLike, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+def _compressed(indices: Any, sizes: tuple[int, ...]) -> tuple[Array, Array]:
     """Columns of sorted places, and where rows start."""
 
     def compress(indices: Any) -> Any:
@@ -219,7 +219,7 @@ def _compressed(indices: ArrayLike, sizes: tuple[int, ...]) -> tuple[Array, Arra
 
 
 @composite
-def _expanded(indices: ArrayLike, indptr: ArrayLike) -> Array:
+def _expanded(indices: Any, indptr: Any) -> Array:
     """Places, of columns and of where rows start; elements behind the last row are out of it."""
 
     def expand(indices: Any, indptr: Any) -> Any:

@@ -138,8 +138,8 @@ def lobpcg_standard(
     values = jnp.sum(X * multiply(X), 0)
     R, _ = residual(values, X)
     start = (jnp.int32(0), X, R, R, jnp.zeros_like(jnp.sum(R[0] < 0)), values)
-    count, X, _, _, _, values = lax.while_loop(goes_on, step, start)
-    return values, X, count
+    count, vectors, _, _, _, values = lax.while_loop(goes_on, step, start)
+    return values, vectors, count
 
 
 def _product(A: Any) -> Callable[[Any], Any]:

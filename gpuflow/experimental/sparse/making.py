@@ -13,7 +13,7 @@ import gpuflow.numpy as jnp
 from gpuflow import random
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.types import Array, DTypeLike, ShapeLike
+from gpuflow.core.types import Array, DTypeLike
 from gpuflow.experimental.sparse import places
 from gpuflow.experimental.sparse.base import JAXSparse
 from gpuflow.experimental.sparse.bcoo import BCOO
@@ -33,7 +33,7 @@ def _format(name: str, sparse_format: str) -> Any:
 
 
 def empty(
-    shape: ShapeLike, dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
+    shape: Sequence[int], dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
     sparse_format: str = "bcoo", **kwds: Any,
 ) -> Any:  # fmt: skip
     """Zeros, of which none is stored.

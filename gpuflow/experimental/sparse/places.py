@@ -17,7 +17,7 @@ from gpuflow import lax
 from gpuflow.api.vmap import vmap
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike
+from gpuflow.core.types import Array
 
 Sizes = tuple[int, ...]
 
@@ -58,7 +58,7 @@ def key_of(indices: Any, sizes: Sizes) -> tuple[Any, Any]:
 
 
 @composite
-def dense_of(data: ArrayLike, indices: ArrayLike, shape: Sizes) -> Array:
+def dense_of(data: Any, indices: Any, shape: Sizes) -> Array:
     """The array with its zeros."""
     batches, columns = key_of(indices, shape)
     n_batch = aval_of(indices).ndim - 2
@@ -70,7 +70,7 @@ def dense_of(data: ArrayLike, indices: ArrayLike, shape: Sizes) -> Array:
 
 
 @composite
-def taken_at(indices: ArrayLike, dense: ArrayLike, shape: Sizes) -> Array:
+def taken_at(indices: Any, dense: Any, shape: Sizes) -> Array:
     """What an array has at places of one of ``shape``, to which it is broadcast."""
     sizes = aval_of(dense).shape
     dense = jnp.reshape(dense, (1,) * (len(shape) - len(sizes)) + sizes)
@@ -98,7 +98,7 @@ def stored_count(dense: Any, n_batch: int, n_dense: int) -> Array:
 
 @composite
 def stored_of(
-    dense: ArrayLike, nse: int, n_batch: int, n_dense: int, index_dtype: Any
+    dense: Any, nse: int, n_batch: int, n_dense: int, index_dtype: Any
 ) -> tuple[Array, Array]:
     """The first ``nse`` elements that are not zero, in each batch, and their places."""
     shape = aval_of(dense).shape
@@ -133,7 +133,7 @@ def order_of(indices: Any, sizes: Sizes) -> Array:
 
 
 @composite
-def sorted_places(data: ArrayLike, indices: ArrayLike, sizes: Sizes) -> tuple[Array, Array]:
+def sorted_places(data: Any, indices: Any, sizes: Sizes) -> tuple[Array, Array]:
     """Elements in the order of their places, in each batch."""
 
     def sort(data: Any, indices: Any) -> Any:
@@ -145,7 +145,7 @@ def sorted_places(data: ArrayLike, indices: ArrayLike, sizes: Sizes) -> tuple[Ar
 
 @composite
 def grouped(
-    data: ArrayLike, indices: ArrayLike, sizes: Sizes
+    data: Any, indices: Any, sizes: Sizes
 ) -> tuple[Array, Array, Array, Array]:
     """Sorted elements, their places, the number of each place, and how many there are.
 
@@ -167,7 +167,7 @@ def grouped(
 
 @composite
 def summed(
-    data: ArrayLike, indices: ArrayLike, number: ArrayLike, sizes: Sizes, nse: int
+    data: Any, indices: Any, number: Any, sizes: Sizes, nse: int
 ) -> tuple[Array, Array]:
     """One element for each of the first ``nse`` numbers."""
 

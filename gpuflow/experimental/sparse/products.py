@@ -108,7 +108,7 @@ def _of_dense(mat: BCOO, dense: Any, numbers: Numbers, preferred: Any) -> Array:
 
 @composite
 def product_with_dense(
-    data: ArrayLike, indices: ArrayLike, dense: ArrayLike, sizes: tuple[int, ...],
+    data: Any, indices: Any, dense: Any, sizes: tuple[int, ...],
     numbers: Any, in_order: bool, dtype: Any,
 ) -> Array:  # fmt: skip
     """The product, where elements take rows of the dense operand, and are added up by their places.
@@ -169,7 +169,7 @@ def _of_sparse(lhs: BCOO, rhs: BCOO, numbers: Numbers) -> BCOO:
 
 @composite
 def _pairs(
-    lhs: ArrayLike, lhs_indices: ArrayLike, rhs: ArrayLike, rhs_indices: ArrayLike,
+    lhs: Any, lhs_indices: Any, rhs: Any, rhs_indices: Any,
     lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...], matching: Any,
     lhs_kept: tuple[int, ...], rhs_kept: tuple[int, ...],
 ) -> tuple[Array, Array]:  # fmt: skip
@@ -263,7 +263,7 @@ def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = No
     return mat.same(places.taken_at(mat.indices, arr, mat.shape), mat.indices)
 
 
-def bcoo_multiply_dense(sp_mat: BCOO, v: ArrayLike) -> Array:
+def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
     """The elements of the product with a dense array, which is broadcast to the sparse one."""
     shape = aval_of(v).shape
     check(
