@@ -150,8 +150,8 @@ class BCSR(JAXSparse):
 
     @classmethod
     def _empty(
-        cls, shape: Sequence[int], *, dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
-        n_dense: int = 0, n_batch: int = 0, nse: int = 0,
+        cls, shape: Sequence[int], *, dtype: DTypeLike | None = None,
+        index_dtype: DTypeLike = "int32", n_dense: int = 0, n_batch: int = 0, nse: int = 0,
     ) -> BCSR:  # fmt: skip
         sizes = tuple(to_int(size) for size in shape)
         end = len(sizes) - n_dense
