@@ -174,6 +174,21 @@ def test_dot_general_is_that_of_dense_arrays(shape, n_batch, n_dense):
         close(sparse.bcoo_dot_general(other, mat, dimension_numbers=turned), wanted)
 
 
+def test_dtypes_are_those_of_arrays():
+    x, rows = np.arange(5, dtype=np.float32), np.arange(1, 6)
+    for kind in (np.float32, np.int32, np.complex128):
+        dense = (3 * dense_array((4, 5), density=0.6)).astype(kind)
+        mat, array = BCOO.fromdense(dense), jnp.asarray(dense)
+        for f in (
+            lambda m: m * 2, lambda m: 2.5 * m, lambda m: m / 2, lambda m: m / rows,
+            lambda m: m @ x, lambda m: m @ rows, lambda m: x @ m.T, lambda m: m.sum(),
+        ):  # fmt: skip
+            got, wanted = f(mat), f(array)
+            assert got.dtype == wanted.dtype
+            got = got.todense() if isinstance(got, BCOO) else got
+            np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-6, atol=1e-6)
+
+
 def test_matmul_of_batches():
     a, b = dense_array((3, 4, 5)), dense_array((3, 5, 2), 1, 1.0)
     for n_batch in (0, 1):

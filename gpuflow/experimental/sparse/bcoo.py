@@ -284,6 +284,9 @@ class BCOO(JAXSparse):
         """The sum over axes: a sparse array, and of all of them a scalar."""
         axes = [*range(self.ndim)] if axis is None else np.atleast_1d(axis).tolist()
         axes = [d % self.ndim for d in axes]
+        if dtype is None and not dtypes.is_inexact(self.dtype):
+            # As of arrays: in the widest integer.
+            dtype = dtypes.canonicalize(np.sum(np.zeros(0, self.dtype)).dtype)
         mat = self if dtype is None else self.astype(dtype)
         out = bcoo_reduce_sum(mat, axes=axes)
         if keepdims:
@@ -328,7 +331,11 @@ class BCOO(JAXSparse):
             lambda: f"[BCOO] the divisor must be dense; got {other!r}. Fix: todense.",
             NotImplementedError,
         )
-        return self.with_data(bcoo_multiply_dense(self, 1.0 / jnp.asarray(other)))
+        if aval_of(other).ndim == 0:
+            return self.with_data(self.data / other)
+        # Of padding the inverse is 0.
+        inverse = 1.0 / jnp.asarray(other, jnp.result_type(self.data, other))
+        return self.with_data(bcoo_multiply_dense(self, inverse))
 
     def __pow__(self, exponent: Any) -> BCOO:
         check(

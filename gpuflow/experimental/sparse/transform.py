@@ -131,7 +131,7 @@ def _transposed(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
 
 
 def _summed(mat: BCOO, *, axes: Sequence[int]) -> Any:
-    return mat.sum(axes) if axes else mat
+    return mat.sum(axes, dtype=mat.dtype) if axes else mat
 
 
 def _concatenated(*operands: Any, dimension: int) -> BCOO:
