@@ -137,11 +137,14 @@ from gpuflow.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gpuflow import as_jax as as_jax
+    from gpuflow import checkpointing as checkpointing
+    from gpuflow import data as data
     from gpuflow import distributed as distributed
     from gpuflow import dlpack as dlpack
     from gpuflow import dtypes as dtypes
     from gpuflow import example_libraries as example_libraries
     from gpuflow import export as export
+    from gpuflow import extend as extend
     from gpuflow import ffi as ffi
     from gpuflow import image as image
     from gpuflow import monitoring as monitoring

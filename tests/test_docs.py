@@ -38,6 +38,7 @@ PAGES = [
     "docs/tour.md",
     "docs/text_compiler.md",
     "docs/ensembles.md",
+    "docs/sparse.md",
     "docs/kernels.md",
     "docs/checkpoints.md",
     "docs/data.md",

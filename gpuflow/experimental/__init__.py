@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from gpuflow.experimental import multihost_utils as multihost_utils
     from gpuflow.experimental import ode as ode
     from gpuflow.experimental import shard_map as shard_map
+    from gpuflow.experimental import sparse as sparse
 
 # Submodules, each imported when it is first asked for.
-_MODULES = ("checkify", "ensemble", "mesh_utils", "multihost_utils", "ode", "shard_map")
+_MODULES = ("checkify", "ensemble", "mesh_utils", "multihost_utils", "ode", "shard_map", "sparse")
 _publish(globals(), "experimental", _public_names(globals()), _MODULES)

@@ -19,7 +19,7 @@ from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes, ShapeLike, ShardingLike
 from gpuflow.numpy import promotion
-from gpuflow.numpy.promotion import check_arraylike
+from gpuflow.numpy.promotion import check_arraylike, is_arraylike
 from gpuflow.ops.effects.device_put import in_sharding
 
 
@@ -29,8 +29,15 @@ def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def _sizes(name: str, a: Any) -> tuple[int, ...]:
-    """The shape of an array, a number, nested lists of numbers, or None, which has no axes."""
-    return np.shape(a) if a is None or isinstance(a, list | tuple) else _with_shape(name, a)[1]
+    """The shape of an array, a number, nested lists of numbers, or None, which has no axes.
+
+    What has a shape and a dtype of NumPy's has a shape here too, as sparse matrices.
+    """
+    if a is None or isinstance(a, list | tuple):
+        return np.shape(a)
+    if not is_arraylike(a) and isinstance(getattr(a, "dtype", None), np.dtype):
+        return np.shape(a)
+    return _with_shape(name, a)[1]
 
 
 def ndim(a: Any) -> int:

@@ -1,0 +1,104 @@
+"""What sparse arrays of all formats have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.core.types import Array
+
+
+class SparseEfficiencyError(ValueError):
+    """A layout would store many zeros."""
+
+
+class SparseEfficiencyWarning(UserWarning):
+    """A layout stores many zeros."""
+
+
+class CuSparseEfficiencyWarning(SparseEfficiencyWarning):
+    """Not raised: there is one implementation."""
+
+
+class JAXSparse:
+    """A sparse array: a tree whose leaves are what it stores.
+
+    Attributes:
+        data: the stored elements. Those whose place is out of bounds are padding.
+    """
+
+    data: Any
+    # NumPy leaves its operators to these classes.
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the array that is meant."""
+        raise NotImplementedError(_lacks(self, "shape"))
+
+    @property
+    def nse(self) -> int:
+        """How many elements are stored, padding included; in each batch."""
+        raise NotImplementedError(_lacks(self, "nse"))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the elements."""
+        return aval_of(self.data).dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements, zeros included."""
+        return math.prod(self.shape)
+
+    @property
+    def T(self) -> Any:
+        """The transpose."""
+        return self.transpose()
+
+    def transpose(self, axes: Any = None) -> Any:
+        """With dimensions in another order."""
+        raise NotImplementedError(_lacks(self, "transpose"))
+
+    def todense(self) -> Array:
+        """The array with its zeros."""
+        raise NotImplementedError(_lacks(self, "todense"))
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The arrays that are stored, and the rest."""
+        raise NotImplementedError(_lacks(self, "tree_flatten"))
+
+    def block_until_ready(self) -> Any:
+        """Wait for what is stored."""
+        for leaf in self.tree_flatten()[0]:
+            leaf.block_until_ready()
+        return self
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def _extra(self) -> str:
+        """What the text of an array says besides."""
+        return f"nse={self.nse}"
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if not all(is_value(leaf) for leaf in self.tree_flatten()[0]):
+            return f"{name}(<invalid>)"
+        text = f"{name}({self.dtype}{[*self.shape]}, {self._extra()})"
+        return f"{type(self.data).__name__}[{text}]" if isinstance(self.data, Tracer) else text
+
+
+def _lacks(array: Any, name: str) -> str:
+    kind = type(array).__name__
+    return f"[{kind}] the format must have {name}; got {kind}. Fix: use BCOO."

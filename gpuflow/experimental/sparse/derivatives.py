@@ -1,0 +1,116 @@
+"""Derivatives with respect to the elements of sparse arrays; places have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.api import derivatives
+from gpuflow.api import jacobian as jacobians
+from gpuflow.core.aval import aval_of
+from gpuflow.experimental.sparse.base import JAXSparse
+from gpuflow.tree_util import tree_flatten, tree_map, tree_unflatten
+
+
+def _is_sparse(x: Any) -> bool:
+    return isinstance(x, JAXSparse)
+
+
+def _elements(tree: Any) -> Any:
+    """A tree with the data of sparse arrays in their place."""
+    return tree_map(lambda x: x.data if _is_sparse(x) else x, tree, is_leaf=_is_sparse)
+
+
+def _restored(old: Any, new: Any) -> Any:
+    """The leaf ``old`` with other elements, perhaps with dimensions in front."""
+    if not _is_sparse(old):
+        return new
+    (data, *rest), structure = tree_flatten(old)
+    extra = aval_of(new).shape[: aval_of(new).ndim - aval_of(data).ndim]
+    rest = [jnp.broadcast_to(part, (*extra, *aval_of(part).shape)) for part in rest]
+    return tree_unflatten(structure, [new, *rest])
+
+
+def _like(tree: Any, elements: Any) -> Any:
+    return tree_map(_restored, tree, elements, is_leaf=_is_sparse)
+
+
+def _prepared(
+    fun: Callable[..., Any], argnums: int | Sequence[int], args: tuple[Any, ...], kwargs: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...], list[Any], bool]:
+    """``fun`` of the elements of chosen arguments, those, the arguments, and if there is one."""
+    single = not isinstance(argnums, Sequence)
+    numbers = [n % len(args) for n in ([argnums] if single else argnums)]
+    chosen = [args[n] for n in numbers]
+
+    def of_elements(*elements: Any) -> Any:
+        whole = list(args)
+        for n, tree, new in zip(numbers, chosen, elements, strict=True):
+            whole[n] = _like(tree, new)
+        return fun(*whole, **kwargs)
+
+    return of_elements, tuple(_elements(tree) for tree in chosen), chosen, single
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., tuple[Any, Any]]:
+    """``gpuflow.value_and_grad``; gradients of sparse arrays are sparse, with the same places."""
+
+    def value_and_grad_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
+        take = derivatives.value_and_grad(
+            function, tuple(range(len(chosen))), has_aux, **options
+        )
+        value, grads = take(*elements)
+        grads = tuple(_like(tree, g) for tree, g in zip(chosen, grads, strict=True))
+        return value, grads[0] if single else grads
+
+    return value_and_grad_of
+
+
+def grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """``gpuflow.grad``; gradients of sparse arrays are sparse, with the same places."""
+    take = value_and_grad(fun, argnums, has_aux, **options)
+
+    def grad_of(*args: Any, **kwargs: Any) -> Any:
+        value, grads = take(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return grad_of
+
+
+def _jacobian(
+    transform: Callable[..., Any], fun: Callable[..., Any], argnums: int | Sequence[int],
+    has_aux: bool, options: dict[str, Any],
+) -> Callable[..., Any]:  # fmt: skip
+    def jacobian_of(*args: Any, **kwargs: Any) -> Any:
+        function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
+        take = transform(function, tuple(range(len(chosen))), has_aux=has_aux, **options)
+        out = take(*elements)
+        parts, aux = out if has_aux else (out, None)
+        parts = tuple(_like(tree, part) for tree, part in zip(chosen, parts, strict=True))
+        result = parts[0] if single else parts
+        return (result, aux) if has_aux else result
+
+    return jacobian_of
+
+
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """``gpuflow.jacfwd`` of a function to one dense array; sparse arguments have sparse results."""
+    return _jacobian(jacobians.jacfwd, fun, argnums, has_aux, options)
+
+
+def jacrev(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """``gpuflow.jacrev`` of a function to one dense array; sparse arguments have sparse results."""
+    return _jacobian(jacobians.jacrev, fun, argnums, has_aux, options)
+
+
+jacobian = jacrev

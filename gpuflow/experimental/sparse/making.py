@@ -1,0 +1,115 @@
+"""Sparse arrays from nothing: empty ones, identities, random ones; and back to dense ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from operator import index as to_int
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import random
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.types import Array, DTypeLike
+from gpuflow.experimental.sparse import places
+from gpuflow.experimental.sparse.base import JAXSparse
+from gpuflow.experimental.sparse.bcoo import BCOO
+from gpuflow.experimental.sparse.bcsr import BCSR
+
+_FORMATS: dict[str, type[BCOO] | type[BCSR]] = {"bcoo": BCOO, "bcsr": BCSR}
+
+
+def _format(name: str, sparse_format: str) -> Any:
+    check(
+        sparse_format in _FORMATS,
+        lambda: f"[{name}] sparse_format must be one of {[*_FORMATS]}; got {sparse_format!r}. Fix: "
+        "one of these.",
+        ValueError,
+    )
+    return _FORMATS[sparse_format]
+
+
+def empty(
+    shape: Sequence[int], dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
+    sparse_format: str = "bcoo", **kwds: Any,
+) -> Any:  # fmt: skip
+    """Zeros, of which none is stored.
+
+    Args:
+        kwds: ``n_batch``, ``n_dense``, and ``nse`` for room.
+    """
+    kind = _format("empty", sparse_format)
+    return kind._empty(shape, dtype=dtype, index_dtype=index_dtype, **kwds)
+
+
+def eye(
+    N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None,
+    index_dtype: DTypeLike = "int32", sparse_format: str = "bcoo", **kwds: Any,
+) -> Any:  # fmt: skip
+    """(N, M) with ones on the diagonal ``k``.
+
+    Args:
+        kwds: ``n_batch``, ``n_dense``.
+    """
+    kind = _format("eye", sparse_format)
+    rows, columns = to_int(N), to_int(N if M is None else M)
+    mat = BCOO._eye(rows, columns, to_int(k), dtype=dtype, index_dtype=index_dtype, **kwds)
+    return mat if kind is BCOO else kind.from_bcoo(mat)
+
+
+def todense(arr: Any) -> Array:
+    """A sparse array with its zeros; a dense one as it is."""
+    return arr.todense() if isinstance(arr, JAXSparse) else jnp.asarray(arr)
+
+
+def random_bcoo(
+    key: Any, shape: Sequence[int], *, dtype: DTypeLike = float,
+    indices_dtype: DTypeLike | None = None, nse: float = 0.2, n_batch: int = 0, n_dense: int = 0,
+    unique_indices: bool = True, sorted_indices: bool = False,
+    generator: Callable[..., Any] = random.uniform, **kwds: Any,
+) -> BCOO:  # fmt: skip
+    """A random array.
+
+    Args:
+        nse: how many elements are stored in each batch, or which part of all.
+        unique_indices: no place twice. sorted_indices: in ascending order.
+        generator: ``(key, shape, dtype, **kwds) -> array``, by default uniform in [0, 1).
+    """
+    sizes = tuple(to_int(size) for size in shape)
+    end = len(sizes) - n_dense
+    check(
+        n_batch >= 0 and n_dense >= 0 and n_batch <= end,
+        lambda: "[random_bcoo] n_batch and n_dense must not be negative, nor be more than the "
+        f"dimensions; got {n_batch} and {n_dense} for {sizes}. Fix: smaller ones.",
+        ValueError,
+    )
+    batch, sparse, dense = sizes[:n_batch], sizes[n_batch:end], sizes[end:]
+    total = math.prod(sparse)
+    check(
+        0 <= nse < total,
+        lambda: f"[random_bcoo] nse must be at least 0 and below {total}, the sparse elements; got "
+        f"{nse}. Fix: a smaller one.",
+        ValueError,
+    )
+    count = math.ceil(nse * total) if 0 < nse < 1 else to_int(int(nse))
+    kind = dtypes.canonicalize(int if indices_dtype is None else indices_dtype)
+    check(
+        total <= np.iinfo(kind).max,
+        lambda: f"[random_bcoo] indices_dtype must have room for {total} places; got {kind}. Fix: "
+        "a wider one.",
+        ValueError,
+    )
+
+    def drawn(key: Any) -> Any:
+        flat = random.choice(key, total, (count,), replace=not unique_indices)
+        return places.unraveled(flat.astype(kind), sparse)
+
+    keys = random.split(key, math.prod(batch) + 1)
+    data = generator(keys[0], shape=(*batch, count, *dense), dtype=dtype, **kwds)
+    indices = places.over_batches(drawn, 1)(keys[1:])
+    indices = jnp.reshape(indices, (*batch, count, len(sparse)))
+    mat = BCOO((data, indices), shape=sizes)
+    return mat.sort_indices() if sorted_indices else mat
