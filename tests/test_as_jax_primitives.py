@@ -234,7 +234,7 @@ def test_jaxprs_are_found_and_made():
         cond.invars, cond.outvars, cond.primitive, cond.params, cond.effects, cond.source_info
     )
     again = closed.jaxpr.replace(eqns=[e if e is not cond else eqn for e in closed.eqns])
-    (out,) = core.jaxpr_as_fun(core.ClosedJaxpr(again, closed.literals))(True, 0.5)
+    (out,) = extend_core.jaxpr_as_fun(core.ClosedJaxpr(again, closed.literals))(True, 0.5)
     assert float(out) == pytest.approx(np.sin(0.5), rel=1e-6)
 
 

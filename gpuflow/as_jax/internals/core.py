@@ -60,11 +60,6 @@ def eval_jaxpr(
     return evaluate(jaxpr, consts, args)
 
 
-def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """A function that evaluates a closed jaxpr: it is one itself."""
-    return jaxpr
-
-
 def jaxprs_in_params(params: dict[str, Any]) -> Iterator[Jaxpr]:
     """The jaxprs among params, alone or in tuples."""
     for value in params.values():

@@ -13,7 +13,6 @@ from gpuflow.as_jax.internals.core import check_jaxpr as check_jaxpr
 from gpuflow.as_jax.internals.core import concrete_or_error as concrete_or_error
 from gpuflow.as_jax.internals.core import find_top_trace as find_top_trace
 from gpuflow.as_jax.internals.core import get_opaque_trace_state as get_opaque_trace_state
-from gpuflow.as_jax.internals.core import jaxpr_as_fun as jaxpr_as_fun
 from gpuflow.as_jax.internals.core import jaxprs_in_params as jaxprs_in_params
 from gpuflow.as_jax.internals.core import mapped_aval as mapped_aval
 from gpuflow.as_jax.internals.core import new_jaxpr_eqn as new_jaxpr_eqn
@@ -34,3 +33,8 @@ class Effect(effects.Effect):
 
     def __init__(self) -> None:
         super().__init__(type(self).__name__)
+
+
+def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """A function that evaluates a closed jaxpr: it is one itself."""
+    return jaxpr
