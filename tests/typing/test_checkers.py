@@ -38,6 +38,7 @@ cache_dir = {folder}/.mypy
 
 [mypy-cupy.*,jax.*,jaxlib.*,matplotlib.*,numba.*,scipy.*,sklearn.*]
 follow_imports = skip
+ignore_missing_imports = true
 
 [mypy-pages.*]
 allow_redefinition = true
