@@ -237,7 +237,7 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
     if name not in _platforms:
         raise RuntimeError(
             f"[devices] the platform must be one of {tuple(_platforms)}; got {name!r}. "
-            "Fix: set GPUFLOW_PLATFORM=cpu, or leave it unset."
+            "Fix: leave the platform out, or GPUFLOW_PLATFORM unset, for the default one."
         )
     local_count = _platforms[name].count()
     if process.count == 1:
