@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,16 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.experimental.checkify import checkify
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heap():
+    """Every check collects garbage: what other tests left is not to be looked through each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
 
 TRANSFORMS = {
     "jit": lambda f: gf.jit(f)(1.0),
