@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.api import derivatives
-from gpuflow.api import jacobian as jacobians
+from gpuflow.api.derivatives import value_and_grad as dense_value_and_grad
+from gpuflow.api.jacobian import jacfwd as dense_jacfwd
+from gpuflow.api.jacobian import jacrev as dense_jacrev
 from gpuflow.core.aval import aval_of
 from gpuflow.experimental.sparse.base import JAXSparse
 from gpuflow.tree_util import tree_flatten, tree_map, tree_unflatten
@@ -60,7 +61,7 @@ def value_and_grad(
 
     def value_and_grad_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
-        take = derivatives.value_and_grad(
+        take = dense_value_and_grad(
             function, tuple(range(len(chosen))), has_aux, **options
         )
         value, grads = take(*elements)
@@ -103,14 +104,14 @@ def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
     """``gpuflow.jacfwd`` of a function to one dense array; sparse arguments have sparse results."""
-    return _jacobian(jacobians.jacfwd, fun, argnums, has_aux, options)
+    return _jacobian(dense_jacfwd, fun, argnums, has_aux, options)
 
 
 def jacrev(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
     """``gpuflow.jacrev`` of a function to one dense array; sparse arguments have sparse results."""
-    return _jacobian(jacobians.jacrev, fun, argnums, has_aux, options)
+    return _jacobian(dense_jacrev, fun, argnums, has_aux, options)
 
 
 jacobian = jacrev
