@@ -92,7 +92,8 @@ def _held(value: Any) -> Any:
 
 
 def _is_held(held: Any, value: Any) -> bool:
-    return held is value or (type(held) is ref and held() is value)
+    # A reference to what is gone gives None.
+    return held is value or (value is not None and type(held) is ref and held() is value)
 
 
 def _read(function: Any) -> list[Any]:

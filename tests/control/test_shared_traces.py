@@ -99,6 +99,18 @@ def test_another_global_closure_or_default_is_traced_again(monkeypatch):
     assert gf.jit(shifted)(X)[0] == 22
 
 
+def test_what_is_gone_is_not_the_same_as_none():
+    chosen = type("Chosen", (), {"by": 2.0})()
+
+    def f(x):
+        return x * (1.0 if chosen is None else chosen.by)
+
+    assert gf.jit(f)(X)[2] == 4
+    chosen = None
+    gc.collect()
+    assert gf.jit(f)(X)[2] == 2
+
+
 def test_numpy_arrays_may_have_been_written_to():
     weights = np.ones(3, np.float32)
 
