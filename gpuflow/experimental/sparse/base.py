@@ -89,7 +89,11 @@ class JAXSparse:
 
     def _extra(self) -> str:
         """What the text of an array says besides."""
-        return f"nse={self.nse}"
+        text = f"nse={self.nse}"
+        for name in ("n_batch", "n_dense"):
+            count = getattr(self, name, 0)
+            text += f", {name}={count}" if count else ""
+        return text
 
     def __repr__(self) -> str:
         name = type(self).__name__

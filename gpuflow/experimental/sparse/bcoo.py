@@ -156,13 +156,6 @@ class BCOO(JAXSparse):
         self.sparse_shape, self.indices_sorted, self.unique_indices = aux_data
         return self
 
-    def _extra(self) -> str:
-        text = f"nse={self.nse}"
-        for name in ("n_batch", "n_dense"):
-            count = getattr(self, name)
-            text += f", {name}={count}" if count else ""
-        return text
-
     @classmethod
     def fromdense(
         cls, mat: ArrayLike, *, nse: int | None = None, index_dtype: DTypeLike = np.int32,
