@@ -148,15 +148,17 @@ def make_folder(folder: Path) -> None:
     """
     if folder.is_dir():
         return
-    check(
-        not folder.exists(),
-        lambda: (
-            f"[save] a checkpoint is a folder; got the file {folder}. Fix: give another path."
-        ),
-        NotADirectoryError,
-    )
     make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        check(
+            folder.is_dir(),  # another process was first
+            lambda: (
+                f"[save] a checkpoint is a folder; got the file {folder}. Fix: give another path."
+            ),
+            NotADirectoryError,
+        )
     sync(folder.parent)
 
 

@@ -167,6 +167,22 @@ def test_a_file_in_the_way(tmp_path):
         checkpointing.save(tmp_path / "c", 1)
 
 
+def test_another_process_makes_the_folder_meanwhile(tmp_path, monkeypatch):
+    """It appears between the look at it and the call that makes it."""
+    folder, is_dir = tmp_path / "run" / "step", Path.is_dir
+
+    def others_are_faster(path):
+        seen = is_dir(path)
+        if path == folder:
+            os.makedirs(folder, exist_ok=True)
+        return seen
+
+    monkeypatch.setattr(Path, "is_dir", others_are_faster)
+    folder.parent.mkdir()
+    files.make_folder(folder)
+    assert is_dir(folder)
+
+
 def test_the_interpreter_ends_behind_a_save(tmp_path):
     """It writes its file, and an error that nobody waited for is printed."""
     code = """
