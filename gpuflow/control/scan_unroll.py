@@ -21,10 +21,12 @@ BindScan = Callable[..., list[Any]]
 def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
     """The outputs of a scan whose body does ``unroll`` iterations; the rest follow the loop.
 
-    Loops with effects stay as they are: unrolling is for speed, and calls of Python have none.
+    So a scan of one element is no loop. Those with effects stay as they are: unrolling is for
+    speed, and calls of Python have none.
     """
     params = eqn.params
-    if params["unroll"] <= 1 or params["length"] == 0 or eqn.effects:
+    is_loop = params["unroll"] < min(params["length"], 2)
+    if is_loop or params["length"] == 0 or eqn.effects:
         return None
     body: ClosedJaxpr = params["jaxpr"]
     key = ("unrolled", *[params[name] for name in sorted(params) if name != "jaxpr"])

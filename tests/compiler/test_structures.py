@@ -213,3 +213,26 @@ def test_results_in_another_shape_are_not_copied():
     np.testing.assert_allclose(inverse, np.linalg.inv(x), rtol=1e-6)
     np.testing.assert_array_equal(flat, np.asarray(inverse).ravel())
     np.testing.assert_array_equal(again, flat)
+
+
+def test_results_of_inner_programs_in_another_shape_are_stored_once():
+    """A kernel writes into what it is given, whatever the shape; two outputs are two arrays."""
+
+    @gf.jit
+    def blocks(x):
+        def block(_, k):
+            rows = lax.dynamic_slice_in_dim(x, 2 * k, 2)
+            pieces = jnp.cumsum(rows, 1).reshape(2, 3, 70) * 2
+            turned = pieces.transpose(1, 0, 2) + 1
+            return None, (turned.reshape(-1), turned.reshape(6, 70))
+
+        return lax.scan(block, None, jnp.arange(x.shape[0] // 2))[1]
+
+    x = np.random.default_rng(0).integers(0, 9, (8, 210)).astype(np.float32)
+    steps = [step for step in blocks.lower(x).compile().steps if hasattr(step, "programs")]
+    inner = [step.kind for step in steps[0].programs[0].plan.steps]
+    assert inner.count("copy") == 1  # two arrays for one that was made
+    pieces = np.cumsum(x.reshape(4, 2, 210), 2).reshape(4, 2, 3, 70) * 2
+    want = pieces.transpose(0, 2, 1, 3) + 1
+    for got, shape in zip(blocks(x), [(4, 420), (4, 6, 70)], strict=True):
+        np.testing.assert_array_equal(got, want.reshape(shape))

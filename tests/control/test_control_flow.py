@@ -113,6 +113,24 @@ def test_unrolled_bodies_that_call_jit_and_update(length):
         np.testing.assert_allclose(got, [want, want], rtol=1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_of_one_turn_is_no_loop(reverse):
+    w, x = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([[-0.7, 0.3]])
+
+    def run(w, x):
+        last, ys = lax.scan(lambda c, row: (jnp.tanh(c @ w + row), c), jnp.ones(2), x, 1, reverse)
+        return (last * ys[0]).sum() + lax.fori_loop(0, 1, lambda i, c: c * (i + 2), last)[0]
+
+    for function in (run, gf.grad(run, (0, 1))):
+        assert "scan" not in gf.jit(function).lower(w, x).compile().as_text()
+    last = np.tanh(np.ones(2) @ np.asarray(w, np.float64) + np.asarray(x[0], np.float64))
+    np.testing.assert_allclose(gf.jit(run)(w, x), last.sum() + 2 * last[0], rtol=1e-6)
+    slope = (1 - last**2) * (1 + np.array([2, 0]))
+    got = gf.jit(gf.grad(run, (0, 1)))(w, x)
+    np.testing.assert_allclose(got[0], np.outer(np.ones(2), slope), rtol=1e-5)
+    np.testing.assert_allclose(got[1], slope[None], rtol=1e-5)
+
+
 def test_one_value_is_the_next_of_two_carries():
     """It was computed into the memory of the second one and looked for in that of the first."""
 

@@ -177,7 +177,7 @@ class _Maker:
                     is_plain(use.kernel, kind.target.schedules),
                 )
             )  # fmt: skip
-        outputs, copies = self._outputs(kind.into_destinations)
+        outputs, copies = self._outputs(kind.into_destinations, self._by_calls(uses))
         inputs = len(self.jaxpr.invars)
         written = dict.fromkeys([out for out in outputs if out is not None and out >= inputs])
         new = tuple([out for out in written if out not in in_place])
@@ -249,11 +249,18 @@ class _Maker:
                 taken[self.number_of[var]] = buffer
         return taken
 
-    def _outputs(self, into_destinations: bool) -> tuple[tuple[int | None, ...], list[CopyShape]]:
+    def _by_calls(self, uses: Sequence[Use | None]) -> set[Var]:
+        """What no kernel makes."""
+        calls = [group.members[0] for group, use in zip(self.groups, uses, strict=True) if not use]
+        return {var for position in calls for var in self.jaxpr.eqns[position].outputs}
+
+    def _outputs(
+        self, into_destinations: bool, by_calls: set[Var]
+    ) -> tuple[tuple[int | None, ...], list[CopyShape]]:
         """Where each output comes from; aliases and repeated outputs are copied.
 
         An alias of a whole array that is no input is that array, in another shape; a destination
-        has a shape of its own, in which a library may not write.
+        has a shape of its own, in which a kernel may write, and a library may not.
         """
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
@@ -264,9 +271,10 @@ class _Maker:
         for k, atom in enumerate(jaxpr.outvars):
             number = None if type(atom) is Literal else number_of[atom]
             is_alias = atom in program.views
-            if is_alias and not into_destinations and _is_whole(atom, program.views):
+            if is_alias and _is_whole(atom, program.views):
                 base = program.views[atom][0]
-                if number_of[base] >= inputs and base not in updated:
+                is_fit = not into_destinations or base not in by_calls
+                if is_fit and number_of[base] >= inputs and base not in updated:
                     number, is_alias = number_of[base], False
             fixed = number is None or number < inputs
             stays = type(atom) is Var and self.donations.get(atom) is atom

@@ -137,7 +137,7 @@ def test_more_turns_than_blocks(device, launches, monkeypatch):
 
 def whole_loop(x):
     """A scan that one block runs as a whole, of odd and even length."""
-    for length in (1, 4):
+    for length in (3, 4):
         x, ys = lax.scan(lambda c, r: (jnp.tanh(c @ M + r), c.max(0)), x, jnp.arange(float(length)))
         x = x + ys[-1]
     return x
