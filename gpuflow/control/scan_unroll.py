@@ -10,6 +10,7 @@ from gpuflow.compiler.passes.program import inline
 from gpuflow.control.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
+from gpuflow.core.lowering import Branch, Loop
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
@@ -21,11 +22,12 @@ BindScan = Callable[..., list[Any]]
 def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
     """The outputs of a scan whose body does ``unroll`` iterations; the rest follow the loop.
 
-    So a scan of one element is no loop. Those with effects stay as they are: unrolling is for
-    speed, and calls of Python have none.
+    So a scan of one element is no loop, unless there are loops in it: those have lanes only if
+    they are programs of their own. Loops with effects stay as they are: unrolling is for speed,
+    and calls of Python have none.
     """
     params = eqn.params
-    is_loop = params["unroll"] < min(params["length"], 2)
+    is_loop = params["unroll"] <= 1 and (params["length"] > 1 or _has_programs(params["jaxpr"]))
     if is_loop or params["length"] == 0 or eqn.effects:
         return None
     body: ClosedJaxpr = params["jaxpr"]
@@ -38,6 +40,12 @@ def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
         return ClosedJaxpr(inline(unrolled.jaxpr), unrolled.consts)
 
     return copy_program(build, body.jaxpr.memo(key, make), eqn.inputs)
+
+
+def _has_programs(body: ClosedJaxpr) -> bool:
+    """Whether there are loops or branches in a program."""
+    eqns = inline(body.jaxpr).eqns
+    return any(isinstance(eqn.primitive.lower, (Loop, Branch)) for eqn in eqns)
 
 
 def _unrolled(

@@ -115,20 +115,25 @@ def test_unrolled_bodies_that_call_jit_and_update(length):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_of_one_turn_is_no_loop(reverse):
-    w, x = jnp.array([[1.0, 2.0], [0.5, -1.0]]), jnp.array([[-0.7, 0.3]])
+    rng = np.random.default_rng(3)
+    w, x = rng.standard_normal((40, 40)) / 8, rng.standard_normal((1, 3, 40)) / 8
 
     def run(w, x):
-        last, ys = lax.scan(lambda c, row: (jnp.tanh(c @ w + row), c), jnp.ones(2), x, 1, reverse)
-        return (last * ys[0]).sum() + lax.fori_loop(0, 1, lambda i, c: c * (i + 2), last)[0]
+        def turn(c, row):
+            return jnp.tanh(c @ w + row), c
 
+        last, ys = lax.scan(turn, jnp.ones((3, 40)), x, 1, reverse)
+        return (last * ys[0]).sum()
+
+    operands = jnp.asarray(w, jnp.float32), jnp.asarray(x, jnp.float32)
     for function in (run, gf.grad(run, (0, 1))):
-        assert "scan" not in gf.jit(function).lower(w, x).compile().as_text()
-    last = np.tanh(np.ones(2) @ np.asarray(w, np.float64) + np.asarray(x[0], np.float64))
-    np.testing.assert_allclose(gf.jit(run)(w, x), last.sum() + 2 * last[0], rtol=1e-6)
-    slope = (1 - last**2) * (1 + np.array([2, 0]))
-    got = gf.jit(gf.grad(run, (0, 1)))(w, x)
-    np.testing.assert_allclose(got[0], np.outer(np.ones(2), slope), rtol=1e-5)
-    np.testing.assert_allclose(got[1], slope[None], rtol=1e-5)
+        steps = gf.jit(function).lower(*operands).compile().steps
+        assert {step.kind for step in steps} == {"kernel", "library"}
+    last = np.tanh(np.ones((3, 40)) @ w + x[0])
+    np.testing.assert_allclose(gf.jit(run)(*operands), last.sum(), rtol=1e-5)
+    got = gf.jit(gf.grad(run, (0, 1)))(*operands)
+    np.testing.assert_allclose(got[0], np.ones((40, 3)) @ (1 - last**2), rtol=1e-5)
+    np.testing.assert_allclose(got[1], (1 - last**2)[None], rtol=1e-5)
 
 
 def test_one_value_is_the_next_of_two_carries():
