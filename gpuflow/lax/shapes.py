@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.collectives.varying import vary_along
@@ -327,6 +328,7 @@ def _from_the_end(start: Any, size: int) -> Any:
     return start + convert_element_type(is_negative, dtype) * np.asarray(size, dtype)
 
 
+@composite
 def dynamic_slice_in_dim(
     operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
     allow_negative_indices: bool = True,
@@ -339,6 +341,7 @@ def dynamic_slice_in_dim(
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
+@composite
 def dynamic_index_in_dim(
     operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
     allow_negative_indices: bool = True,
@@ -351,6 +354,7 @@ def dynamic_index_in_dim(
     return out if keepdims else squeeze(out, (place,))
 
 
+@composite
 def dynamic_update_slice_in_dim(
     operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
@@ -363,6 +367,7 @@ def dynamic_update_slice_in_dim(
     )
 
 
+@composite
 def dynamic_update_index_in_dim(
     operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
@@ -381,6 +386,7 @@ def _only(operand: Any, place: int, start: Any) -> list[Any]:
     return [start if d == place else zero for d in range(aval_of(operand).ndim)]
 
 
+@composite
 def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front.
 

@@ -237,6 +237,7 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     return where(real, eigenvalues, convert(complex(np.nan, np.nan), aval_of(eigenvalues).dtype))
 
 
+@composite
 def _roots(p: Any) -> Any:
     """The roots of a polynomial whose first coefficient is not 0."""
     count, dtype = aval_of(p).shape[0], aval_of(p).dtype

@@ -242,15 +242,11 @@ def _with_number(first: Any, last: Any) -> tuple[Array, Array] | None:
     Returns:
         None: they are something else, or have another common type than that of the array.
     """
-    if thread_state.trace is not eval_trace:
-        return None
-    if type(first) is Array and type(last) in NUMBERS:
-        number = _number_beside(first, last)
-        return None if number is None else (first, number)
-    if type(last) is Array and type(first) in NUMBERS:
-        number = _number_beside(last, first)
-        return None if number is None else (number, last)
-    return None
+    number = _known_number(last, first)
+    if number is not None:
+        return first, number
+    number = _known_number(first, last)
+    return None if number is None else (number, last)
 
 
 def _number_beside(x: Array, number: Any) -> Array | None:
@@ -339,6 +335,9 @@ def _warn_if_narrowed(asked: Any, canonical: Any, name: str) -> None:
 
 def like(value: Any, x: Any) -> Any:
     """A number in the dtype of ``x``; weak where ``x`` is, as Python's numbers beside it are."""
+    known = _known_number(value, x)
+    if known is not None:
+        return known
     aval = aval_of(x)
     return convert(value, aval.dtype, aval.weak_type)
 
@@ -349,7 +348,15 @@ def constant(value: Any, x: Any) -> Any:
     The numbers that JAX puts into its formulas: beside them arrays of weak type become strong.
     """
     aval = aval_of(x)
-    return convert(value, aval.dtype, aval.weak_type and not aval.ndim)
+    known = _known_number(value, x) if not aval.weak_type else None
+    return convert(value, aval.dtype, aval.weak_type and not aval.ndim) if known is None else known
+
+
+def _known_number(value: Any, x: Any) -> Array | None:
+    """A Python number as an array of the type of ``x``, where nothing is traced."""
+    if type(x) is Array and type(value) in NUMBERS and thread_state.trace is eval_trace:
+        return _number_beside(x, value)
+    return None
 
 
 def strong(x: Any) -> Array:

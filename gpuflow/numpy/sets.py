@@ -70,6 +70,7 @@ def _two(name: str, ar1: Any, ar2: Any) -> list[Any]:
     return promote_dtypes(*[ravel(x) for x in as_arrays(name, ar1, ar2)])
 
 
+@composite
 def union1d(
     ar1: ArrayLike, ar2: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
@@ -84,6 +85,7 @@ def union1d(
     return distinct("union1d", both, 0, True, size, fill_value).values
 
 
+@composite
 def setdiff1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
     fill_value: ArrayLike | None = None,
@@ -127,6 +129,7 @@ def _kept(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
     return where(places < total, x[places], fill)
 
 
+@composite
 def setxor1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
     fill_value: ArrayLike | None = None,
@@ -203,6 +206,7 @@ def intersect1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
     size: int | None = None, fill_value: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
+@composite
 def intersect1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
     size: int | None = None, fill_value: ArrayLike | None = None,

@@ -22,6 +22,7 @@ from gpuflow.runtime.device import Device, common_device, default_device, in_use
 from gpuflow.runtime.driver import Driver, Program
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import needs_parts, programs
+from gpuflow.runtime.scalars import array_of_scalar
 from gpuflow.runtime.sharded import (
     ShardedArray,
     check_places,
@@ -140,8 +141,13 @@ def _converted(
     """
     used = [value.device for value in operands if type(value) is Array]
     device = used[-1] if used else wanted or default_device()
+    # Results of such ops are never an operand's memory.
+    may_keep = bool(used) and isinstance(primitive.lower, Elementwise)
     arrays, avals = [], []
     for value in operands:
+        known = array_of_scalar(value) if may_keep and type(value) is not Array else None
+        if known is not None and known.device.driver is device.driver:
+            value = known
         aval = aval_of(value)
         if type(value) is Array:
             arrays.append(value.data)

@@ -1,8 +1,10 @@
-"""Python numbers as arrays: those that were used last are kept."""
+"""Numbers as arrays: those that were used last are kept."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.recent import Recent
@@ -33,5 +35,27 @@ def array_of(number: Any) -> Array:
     if array is None or array.device is not device:
         aval = aval_of(number)
         array = Array(device.driver.from_host(as_numpy(number, aval)), aval, device)
+        _known.put(key, array)
+    return array
+
+
+def array_of_scalar(value: Any) -> Array | None:
+    """A number of Python or NumPy, or a NumPy array of rank 0, as ``array_of`` gives it.
+
+    Returns:
+        None: it is something else.
+    """
+    if type(value) in NUMBERS:
+        return array_of(value)
+    if not isinstance(value, np.generic) and (type(value) is not np.ndarray or value.ndim):
+        return None
+    device, dtype = default_device(), value.dtype
+    if dtype.hasobject:
+        return None
+    key = config.trace_context(), dtype, value.tobytes()
+    array = _known.get(key)
+    if array is None or array.device is not device:
+        aval = aval_of(value)
+        array = Array(device.driver.from_host(as_numpy(value, aval)), aval, device)
         _known.put(key, array)
     return array

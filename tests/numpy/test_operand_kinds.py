@@ -256,3 +256,33 @@ def test_lists_of_arrays_are_converted_one_by_one():
 
 def test_buffers_of_arrays():
     np.testing.assert_array_equal(jnp.frombuffer(jnp.arange(4), "int8", 3, 2), [0, 0, 1])
+
+
+def test_scalars_of_numpy_are_their_values():
+    """Eager ops remember them: by their bits, and never for longer than these stay."""
+    x = jnp.ones(2)
+    for zero, sign in ((np.float32(0.0), 1), (np.float32(-0.0), -1), (0.0, 1), (-0.0, -1)):
+        np.testing.assert_array_equal(jnp.divide(x, zero), [sign * np.inf] * 2)
+        np.testing.assert_array_equal(lax.div(x, jnp.asarray(zero)), [sign * np.inf] * 2)
+    assert np.isnan(lax.mul(x, np.float32("nan"))).all()
+    number = np.array(2.0, np.float32)
+    for value in (2.0, 3.0, 2.0):
+        number[...] = value
+        np.testing.assert_array_equal(lax.mul(x, number), [value, value])
+    assert (x * np.float16(2)).dtype == np.float32 and (x * np.int32(2)).dtype == np.float32
+    assert (jnp.arange(2) * np.uint8(200)).tolist() == [0, 200]
+    with pytest.raises(TypeError, match="object"):
+        x * np.array(None)
+
+
+def test_what_ops_remember_is_not_donated():
+    """A result that is made of a remembered number has memory of its own."""
+    twice = gf.jit(lambda x: x * 2, donate_argnums=0)
+    for _ in range(2):
+        x = jnp.asarray(3.0)
+        twice(jnp.reciprocal(x) * 0 + 1)
+        np.testing.assert_array_equal(jnp.reciprocal(jnp.array([4.0])), [0.25])
+        np.testing.assert_array_equal(jnp.degrees(jnp.array([np.pi])), [np.float32(180)])
+        for made in (jnp.maximum(x, 3.0), lax.max(x, np.float32(3.0)), jnp.where(True, 3.0, x)):
+            assert float(twice(made)) == 6.0
+        assert float(jnp.asarray(1.0) + 3.0) == 4.0

@@ -76,6 +76,8 @@ def _broadcast_impl(
     expanded = [1] * len(shape)
     for k, d in enumerate(broadcast_dimensions):
         expanded[d] = x.shape[k]
+    if tuple(expanded) == shape:
+        return x.reshape(shape)
     return xp.ascontiguousarray(xp.broadcast_to(x.reshape(expanded), shape)).reshape(shape)
 
 
