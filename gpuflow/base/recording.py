@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,15 @@ class Recording:
         now = clock()
         self.events.append(Event(row, name, start, now - start, threading.get_ident(), details))
         return now
+
+
+def outermost(events: Iterable[Event]) -> list[Event]:
+    """Events of one thread that lie in no other one, in order of time."""
+    kept: list[Event] = []
+    for event in sorted(events, key=lambda e: (e.start, -e.duration)):
+        if not kept or event.start >= kept[-1].start + kept[-1].duration:
+            kept.append(event)
+    return kept
 
 
 class _State:
