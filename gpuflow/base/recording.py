@@ -41,11 +41,19 @@ class Event:
 
 @record(frozen=False)
 class Recording:
-    """All events since it was started; any thread appends."""
+    """All events since it was started; any thread appends.
+
+    Attributes:
+        start: nanoseconds of ``clock``.
+        wall_start: seconds of the day.
+        events: what took time.
+        memory: pairs of nanoseconds of ``clock`` and the bytes that were in use.
+    """
 
     start: int = field(default_factory=clock)
     wall_start: float = field(default_factory=time.time)
     events: list[Event] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, row: str, name: str, start: int, details: Mapping[str, Any]) -> int:
         """Record what began at ``start`` and ends now; returns now."""
