@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuflow import ref
+from gpuflow.base.config import config
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.fusion import choices
 from gpuflow.core.refs import Ref
 from gpuflow.core.trace import Tracer, eval_trace
@@ -16,6 +18,11 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.eager import evaluate
 from gpuflow.runtime.parted import programs
 from gpuflow.targets.platforms import register_platforms
+
+if TYPE_CHECKING:
+    from gpuflow.profiler import publishing
+else:
+    publishing = LazyModule("gpuflow.profiler.publishing")
 
 
 def install() -> None:
@@ -30,6 +37,8 @@ def install() -> None:
     _put_on(Array, METHODS, PROPERTIES)
     _put_on(Tracer, METHODS, PROPERTIES)
     _put_on(Ref, ref.METHODS, ref.PROPERTIES)
+    if config.environment.smi:
+        publishing.start()
 
 
 def _put_on(cls: type, methods: Mapping[str, Any], properties: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ PAGES = [
     "docs/from_pytorch.md",
     "docs/faq.md",
     "docs/performance.md",
+    "docs/profiling.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 CELL = re.compile(r"(?<!\\)\|")  # what ends one

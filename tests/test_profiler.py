@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import doctest
 import gzip
+import io
 import itertools
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
+import rich.console
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import profiler
 from gpuflow.base.recording import Recording, span, state
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
+from gpuflow.profiler.tables import own_times
 from gpuflow.profiler.traces import chrome_trace
 from gpuflow.runtime import program_text
 
@@ -200,7 +205,7 @@ def test_the_file_is_chromes_format(tmp_path):
     assert left == right
     named = {e["tid"] for e in left["traceEvents"] if e["name"] == "thread_name"}
     for event in left["traceEvents"]:
-        assert event["ph"] in "MX"
+        assert event["ph"] in "MXC"
         if event["ph"] == "X":
             assert event["tid"] in named and event["ts"] >= 0 and event["dur"] >= 0
 
@@ -283,6 +288,103 @@ def test_the_memory_profile_counts_live_arrays(tmp_path):
     profiler.save_device_memory_profile(tmp_path / "memory.prof")
     saved = sizes_by_type((tmp_path / "memory.prof").read_bytes())
     assert saved["f32[173,19]", "cpu"] == profile["f32[173,19]", "cpu"]
+
+
+def test_memory_over_time_is_a_counter(tmp_path):
+    with profiler.trace(tmp_path):
+        program(X)
+        time.sleep(0.1)
+    (samples,) = [events for row, events in rows_of(tmp_path).items() if row == "memory"]
+    assert len(samples) >= 3 and all(dict(event.stats)["bytes"] > 1 << 20 for event in samples)
+    assert [event.start_ns for event in samples] == sorted(event.start_ns for event in samples)
+    options = profiler.ProfileOptions(device_tracer_level=0)
+    with profiler.trace(tmp_path / "host", profiler_options=options):
+        time.sleep(0.03)
+    assert "memory" not in rows_of(tmp_path / "host")
+    assert not [thread for thread in threading.enumerate() if "_sample" in thread.name]
+
+
+# --- tables --------------------------------------------------------------------------------
+
+
+def test_the_table_adds_up_by_operation_and_line(tmp_path):
+    @gf.jit
+    def step(x):
+        y = jnp.sort(x, 1)
+        return jnp.sort(y + 1, 0) @ x.T
+
+    step(X)
+    with profiler.trace(tmp_path):
+        for _ in range(3):
+            step(X)
+    found = profiler.table()
+    assert found.path.is_relative_to(tmp_path)
+    by_name = {op.name: op for op in found.ops}
+    assert by_name["sort"].calls == 6 and by_name["sort"].row == "libraries"
+    assert by_name["dot_general"].flops == 3 * 2 * 8 * 8 * 5
+    assert sum(op.share for op in found.ops) == pytest.approx(1)
+    assert sum(line.share for line in found.lines) == pytest.approx(1)
+    seconds = [op.seconds for op in found.ops]
+    assert seconds == sorted(seconds, reverse=True)
+    first = step.__wrapped__.__code__.co_firstlineno + 2
+    calls = {line.line.rpartition(":")[2]: line.calls for line in found.lines}
+    assert calls[f"{first} (step)"] == 3 and f"{first + 1} (step)" in calls
+    assert found.seconds == pytest.approx(sum(seconds))
+    text = str(found)
+    assert "by operation" in text and "test_profiler.py:" in text and "memory over" in text
+    assert repr(found) == text and str(profiler.table(tmp_path)) == text
+    assert found._repr_html_().count("<table>") == 2
+    out = io.StringIO()
+    rich.console.Console(file=out, width=150).print(found)
+    assert "dot_general" in out.getvalue()
+    assert len(profiler.table(found.path, top=1).tables()[0].rows) == 1
+
+
+def test_what_runs_inside_of_a_loop_is_not_counted_twice(tmp_path):
+    def body(carry, row):
+        carry = gf.pure_callback(lambda v: np.asarray(v) / 2, carry, carry)
+        return jnp.tanh(carry + row), None
+
+    f = gf.jit(lambda x: gf.lax.scan(body, x[0], x)[0])
+    f(X)
+    with profiler.trace(tmp_path):
+        f(X)
+    found = profiler.table()
+    (loop,) = [event for event in rows_of(tmp_path)["loops"]]
+    by_name = {op.name: op for op in found.ops}
+    assert by_name["pure_callback"].calls == len(X)
+    assert by_name["scan"].seconds < loop.duration_ns / 1e9
+    outer = [e for row in ("loops", "copies") for e in rows_of(tmp_path).get(row, ())]
+    # Microseconds of the file have three digits.
+    steps = [op for op in found.ops if op.row != "builds"]
+    assert sum(op.seconds for op in steps) <= sum(e.duration_ns for e in outer) / 1e9 + 1e-6
+
+
+def test_own_times():
+    def event(name, start, duration):
+        return "kernels", profiler.ProfileEvent(name, start, duration, ())
+
+    events = [event("b", 20, 30), event("a", 0, 100), event("c", 25, 10), event("d", 100, 5)]
+    works = {work.event.name: work.nanoseconds for work in own_times(events)}
+    assert works == {"a": 70, "b": 20, "c": 10, "d": 5}
+
+
+def test_there_must_be_a_trace(tmp_path):
+    with pytest.raises(ValueError, match=r"\[table\] there must be a trace; got .*Fix: with"):
+        profiler.table(tmp_path)
+    with profiler.trace(tmp_path, profiler_options=profiler.ProfileOptions(device_tracer_level=0)):
+        pass
+    found = profiler.table()
+    assert found.ops == () and found.seconds == 0 and "too short for a sample" in str(found)
+
+
+def test_examples_of_docstrings():
+    names = {"gf": gf, "jnp": jnp}
+    owners = (profiler.table, profiler.device_memory_profile, profiler.save_device_memory_profile)
+    for owner in owners:
+        (test,) = doctest.DocTestFinder(recurse=False).find(owner, "example", globs=dict(names))
+        assert test.examples
+        assert not doctest.DocTestRunner().run(test).failed
 
 
 # --- errors --------------------------------------------------------------------------------

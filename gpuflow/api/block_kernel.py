@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.elementwise.arithmetic import div, rem
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.runtime.device import default_device
+
+if TYPE_CHECKING:
+    from gpuflow.explaining.explanation import Explanation
 
 Shape = tuple[int, ...]
 
@@ -214,15 +217,18 @@ class BlockKernel:
     def __call__(self, *args: Any, **parameters: Any) -> Any:
         return self._jitted(self._parameters(args, parameters), *args)
 
-    def explain(self, *args: Any, stage: str = "kernels", **parameters: Any) -> None:
-        """Print what the blocks of such arguments are made of, without running them.
+    def explain(self, *args: Any, stage: str = "kernels", **parameters: Any) -> Explanation:
+        """What the blocks of such arguments are made of, without running them.
 
         Args:
             args: arrays or ShapeDtypeStructs, as of a call.
             stage: as of ``gf.explain``.
             parameters: as of a call.
+
+        Returns:
+            Explanation: print it.
         """
-        explain(self._jitted, self._parameters(args, parameters), *args, stage=stage)
+        return explain(self._jitted, self._parameters(args, parameters), *args, stage=stage)
 
     def tuned(self, *args: Any, **parameters: Any) -> dict[str, Any]:
         """The parameters that calls with such arguments take, those of ``autotune`` included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from gpuflow.control.lane_kernel import INDEX, bind_kernel
 from gpuflow.control.programs import trace_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.refs import Ref
+
+if TYPE_CHECKING:
+    from gpuflow.explaining.explanation import Explanation
 
 
 class Kernel:
@@ -34,14 +37,17 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._jitted(*args, **kwargs)
 
-    def explain(self, *args: Any, stage: str = "text", **kwargs: Any) -> None:
-        """Print the kernel for such arguments, without running it.
+    def explain(self, *args: Any, stage: str = "text", **kwargs: Any) -> Explanation:
+        """The kernel for such arguments, without running it.
 
         Args:
             args, kwargs: arrays or ShapeDtypeStructs, as of a call.
             stage: as of ``gf.explain``: by default the text of the kernel.
+
+        Returns:
+            Explanation: print it.
         """
-        explain(self._jitted, *args, stage=stage, **kwargs)
+        return explain(self._jitted, *args, stage=stage, **kwargs)
 
     def _bind(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self._function)
@@ -121,7 +127,7 @@ def kernel(
 
     Returns:
         A function of ``(*args, **kwargs)``, whose results have the grid's dimensions in front of
-        those of one index. ``.explain(*args)`` prints the text of the kernel.
+        those of one index. ``print(f.explain(*args))`` prints the text of the kernel.
 
     Raises:
         TypeError: when it is called: the program cannot be one kernel; the message names the

@@ -35,8 +35,12 @@ from gpuflow.runtime.device import local_devices as process_devices
 
 if TYPE_CHECKING:
     from gpuflow.compiler import pipeline
+    from gpuflow.explaining import explanation, measuring
+    from gpuflow.explaining.explanation import Explanation
 else:
     pipeline = LazyModule("gpuflow.compiler.pipeline")
+    explanation = LazyModule("gpuflow.explaining.explanation")
+    measuring = LazyModule("gpuflow.explaining.measuring")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -234,30 +238,48 @@ def make_jaxpr(
 
 def explain(
     fun: Callable[..., Any], *args: Any, stage: str = "plan", platform: str | None = None,
-    **kwargs: Any,
-) -> None:  # fmt: skip
-    """Print how ``fun(*args, **kwargs)`` runs as a compiled program, without running it.
+    top: int | None = 10, measure: bool = False, **kwargs: Any,
+) -> Explanation:  # fmt: skip
+    """How ``fun(*args, **kwargs)`` runs as a compiled program.
 
     For each step: the kernel or library call, its equations with their source lines, what it reads
     and writes, floating-point operations and bytes, the file with the generated source, and why
     its results are stored instead of being used in the same kernel. For each loop: why it is none.
 
     Args:
-        fun: a function, jitted or not.
+        fun: a function, jitted or not. One with arguments of the names below is wrapped:
+            ``gf.explain(lambda x: f(x, top=3), x)``.
         args, kwargs: arrays or ShapeDtypeStructs, in trees.
-        stage: what to print instead of the plan, in the order in which a program comes to it:
+        stage: what to show instead of the plan, in the order in which a program comes to it:
             "jaxpr", "passes", "groups", "schedule" (KernelIR before and after each schedule),
             "kernels" (KernelIR of what is launched), "text" (of the kernels), "binding" (arrays,
-            and words of arguments) or "driver" (the program that runs them). A function with an
-            argument of that name: ``jit(fun).lower(...).compile().explain(stage)``.
+            and words of arguments) or "driver" (the program that runs them).
         platform: for which platform, by default that of new arrays. Another one, such as "cuda",
             need not be there for the stages up to "binding".
+        top: how many steps ``str`` shows, those that take longest; None: all.
+        measure: run the program some times, with all its effects, to measure its steps; on zeros
+            for ShapeDtypeStructs, and on copies of what it donates. Otherwise nothing is run, and
+            times are predicted from bytes and operations.
+
+    Returns:
+        Explanation: print it, look at its ``steps``, or write a page, ``.to_html("f.html")``.
 
     Raises:
-        ValueError: there is no such stage or platform, or the stage needs a device.
+        ValueError: there is no such stage or platform, or the stage needs a device; to measure, the
+            program must use no refs.
+        RuntimeError: to measure while a trace of the profiler is taken.
+
+    Example:
+        >>> found = gf.explain(lambda x: jnp.exp(x).sum(), jnp.ones(1000))
+        >>> [step.kind for step in found.steps]
+        ['kernel']
     """
     jitted = fun if isinstance(fun, JitFunction) else jit(fun)
-    print(jitted.lower(*args, **kwargs).compile().explain(stage, platform))
+    if measure:
+        args, kwargs = measuring.with_values((args, kwargs))
+    compiled = jitted.lower(*args, **kwargs).compile()
+    operands = jitted.operands(*args, **kwargs) if measure else None
+    return explanation.Explanation(compiled, stage, platform, top, operands)
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -120,6 +120,15 @@ def _default_cache_folder() -> Path:
     return Path(base) / "gpuflow"
 
 
+def _runtime_folder() -> Path:
+    """Where processes of this user tell of themselves while they run."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base:
+        return Path(base) / "gpuflow"
+    user = os.geteuid() if hasattr(os, "geteuid") else os.environ.get("USERNAME", "")
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"gpuflow-{user}"
+
+
 @record
 class Environment:
     """What the process was started with; read once at import."""
@@ -141,6 +150,8 @@ class Environment:
     cudnn: bool = True
     lane_loops: bool = True
     block_programs: bool = True
+    smi: bool = False
+    runtime_folder: Path = Path()
     numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
@@ -165,6 +176,8 @@ def read_environment() -> Environment:
         cudnn=_flag("GPUFLOW_CUDNN", True),
         lane_loops=_flag("GPUFLOW_LANE_LOOPS", True),
         block_programs=_flag("GPUFLOW_BLOCK_PROGRAMS", True),
+        smi=_flag("GPUFLOW_SMI", False),
+        runtime_folder=_runtime_folder(),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
 

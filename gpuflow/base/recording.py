@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,17 +41,34 @@ class Event:
 
 @record(frozen=False)
 class Recording:
-    """All events since it was started; any thread appends."""
+    """All events since it was started; any thread appends.
+
+    Attributes:
+        start: nanoseconds of ``clock``.
+        wall_start: seconds of the day.
+        events: what took time.
+        memory: pairs of nanoseconds of ``clock`` and the bytes that were in use.
+    """
 
     start: int = field(default_factory=clock)
     wall_start: float = field(default_factory=time.time)
     events: list[Event] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, row: str, name: str, start: int, details: Mapping[str, Any]) -> int:
         """Record what began at ``start`` and ends now; returns now."""
         now = clock()
         self.events.append(Event(row, name, start, now - start, threading.get_ident(), details))
         return now
+
+
+def outermost(events: Iterable[Event]) -> list[Event]:
+    """Events of one thread that lie in no other one, in order of time."""
+    kept: list[Event] = []
+    for event in sorted(events, key=lambda e: (e.start, -e.duration)):
+        if not kept or event.start >= kept[-1].start + kept[-1].duration:
+            kept.append(event)
+    return kept
 
 
 class _State:

@@ -112,7 +112,7 @@ def user_frame() -> FrameType | None:
         file = frame.f_code.co_filename
         is_user = _is_users_file.get(file)
         if is_user is None:
-            is_user = not file.startswith((PACKAGE_FOLDER, "<string>", "<frozen"))
+            is_user = not file.startswith((PACKAGE_FOLDER, "<string>", "<frozen", "<gpuflow"))
             _is_users_file[file] = is_user
         if is_user:
             return frame

@@ -1,4 +1,4 @@
-"""The command `gpuflow`: `demo`, `bench`, `doctor` and `launch`."""
+"""The command `gpuflow`: `demo`, `bench`, `doctor`, `launch` and `smi`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gpuflow.cli import bench, demo, doctor, launch
+from gpuflow.cli import bench, demo, doctor, launch, smi
 from gpuflow.cli.problems import CommandError
 from gpuflow.targets.cuda.codegen.toolchain import CudaToolchainError
 from gpuflow.version import __version__
@@ -20,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpuflow", description="A GPU-first array framework.")
     parser.add_argument("--version", action="version", version=f"gpuflow {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (demo, bench, doctor, launch):
+    for module in (demo, bench, doctor, launch, smi):
         module.add_parser(commands)
     return parser
 

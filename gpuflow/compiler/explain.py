@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gpuflow.base.records import record
+from gpuflow.base.tables import scaled
 from gpuflow.compiler.fusion.kinds import space_of
 from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.lanes.convert import why_not
@@ -50,28 +52,44 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf) -> str:
         name: of the program.
         sources_of: the files with the generated source of a kernel step.
     """
+    view = PlanView(plan, sources_of)
+    steps = [view.step(number) for number in range(len(plan.steps))]
+    return "\n\n".join([headline(plan, name), *steps])
+
+
+def headline(plan: Plan, name: str) -> str:
+    """How many steps of each kind a program has, and what they cost together."""
     counts = Counter(step.kind for step in plan.steps)
     parts = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
              if counts[kind]]  # fmt: skip
     flops = sum(flops_of(step) for step in plan.steps)
     moved = sum(bytes_of(plan, step) for step in plan.steps)
-    head = (
-        f"{name}: {', '.join(parts) or 'nothing to compute'}; {_scaled(flops, 'FLOP')}, "
-        f"{_scaled(moved, 'B')} moved, {_scaled(plan.arena_bytes, 'B')} of temporaries"
+    return (
+        f"{name}: {', '.join(parts) or 'nothing to compute'}; {scaled(flops, 'FLOP')}, "
+        f"{scaled(moved, 'B')} moved, {scaled(plan.arena_bytes, 'B')} of temporaries"
     )
-    view = _View(plan, sources_of)
-    return "\n\n".join([head, *[view.step(number) for number in range(len(plan.steps))]])
 
 
-def _scaled(number: int, unit: str) -> str:
-    value, prefixes = float(number), ["", "k", "M", "G", "T"]
-    while value >= 1000 and len(prefixes) > 1:
-        value /= 1000
-        prefixes.pop(0)
-    return f"{value:.3g} {prefixes[0]}{unit}"
+@record
+class Boundary:
+    """Why arrays that a step writes lie in memory.
+
+    Attributes:
+        names: of the arrays.
+        readers: the numbers of the steps that read them, from 0; none if the reason is another.
+        reason: why those are steps of their own, or what the arrays are there for.
+    """
+
+    names: tuple[str, ...]
+    readers: tuple[int, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        steps = f"{_numbered(self.readers)}: " if self.readers else ""
+        return f"{_listed(self.names)} for {steps}{self.reason}"
 
 
-class _View:
+class PlanView:
     """A plan with what its text needs: who writes and reads each buffer, names, equations."""
 
     def __init__(self, plan: Plan, sources_of: SourcesOf) -> None:
@@ -89,16 +107,17 @@ class _View:
     def step(self, number: int) -> str:
         """The paragraph of a step."""
         step = self.plan.steps[number]
-        lines = [f"{number + 1}. {self._title(step)}"]
+        lines = [f"{number + 1}. {self.title(step)}"]
         for word, buffers in (("reads", reads_of(step)), ("writes", writes_of(step))):
             listed = _listed([self._typed(buffer) for buffer in dict.fromkeys(buffers)])
             lines += _wrapped(f"   {word:<8}", listed or "nothing")
-        costs = (_scaled(flops_of(step), "FLOP"), _scaled(bytes_of(self.plan, step), "B"))
+        costs = (scaled(flops_of(step), "FLOP"), scaled(bytes_of(self.plan, step), "B"))
         lines.append(f"   costs   {', '.join(costs)}")
         if isinstance(step, KernelStep):
             lines += [f"   source  {path}" for path in self.sources_of(step)]
-        lines += [textwrap.indent(line, " " * 6) for line in self._equations(step)]
-        lines += self._stores(number)
+        lines += [textwrap.indent(line, " " * 6) for line in self.equations(step)]
+        for boundary in self.boundaries(number):
+            lines += _wrapped("   stores  ", str(boundary))
         if isinstance(step, ProgramStep):
             reason = why_not(step.eqn, all_rounded)
             if reason is not None:
@@ -108,15 +127,16 @@ class _View:
                 lines += ["", textwrap.indent(text, " " * 6)]
         return "\n".join(lines)
 
-    def _equations(self, step: Step) -> list[str]:
+    def equations(self, step: Step) -> list[str]:
         """The equations of a step; those of equal kernels once."""
         if not isinstance(step, KernelStep) or len(step.calls) == 1:
-            return [self.lines[self.position_of[eqn]] for eqn in _eqns_of(step)]
+            return [self.lines[self.position_of[eqn]] for eqn in eqns_of(step)]
         first = self._group(step, lambda eqn: True)
         again = f"and the same for {len(step.calls) - 1} more"
         return [*[self.lines[position] for position in first], again]
 
-    def _title(self, step: Step) -> str:
+    def title(self, step: Step) -> str:
+        """What kind of step it is, and its name."""
         if not isinstance(step, KernelStep):
             return f"{_KINDS[step.kind][0]}: {step.name}"
         kernel = step.kernel
@@ -125,29 +145,25 @@ class _View:
 
     def _typed(self, buffer: int) -> str:
         var = self.variables[buffer]
-        return f"{self.name_of(var)}:{var.aval} ({_scaled(nbytes(var.aval), 'B')})"
+        return f"{self.name_of(var)}:{var.aval} ({scaled(nbytes(var.aval), 'B')})"
 
-    def _stores(self, number: int) -> list[str]:
-        """Why each buffer that a step writes lies in memory."""
+    def boundaries(self, number: int) -> list[Boundary]:
+        """Why each buffer that a step writes lies in memory; those of one reason together."""
         step = self.plan.steps[number]
-        names: dict[str, list[str]] = {}
+        names: dict[tuple[tuple[int, ...], str], list[str]] = {}
         for buffer in dict.fromkeys(writes_of(step)):
             reasons: dict[str, list[int]] = {}
             for reader in self.readers.get(buffer, ()):
                 if reader > number:
                     reasons.setdefault(self._why_apart(buffer, number, reader), []).append(reader)
-            texts = [f"{_numbered(steps)}: {reason}" for reason, steps in reasons.items()]
+            found = [(tuple(steps), reason) for reason, steps in reasons.items()]
             if buffer in self.results:
-                texts.insert(0, "a result of the program")
+                found.insert(0, ((), "a result of the program"))
             if isinstance(step, ProgramStep) and buffer == step.workspace:
-                texts.append("temporaries of its programs")
-            for text in texts or ["nobody: the step cannot leave it out"]:
-                names.setdefault(text, []).append(self.name_of(self.variables[buffer]))
-        return [
-            line
-            for text, variables in names.items()
-            for line in _wrapped("   stores  ", f"{_listed(variables)} for {text}")
-        ]
+                found.append(((), "temporaries of its programs"))
+            for key in found or [((), "nobody: the step cannot leave it out")]:
+                names.setdefault(key, []).append(self.name_of(self.variables[buffer]))
+        return [Boundary(tuple(of), *key) for key, of in names.items()]
 
     def _why_apart(self, buffer: int, number: int, reader: int) -> str:
         first, second = self.plan.steps[number], self.plan.steps[reader]
@@ -196,7 +212,8 @@ class _View:
         return None
 
 
-def _eqns_of(step: Step) -> Sequence[Eqn]:
+def eqns_of(step: Step) -> Sequence[Eqn]:
+    """The equations that a step computes; none of a copy."""
     if isinstance(step, KernelStep):
         return step.eqns
     return (step.eqn,) if isinstance(step, CallStep | ProgramStep) else ()

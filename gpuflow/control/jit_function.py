@@ -12,14 +12,15 @@ from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.base.util import safe_zip
+from gpuflow.base.util import is_users, safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.control import shared_traces
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
-from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
+from gpuflow.control.jit_log import Retraces, check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
 from gpuflow.control.shared_traces import Trace
@@ -90,6 +91,7 @@ class JitFunction(Generic[_P, _T]):
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
         self._signatures = Signatures()
         self._forms = self._signatures.forms
+        self._retraces = Retraces() if is_users(function) else None
         _functions.add(self)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -289,6 +291,23 @@ class JitFunction(Generic[_P, _T]):
         """ShapeDtypeStructs of the outputs for arguments or ShapeDtypeStructs."""
         return self.trace(*args, **kwargs).out_info
 
+    def operands(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """What the program takes for arguments: arrays that it closes over, and their leaves.
+
+        Raises:
+            ValueError: it uses refs, which change whenever it runs.
+        """
+        leaves, entry = self._find(args, kwargs)
+        check(
+            entry.refs is None,
+            lambda: (
+                f"[jit] the operands of {self.name} must be arrays; got refs, which change when it "
+                "runs. Fix: leave measure=True out, or return what is to be written to them."
+            ),
+            ValueError,
+        )
+        return entry.operands("jit", leaves, runs=True)
+
     def clear_cache(self) -> None:
         """Forget all traced signatures, also those that other jits of the function made."""
         shared_traces.forget(self._function)
@@ -330,6 +349,9 @@ class JitFunction(Generic[_P, _T]):
                 known = [Signature(*other) for other in self._signatures]
                 explain_miss(self.name, Signature(*key), known)
             check_may_trace(self.name)
+            if self._retraces is not None:
+                names = functools.partial(self._argument_names, dynamic, dynamic_kwargs)
+                self._retraces.note(self._function, Signature(*key), names)
             arguments = _Arguments(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if switches.log_compiles:
                 entry = self._trace_told(leaves, arguments, key)

@@ -17,6 +17,11 @@ from gpuflow.profiler.data import ProfileEvent as ProfileEvent
 from gpuflow.profiler.data import ProfilePlane as ProfilePlane
 from gpuflow.profiler.memory import device_memory_profile as device_memory_profile
 from gpuflow.profiler.memory import save_device_memory_profile as save_device_memory_profile
+from gpuflow.profiler.tables import LineTime as LineTime
+from gpuflow.profiler.tables import MemorySample as MemorySample
+from gpuflow.profiler.tables import OpTime as OpTime
+from gpuflow.profiler.tables import TraceTable as TraceTable
+from gpuflow.profiler.tables import table as table
 from gpuflow.profiler.traces import ProfileOptions as ProfileOptions
 from gpuflow.profiler.traces import register_subprocess as register_subprocess
 from gpuflow.profiler.traces import start_server as start_server

@@ -11,6 +11,8 @@ from typing import Any
 
 from gpuflow.base.records import record
 
+_COUNTERS = -1  # the row of what is counted
+
 
 @record
 class ProfileEvent:
@@ -96,6 +98,9 @@ def _plane(events: list[dict[str, Any]]) -> ProfilePlane:
             names[event["tid"]] = event["args"]["name"]
         elif event["ph"] == "X":
             rows.setdefault(event["tid"], []).append(_event(event))
+        elif event["ph"] == "C":  # a number at a moment, on a row of its name
+            rows.setdefault(_COUNTERS, []).append(_event({**event, "dur": 0}))
+            names[_COUNTERS] = event["name"]
     lines = (
         ProfileLine(names.get(row, str(row)), tuple(sorted(row_events, key=lambda e: e.start_ns)))
         for row, row_events in sorted(rows.items())

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.recording import Event, Recording, clock, state
 from gpuflow.base.records import record
 from gpuflow.core.trace import eval_trace
+from gpuflow.runtime.device import in_use
 from gpuflow.runtime.eager import evaluate
 from gpuflow.runtime.memory import arenas
 
@@ -26,6 +28,7 @@ ROWS = (
     "host functions",
 )  # fmt: skip
 _ROWS_PER_THREAD = 10
+_SAMPLE_SECONDS = 0.01  # between two looks at the memory
 
 
 @record(frozen=False)
@@ -52,16 +55,24 @@ class ProfileOptions:
 
 @record
 class _Session:
-    """A trace under way."""
+    """A trace under way.
+
+    Attributes:
+        ended: set when it ends, for the thread that looks at the memory.
+        sampler: that thread; None: nobody looks.
+    """
 
     folder: Path
     with_perfetto: bool
     options: ProfileOptions
+    ended: threading.Event
+    sampler: threading.Thread | None
 
 
 @record(frozen=False)
 class _Current:
     session: _Session | None = None
+    last: Path | None = None
 
 
 _current = _Current()
@@ -102,8 +113,12 @@ def start_trace(
         RuntimeError,
     )
     options = profiler_options or ProfileOptions()
-    _current.session = _Session(Path(log_dir), create_perfetto_trace, options)
-    state.recording = Recording()
+    recording, ended, sampler = Recording(), threading.Event(), None
+    if options.device_tracer_level:
+        sampler = threading.Thread(target=_sample, args=(recording, ended), daemon=True)
+        sampler.start()
+    _current.session = _Session(Path(log_dir), create_perfetto_trace, options, ended, sampler)
+    state.recording = recording
     if options.device_tracer_level:
         arenas.renew()
     if options.host_tracer_level:
@@ -124,7 +139,24 @@ def stop_trace() -> None:
     _current.session = state.recording = None
     eval_trace.process = evaluate
     arenas.renew()
-    _write(session, recording)
+    session.ended.set()
+    if session.sampler is not None:
+        session.sampler.join()
+    _current.last = _write(session, recording)
+
+
+def last_trace() -> Path | None:
+    """The file that this process wrote last, or None."""
+    return _current.last
+
+
+def _sample(recording: Recording, ended: threading.Event) -> None:
+    """Note the memory in use until the trace ends, and once more then."""
+    going = True
+    while going:
+        going = not ended.wait(_SAMPLE_SECONDS)
+        used = sum(driver.memory_stats()["bytes_in_use"] for driver in list(in_use.drivers))
+        recording.memory.append((clock(), used))
 
 
 @contextmanager
@@ -157,7 +189,7 @@ def _recorded(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any])
 # --- the file ------------------------------------------------------------------------------
 
 
-def _write(session: _Session, recording: Recording) -> None:
+def _write(session: _Session, recording: Recording) -> Path:
     stamp = time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(recording.wall_start))
     run = session.folder / "plugins" / "profile" / stamp
     for number in range(1, 1000):  # several traces in a second
@@ -172,12 +204,14 @@ def _write(session: _Session, recording: Recording) -> None:
         names.append("perfetto_trace.json.gz")
     for name in names:
         (run / name).write_bytes(gzip.compress(text))
+    return run / names[0]
 
 
 def chrome_trace(recording: Recording) -> dict[str, Any]:
     """A recording in the Chrome trace event format.
 
-    Source: Google, "Trace Event Format" (complete events "X", metadata "M"; times in us).
+    Source: Google, "Trace Event Format" (complete events "X", metadata "M", counters "C"; times in
+    us).
     """
     events = list(recording.events)  # other threads may still be adding some
     threads = list(dict.fromkeys(event.thread for event in events))
@@ -198,8 +232,19 @@ def chrome_trace(recording: Recording) -> dict[str, Any]:
     return {
         "displayTimeUnit": "ns",
         "metadata": {"wall_start_seconds": recording.wall_start},
-        "traceEvents": heads + shown,
+        "traceEvents": [*heads, *shown, *_memory_events(recording, process)],
     }
+
+
+def _memory_events(recording: Recording, process: int) -> list[dict[str, Any]]:
+    """Counters, which viewers draw as a curve."""
+    return [
+        {
+            "ph": "C", "pid": process, "tid": 0, "name": "memory",
+            "ts": (moment - recording.start) / 1e3, "args": {"bytes": used},
+        }
+        for moment, used in list(recording.memory)
+    ]  # fmt: skip
 
 
 def _metadata(process: int, row: int, name: str, args: dict[str, Any]) -> dict[str, Any]:
@@ -221,6 +266,8 @@ def _complete(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_plain, value))
     return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 

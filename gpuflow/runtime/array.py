@@ -18,6 +18,7 @@ from gpuflow.core.rules import Zero
 from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica_ids
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
+from gpuflow.runtime.origins import SMALLEST, origins
 
 if TYPE_CHECKING:
     from gpuflow.core.methods import ArrayMethods
@@ -331,7 +332,10 @@ def from_numpy(value: Any, aval: ShapedArray, device: Device | None = None) -> A
     """A new Array with a copy of ``value``, converted to the aval's storage dtype."""
     device = device or default_device()
     data = np.array(value, dtype=storage_dtype(aval.dtype), order="C", copy=True)
-    return Array(device.driver.from_host(data.reshape(aval.shape)), aval, device)
+    data = data.reshape(aval.shape)
+    if origins is not None and data.nbytes >= SMALLEST:
+        origins.note(data)
+    return Array(device.driver.from_host(data), aval, device)
 
 
 def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gpuflow.base.util import SourceLine
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.primitive import Primitive
@@ -101,6 +102,10 @@ class Driver(Protocol):
 
     def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> Any:
         """What ``impl`` gave as row-major data of its own, in the storage dtype."""
+        ...
+
+    def made_at(self, data: Any) -> SourceLine | None:
+        """The user's line that made data, where that was remembered."""
         ...
 
     def is_shared(self, arrays: list[Any], k: int) -> bool:

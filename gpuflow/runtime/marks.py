@@ -23,7 +23,7 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.runtime.program_text import DriverText
 
-MOST_SOURCES = 3
+MOST_SOURCES = 3  # of those that a viewer shows; ``lines`` has all
 
 
 class Marks:
@@ -96,4 +96,5 @@ def details_of(plan: Plan, step: Step) -> dict[str, Any]:
         details["ops"] = " ".join(eqn.primitive.name for eqn in eqns)
     if sources:
         details["source"] = ", ".join(sources[:MOST_SOURCES])
+        details["lines"] = sources
     return details

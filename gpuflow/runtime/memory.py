@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-SMALLEST_POOLED = 1 << 16
+from gpuflow.runtime.origins import SMALLEST, origins
+
+SMALLEST_POOLED = SMALLEST
 MOST_POOLED_BYTES = 1 << 30
 ALIGNMENT = 64
 _PAGE = 4096
@@ -136,7 +138,10 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
     memory = _pool.acquire(rounded)
     block = _block_class(rounded).from_buffer(memory)
     block.memory = memory
-    return np.ndarray(shape, dtype, buffer=block)
+    array = np.ndarray(shape, dtype, buffer=block)
+    if origins is not None:
+        origins.note(array)
+    return array
 
 
 def allocated_bytes(count: int) -> int:

@@ -228,12 +228,9 @@ def test_on_a_simulated_gpu():
         np.testing.assert_allclose(product(A[:2, :9], B[:9]), A[:2, :9] @ B[:9], rtol=1e-4)
 
 
-def test_explain_prints_the_text(capsys):
-    lookup.explain(jnp.ones(4), jnp.arange(3), 2.0)
-    text = capsys.readouterr().out
-    assert text.count("def kernel_") == 1
-    lookup.explain(jnp.ones(4), jnp.arange(3), 2.0, stage="plan")
-    assert "1 kernel;" in capsys.readouterr().out
+def test_explain_shows_the_text():
+    assert str(lookup.explain(jnp.ones(4), jnp.arange(3), 2.0)).count("def kernel_") == 1
+    assert "1 kernel;" in str(lookup.explain(jnp.ones(4), jnp.arange(3), 2.0, stage="plan"))
 
 
 @pytest.mark.parametrize(

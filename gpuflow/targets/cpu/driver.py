@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.util import SourceLine
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -17,6 +18,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
+from gpuflow.runtime.origins import origins
 from gpuflow.targets.cpu.program import CpuProgram
 from gpuflow.targets.cpu.single_ops import plan_of_op
 from gpuflow.targets.cpu.target import NATIVE_TARGET
@@ -84,7 +86,13 @@ class CpuDriver:
             shared = shared or data.dtype != dtype
         if shared or not data.flags.c_contiguous:
             data = np.array(data, dtype=dtype, order="C", copy=True)
+        if origins is not None and data.nbytes >= SMALLEST_POOLED:
+            origins.note(data)
         return data
+
+    def made_at(self, data: np.ndarray) -> SourceLine | None:
+        """The user's line that made a large array, if such lines are remembered."""
+        return None if origins is None else origins.of(data)
 
     def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
         """Whether somebody besides one Array holds operand k's memory and would see it change."""

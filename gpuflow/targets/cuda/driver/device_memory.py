@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from gpuflow.base.util import user_source_line
+from gpuflow.base.util import SourceLine, user_source_line
 from gpuflow.targets.cuda.driver.api import DeviceEvent, GpuApi, Pool, PoolMemory
 
 # Of blocks from this size on it is known where they were made: finding that out takes less than
@@ -67,7 +67,7 @@ class Memory:
         self._api, self._forget = api, forget
         self._pools: dict[int, Pool] = {}
         self._waiting: deque[tuple[list[DeviceEvent], PoolMemory]] = deque()
-        self._large: dict[int, tuple[int, str]] = {}
+        self._large: dict[int, tuple[int, str, SourceLine | None]] = {}
         # Reentrant: garbage that is collected meanwhile puts blocks into what waits.
         self._lock = threading.RLock()
         # Changed without a lock: a thread is never switched between the steps of += .
@@ -115,8 +115,14 @@ class Memory:
         if count > self.largest:
             self.largest = count
         if count >= LARGE:
-            self._large[block.address] = count, _description(what)
+            text = "memory" if what is None else what()
+            self._large[block.address] = count, text, user_source_line()
         return block
+
+    def made_at(self, address: int) -> SourceLine | None:
+        """The user's line that made the block at an address, if it is large."""
+        found = self._large.get(address)
+        return None if found is None else found[2]
 
     def guard(self, block: Block, stream: int) -> None:
         """Remember that another stream uses the block: it must not be reused before that is done.
@@ -173,10 +179,12 @@ class Memory:
             f"{in_units(self.used)} in use by arrays and temporaries of this process (at most "
             f"{in_units(self.peak)} so far).",
         ]
-        largest = sorted(self._large.values(), reverse=True)[:_MOST_LISTED]
+        largest = sorted(self._large.values(), key=lambda block: -block[0])[:_MOST_LISTED]
         if largest:
             lines.append("The largest arrays:")
-            lines += [f"  {in_units(size)}: {text}" for size, text in largest]
+            for size, text, line in largest:
+                made = "" if line is None else f", made at {line}"
+                lines.append(f"  {in_units(size)}: {text}{made}")
         lines.append(
             "Fix: use a smaller batch, donate arguments that are not needed again "
             "(donate_argnums), recompute instead of storing (checkpoint), or delete arrays."
@@ -190,9 +198,3 @@ def in_units(count: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.4g} {_UNITS[unit]}"
-
-
-def _description(what: Callable[[], str] | None) -> str:
-    source = user_source_line()
-    text = "memory" if what is None else what()
-    return f"{text}, made at {source}" if source is not None else text

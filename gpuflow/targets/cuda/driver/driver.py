@@ -22,6 +22,7 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.recording import span
+from gpuflow.base.util import SourceLine
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -233,6 +234,10 @@ class GpuDriver:
         """An array of the host in device memory."""
         del operands
         return self.from_host(np.asarray(value, storage_dtype(aval.dtype)))
+
+    def made_at(self, data: DeviceArray) -> SourceLine | None:
+        """The user's line that made a large array."""
+        return self.memory.made_at(data.address)
 
     def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
         """Whether somebody besides one Array holds operand k's memory and would see it change."""

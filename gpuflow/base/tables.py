@@ -1,0 +1,75 @@
+"""Small tables for people: as text, in a terminal through rich, and in a page."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from gpuflow.base.records import record
+
+
+def scaled(number: float, unit: str) -> str:
+    """Three digits with the prefix that fits: ``1.25 MB``."""
+    value, prefixes = float(number), ["", "k", "M", "G", "T"]
+    while value >= 1000 and len(prefixes) > 1:
+        value /= 1000
+        prefixes.pop(0)
+    return f"{value:.3g} {prefixes[0]}{unit}"
+
+
+@record
+class Table:
+    """Rows of texts below a title.
+
+    Attributes:
+        title: one line, or "".
+        columns: the heads.
+        rows: for each column a text.
+        left: numbers of the columns that begin at the left; numbers end at the right.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...] = (0,)
+
+    def __str__(self) -> str:
+        all_rows = [self.columns, *self.rows]
+        widths = [max(map(len, texts)) for texts in zip(*all_rows, strict=True)]
+        lines = [self.title] if self.title else []
+        for texts in all_rows:
+            cells = [
+                text.ljust(width) if k in self.left else text.rjust(width)
+                for k, (text, width) in enumerate(zip(texts, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+    def __rich__(self) -> Any:
+        import rich.table
+        import rich.text
+
+        table = rich.table.Table(title=rich.text.Text(self.title), title_justify="left")
+        for k, name in enumerate(self.columns):
+            side = "left" if k in self.left else "right"
+            table.add_column(rich.text.Text(name), justify=side, overflow="fold")
+        for texts in self.rows:
+            table.add_row(*map(rich.text.Text, texts))
+        return table
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self.title)}</p>{self.html()}"
+
+    def html(self) -> str:
+        """The columns and rows as an HTML table."""
+
+        def line(tag: str, texts: tuple[str, ...]) -> str:
+            cells = [
+                f'<{tag} style="text-align:{"left" if k in self.left else "right"}">'
+                f"{html.escape(text)}</{tag}>"
+                for k, text in enumerate(texts)
+            ]
+            return f"<tr>{''.join(cells)}</tr>"
+
+        body = "".join(line("td", texts) for texts in self.rows)
+        return f"<table><thead>{line('th', self.columns)}</thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,1 @@
+"""What ``gpuflow.explain`` returns: text, a table of steps, records, a page (design 0043)."""

@@ -1,0 +1,220 @@
+"""What each step of a plan costs: bytes, operations, and time, predicted or measured."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gpuflow.api.programs import default_device, device_put, jit
+from gpuflow.base.records import record
+from gpuflow.base.tables import Table, scaled
+from gpuflow.base.util import SourceLine
+from gpuflow.compiler.explain import eqns_of
+from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, bytes_of, flops_of
+from gpuflow.core.lowering import Loop, ScanForm
+from gpuflow.timing import format_seconds
+
+_MOST_LETTERS = 44  # of a name in a table
+
+
+@record
+class Ceilings:
+    """What a device does at best, as measured in this process.
+
+    Attributes:
+        bytes_per_second: that a copy of a large array reads and writes.
+        flops_per_second: of a product of float32 matrices.
+    """
+
+    bytes_per_second: float
+    flops_per_second: float
+
+
+@record
+class StepCost:
+    """A step of a plan and what it costs.
+
+    Attributes:
+        number: of the step in the plan, from 1.
+        name: of the kernel, or of the call.
+        kind: "kernel", "library", "host", "copy" or "program".
+        seconds: that it takes.
+        is_measured: whether it took them, or is predicted to.
+        share: of the time of all steps, 0 to 1.
+        bytes: that it reads and writes; each array once.
+        flops: floating-point operations, one for each scalar function and element.
+        lines: where in the user's program its equations come from, the most frequent first.
+        ceilings: of the device.
+    """
+
+    number: int
+    name: str
+    kind: str
+    seconds: float
+    is_measured: bool
+    share: float
+    bytes: int
+    flops: int
+    lines: tuple[SourceLine, ...]
+    ceilings: Ceilings
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The line of the user's program that most of its equations come from."""
+        return self.lines[0] if self.lines else None
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Bytes over measured time; None: it is predicted."""
+        return self.bytes / self.seconds if self.is_measured and self.seconds else None
+
+    @property
+    def copy_share(self) -> float | None:
+        """``bytes_per_second`` over that of a copy; above 1 if the arrays are in a cache."""
+        rate = self.bytes_per_second
+        return None if rate is None else rate / self.ceilings.bytes_per_second
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """FLOP over measured time; None: it is predicted."""
+        return self.flops / self.seconds if self.is_measured and self.seconds else None
+
+
+def step_costs(
+    plan: Plan, seconds: Sequence[float] | None, ceilings: Ceilings
+) -> tuple[StepCost, ...]:
+    """The costs of all steps, in the order in which they run.
+
+    Args:
+        plan: the plan.
+        seconds: measured ones for each step; None: they are predicted.
+        ceilings: of the device.
+    """
+    is_measured = seconds is not None
+    if seconds is None:
+        seconds = [_predicted(plan, step, ceilings) for step in plan.steps]
+    total = sum(seconds) or 1.0
+    return tuple(
+        StepCost(
+            number, step.name, step.kind, took, is_measured, took / total,
+            bytes_of(plan, step), flops_of(step), lines_of(step), ceilings,
+        )
+        for number, (step, took) in enumerate(zip(plan.steps, seconds, strict=True), 1)
+    )
+
+
+def _predicted(plan: Plan, step: Step, ceilings: Ceilings) -> float:
+    """The longer of the times that a step's bytes and its operations take at best."""
+    if isinstance(step, ProgramStep):
+        totals = [
+            sum(_predicted(inner.plan, part, ceilings) for part in inner.plan.steps)
+            for inner in step.programs
+        ]
+        rule = step.eqn.primitive.lower
+        form = rule.form(step.eqn.params) if isinstance(rule, Loop) else None
+        return totals[0] * form.length if isinstance(form, ScanForm) else max(totals)
+    moving = bytes_of(plan, step) / ceilings.bytes_per_second
+    return max(moving, flops_of(step) / ceilings.flops_per_second)
+
+
+def lines_of(step: Step) -> tuple[SourceLine, ...]:
+    """The lines that a step's equations come from, those of programs in it included."""
+    counts: Counter[SourceLine] = Counter()
+    _count_lines(step, counts)
+    return tuple(line for line, _ in counts.most_common())
+
+
+def _count_lines(step: Step, counts: Counter[SourceLine]) -> None:
+    counts.update(eqn.source for eqn in eqns_of(step) if eqn.source is not None)
+    if isinstance(step, ProgramStep):
+        for inner in step.programs:
+            for part in inner.plan.steps:
+                _count_lines(part, counts)
+
+
+def short_line(line: SourceLine | None) -> str:
+    """A line without the folder of its file."""
+    return "" if line is None else f"{line.file.rpartition('/')[2]}:{line.line} ({line.function})"
+
+
+def cost_table(costs: Sequence[StepCost], top: int | None, title: str) -> Table:
+    """The steps that take longest; rates only where times are measured."""
+    longest = sorted(costs, key=lambda cost: -cost.seconds)[:top]
+    is_measured = any(cost.is_measured for cost in costs)
+    rates = ("GB/s", "of a copy", "GFLOP/s") if is_measured else ("FLOP",)
+    rows = []
+    for cost in longest:
+        first = (
+            f"{cost.number}. {_shortened(cost.name)}", format_seconds(cost.seconds),
+            f"{cost.share:.1%}", scaled(cost.bytes, "B"),
+        )  # fmt: skip
+        last = _rates(cost) if is_measured else (scaled(cost.flops, "FLOP"),)
+        rows.append((*first, *last, short_line(cost.line)))
+    word = "measured" if is_measured else "predicted"
+    columns = ("step", word, "share", "bytes", *rates, "line")
+    return Table(title, columns, tuple(rows), (0, len(columns) - 1))
+
+
+def _rates(cost: StepCost) -> tuple[str, ...]:
+    moved, share, computed = cost.bytes_per_second, cost.copy_share, cost.flops_per_second
+    if moved is None or share is None or computed is None:
+        return "", "", ""
+    return f"{moved / 1e9:.3g}", f"{share:.0%}", f"{computed / 1e9:.3g}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 3]}..."
+
+
+# --- ceilings -----------------------------------------------------------------------------------
+
+_ENOUGH = 3e-3  # seconds: a call that takes longer is not all overhead
+_RUNS = 4
+
+
+@lru_cache
+def ceilings_of(device: Any) -> Ceilings:
+    """What a device does at best.
+
+    Cost: some 50 ms, once for each device of a process. Sizes grow until a call takes long enough,
+    so that a simulated device ends early.
+    """
+    with default_device(device):
+        copy = _best_rate(jit(lambda x: -x), [1 << k for k in range(14, 26, 2)], _copied_bytes)
+        product = _best_rate(jit(lambda x: x @ x), [1 << k for k in range(5, 10)], _product_flops)
+    return Ceilings(copy, product)
+
+
+def _copied_bytes(size: int) -> tuple[np.ndarray, float]:
+    return np.zeros(size, np.float32), 8.0 * size
+
+
+def _product_flops(size: int) -> tuple[np.ndarray, float]:
+    return np.zeros((size, size), np.float32), 2.0 * size**3
+
+
+def _best_rate(
+    function: Any, sizes: Sequence[int], operand: Callable[[int], tuple[np.ndarray, float]]
+) -> float:
+    """The work of a second, at the last size that was tried."""
+    rate = 1.0
+    for size in sizes:
+        value, work = operand(size)
+        x = device_put(value)
+        function(x).block_until_ready()
+        seconds = min(_timed(function, x) for _ in range(_RUNS))
+        rate = work / max(seconds, 1e-9)
+        if seconds > _ENOUGH:
+            break
+    return rate
+
+
+def _timed(function: Any, x: Any) -> float:
+    start = time.perf_counter()
+    function(x).block_until_ready()
+    return time.perf_counter() - start

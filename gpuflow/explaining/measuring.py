@@ -1,0 +1,80 @@
+"""How long each step of a plan takes, by the marks that traces of the profiler use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+from threading import get_ident
+from typing import Any
+
+from gpuflow.api.programs import ShapeDtypeStruct, block_until_ready
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.recording import Recording, outermost, state
+from gpuflow.numpy.creation import zeros
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.execute import Executable
+from gpuflow.runtime.memory import arenas
+
+_RUNS = 7
+_LONG = 2.0  # seconds: of runs that take longer together there are fewer
+_STEP_ROWS = ("kernels", "libraries", "loops", "copies", "host functions")
+
+
+def with_values(arguments: Any) -> Any:
+    """A tree of arguments with zeros for its ShapeDtypeStructs."""
+
+    def value(leaf: Any) -> Any:
+        return zeros(leaf.shape, leaf.dtype) if isinstance(leaf, ShapeDtypeStruct) else leaf
+
+    return tree.tree_map(value, arguments)
+
+
+def step_seconds(executable: Executable, operands: Sequence[Any]) -> tuple[float, ...]:
+    """The median time of each step over some runs of a program.
+
+    Args:
+        executable: the program; it runs with all its effects.
+        operands: on which; of those that it donates it gets copies.
+
+    Raises:
+        RuntimeError: a trace of the profiler is under way.
+    """
+    check(
+        state.recording is None,
+        lambda: (
+            "[explain] steps are timed as in a trace, of which one can be taken at a time; got "
+            "measure=True inside of one. Fix: call it outside, or leave measure out."
+        ),
+        RuntimeError,
+    )
+    recording = state.recording = Recording()
+    arenas.renew()
+    runs: list[list[float]] = []
+    try:
+        started = time.perf_counter()
+        for number in range(_RUNS + 1):
+            begin = len(recording.events)
+            block_until_ready(executable(_fresh(executable, operands)))
+            mine = [
+                event for event in recording.events[begin:]
+                if event.row in _STEP_ROWS and event.thread == get_ident()
+            ]  # fmt: skip
+            runs.append([event.duration / 1e9 for event in outermost(mine)])
+            if number and time.perf_counter() - started > _LONG:
+                break
+    finally:
+        state.recording = None
+        arenas.renew()
+    # In the first run drivers are printed, and memory is touched for the first time.
+    return tuple(median(times) for times in zip(*runs[1:], strict=True))
+
+
+def _fresh(executable: Executable, operands: Sequence[Any]) -> list[Any]:
+    copies = list(operands)
+    for k in executable.donated:
+        if type(copies[k]) is Array:
+            array = copies[k]
+            copies[k] = Array(array.device.driver.copy(array.data), array.aval, array.device)
+    return copies

@@ -1,0 +1,257 @@
+"""The page of an explanation: one HTML file that needs no other."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.base.tables import Table, scaled
+from gpuflow.base.util import SourceLine
+from gpuflow.compiler.explain import Boundary, PlanView
+from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, bytes_of, flops_of
+from gpuflow.compiler.target import Target
+from gpuflow.explaining.costs import StepCost, lines_of
+from gpuflow.explaining.memory import memory_picture
+from gpuflow.explaining.sources import Source, sources_of
+from gpuflow.timing import format_seconds
+
+_HERE = Path(__file__).parent
+
+
+@record
+class _Highlighter:
+    """Python as HTML, line by line; with pygments, if it is there, in colors.
+
+    Attributes:
+        styles: what its classes look like.
+        parts: pygments' function with its lexer and formatter; None: it is not there.
+    """
+
+    styles: str
+    parts: Any
+
+    def lines(self, text: str) -> list[str]:
+        """Each line, escaped."""
+        if self.parts is None:
+            return html.escape(text).split("\n")
+        highlight, lexer, formatter = self.parts
+        return highlight(text, lexer, formatter).split("\n")
+
+
+def _highlighter() -> _Highlighter:
+    try:
+        import pygments
+        import pygments.formatters
+        import pygments.lexers
+    except ImportError:
+        return _Highlighter("", None)
+    formatter = pygments.formatters.HtmlFormatter(nowrap=True)
+    lexer = pygments.lexers.PythonLexer(stripnl=False, ensurenl=False)
+    return _Highlighter(
+        formatter.get_style_defs("pre"), (pygments.highlight, lexer, formatter)
+    )
+
+
+@record
+class _Part:
+    """A step of the plan, or of a program inside one.
+
+    Attributes:
+        number: its own in the plan, or such as "3.1.2".
+        view: the plan that it is in.
+        index: its place in that.
+        cost: of a step of the plan itself.
+    """
+
+    number: str
+    view: PlanView
+    index: int
+    cost: StepCost | None
+
+    @property
+    def step(self) -> Any:
+        return self.view.plan.steps[self.index]
+
+
+def text_page(title: str, text: str) -> str:
+    """A page of a text alone."""
+    return _document(title, "", f"<header><h1>{html.escape(title)}</h1></header>"
+                                f"<main><pre>{html.escape(text)}</pre></main>", "")  # fmt: skip
+
+
+def page(
+    head: str, plan: Plan, target: Target, costs: Sequence[StepCost], table: Table,
+    memory: Sequence[int], view: PlanView,
+) -> str:  # fmt: skip
+    """The page of a plan.
+
+    Args:
+        head: its first line.
+        plan: the plan.
+        target: that it is for.
+        costs: of its steps.
+        table: of those that take longest.
+        memory: bytes while each step runs.
+        view: of the plan.
+    """
+    colors = _highlighter()
+    parts = list(_parts(view, costs))
+    users: dict[SourceLine, list[str]] = {}
+    for part in parts:
+        for line in lines_of(part.step):
+            users.setdefault(line, []).append(part.number)
+    seconds = _seconds_of_lines(costs)
+    sources = [_source(source, users, seconds, colors) for source in sources_of(users)]
+    known: dict[str, str] = {}
+    steps = [
+        _card(part, target, colors, known) for part in parts if part.cost is not None
+    ]
+    overview = (
+        f'<div class="overview"><div>{table._repr_html_()}</div>'
+        f"<figure>{memory_picture(memory)}<figcaption>temporaries and results while each step "
+        f"runs; {scaled(plan.arena_bytes, 'B')} are reserved for temporaries</figcaption>"
+        "</figure></div>"
+    )
+    body = (
+        f"<header><h1>{html.escape(head)}</h1>{overview}</header><main>"
+        f'<section class="sources">{"".join(sources) or "<p>no line is known</p>"}</section>'
+        f'<section class="steps">{"".join(steps)}</section></main>'
+    )
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    return _document(head.partition(":")[0], colors.styles, body, f"<script>{script}</script>")
+
+
+def _document(title: str, styles: str, body: str, script: str) -> str:
+    sheet = (_HERE / "page.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{styles}{sheet}</style></head>"
+        f"<body>{body}{script}</body></html>\n"
+    )
+
+
+def _parts(view: PlanView, costs: Sequence[StepCost]) -> Iterator[_Part]:
+    """All steps, those of programs inside behind the step that runs them."""
+    for index, cost in enumerate(costs):
+        part = _Part(str(cost.number), view, index, cost)
+        yield part
+        yield from _inner_parts(part)
+
+
+def _inner_parts(part: _Part) -> Iterator[_Part]:
+    if not isinstance(part.step, ProgramStep):
+        return
+    for k, inner in enumerate(part.step.programs, 1):
+        view = PlanView(inner.plan, part.view.sources_of)
+        for index in range(len(inner.plan.steps)):
+            deeper = _Part(f"{part.number}.{k}.{index + 1}", view, index, None)
+            yield deeper
+            yield from _inner_parts(deeper)
+
+
+def _seconds_of_lines(costs: Sequence[StepCost]) -> dict[SourceLine, float]:
+    """The share of each line in the time: each line of a step has an equal part of it."""
+    shares: dict[SourceLine, float] = {}
+    for cost in costs:
+        for line in cost.lines:
+            shares[line] = shares.get(line, 0.0) + cost.share / len(cost.lines)
+    return shares
+
+
+# --- the source ---------------------------------------------------------------------------------
+
+
+def _source(
+    source: Source, users: dict[SourceLine, list[str]], shares: dict[SourceLine, float],
+    colors: _Highlighter,
+) -> str:  # fmt: skip
+    steps: dict[int, list[str]] = {}
+    share: dict[int, float] = {}
+    for line, numbers in users.items():
+        if line.file == source.file:
+            steps.setdefault(line.line, []).extend(numbers)
+            share[line.line] = share.get(line.line, 0.0) + shares.get(line, 0.0)
+    lines = colors.lines(source.text) if source.text else []
+    rows, before = [], None
+    for number in source.numbers:
+        if before is not None and number != before + 1:
+            rows.append('<span class="row"><i>⋮</i></span>')
+        before = number
+        text = lines[number - 1] if number <= len(lines) else "(not to be read)"
+        of = list(dict.fromkeys(steps.get(number, [])))
+        if not of:
+            rows.append(f'<span class="row"><i>{number}</i>{text}</span>')
+            continue
+        outer = of[0].partition(".")[0]
+        rows.append(
+            f'<span class="row" data-steps="{" ".join(of)}" style="--share:{share[number]:.1%}">'
+            f"<i>{number}</i>"
+            f'<a href="#step-{outer}" title="{share[number]:.1%} of the time, '
+            f'step {", ".join(of[:12])}">{text}</a></span>'
+        )
+    return f"<h3>{html.escape(source.file)}</h3><pre>{''.join(rows)}</pre>"
+
+
+# --- the steps ----------------------------------------------------------------------------------
+
+
+def _card(part: _Part, target: Target, colors: _Highlighter, known: dict[str, str]) -> str:
+    """One step: what it is, costs, equations, why it ends, its text, and programs inside."""
+    view, step, number = part.view, part.step, part.number
+    prefix = number.rpartition(".")[0]
+    equations = html.escape("\n".join(view.equations(step)))
+    boundaries = [_boundary(b, f"{prefix}." if prefix else "") for b in view.boundaries(part.index)]
+    inner = [
+        _card(deeper, target, colors, known)
+        for deeper in _inner_parts(part)
+        if deeper.number.count(".") == number.count(".") + 2
+    ]
+    return (
+        f'<section class="step" id="step-{number}" data-step="{number}">'
+        f"<h2><b>{number}.</b> {html.escape(view.title(step))}</h2>"
+        f'<p class="costs">{_costs(part)}</p>'
+        f"<pre>{equations}</pre>{''.join(boundaries)}{_texts(part, target, colors, known)}"
+        f"{''.join(inner)}</section>"
+    )
+
+
+def _costs(part: _Part) -> str:
+    cost, step = part.cost, part.step
+    texts = [scaled(bytes_of(part.view.plan, step), "B"), scaled(flops_of(step), "FLOP")]
+    if cost is not None:
+        word = "measured" if cost.is_measured else "predicted"
+        texts.insert(0, f"{format_seconds(cost.seconds)} {word}, {cost.share:.1%}")
+        if cost.bytes_per_second is not None and cost.copy_share is not None:
+            texts.append(f"{scaled(cost.bytes_per_second, 'B/s')}, {cost.copy_share:.0%} of a copy")
+        if cost.flops_per_second:
+            texts.append(scaled(cost.flops_per_second, "FLOP/s"))
+    return html.escape(" · ".join(texts))
+
+
+def _boundary(boundary: Boundary, prefix: str) -> str:
+    links = [
+        f'<a href="#step-{prefix}{reader + 1}">step {prefix}{reader + 1}</a>'
+        for reader in boundary.readers
+    ]
+    where = f"{', '.join(links)}: " if links else ""
+    names = html.escape(", ".join(boundary.names))
+    return f'<p class="why">stores {names} for {where}{html.escape(boundary.reason)}</p>'
+
+
+def _texts(part: _Part, target: Target, colors: _Highlighter, known: dict[str, str]) -> str:
+    """The generated text of a kernel; one that was shown before is a link."""
+    if not isinstance(part.step, KernelStep):
+        return ""
+    shown = []
+    for text in target.texts_of(part.step):
+        first = known.setdefault(text, part.number)
+        if first != part.number:
+            shown.append(f'<p>text: as <a href="#step-{first}">step {first}</a></p>')
+            continue
+        body = "\n".join(colors.lines(text))
+        shown.append(f"<details><summary>generated text</summary><pre>{body}</pre></details>")
+    return "".join(shown)

@@ -1,0 +1,296 @@
+"""Where the time of a trace went: by operation and by line of the user's program."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.base.tables import Table, scaled
+from gpuflow.profiler.data import ProfileData, ProfileEvent, ProfileLine
+from gpuflow.profiler.traces import last_trace
+from gpuflow.timing import format_seconds
+
+# Rows of what others do, or of names for it, which take no time of their own.
+_NO_WORK = ("host", "memory")
+_BESIDE = "collectives"  # runs in a stream beside the others
+_THREAD = re.compile(r"(.*) \(thread (\d+)\)")
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH = 60
+_NANOSECOND = 1.0
+
+
+@record
+class OpTime:
+    """What took time, all its calls together.
+
+    Attributes:
+        name: of the kernel, call or operation.
+        row: of the trace: "kernels", "libraries", "loops", "eager ops", "builds" and so on.
+        calls: how many.
+        seconds: without what ran inside of it.
+        share: of the time of all.
+        bytes: that steps of programs read and wrote.
+        flops: floating-point operations of these steps.
+    """
+
+    name: str
+    row: str
+    calls: int
+    seconds: float
+    share: float
+    bytes: int
+    flops: int
+
+
+@record
+class LineTime:
+    """The time of the steps that come from one line.
+
+    Attributes:
+        line: ``file:line (function)``; "" for steps of which no line is known.
+        calls: how many steps.
+        seconds: of these; a step of several lines counts to equal parts for each.
+        share: of the time of all.
+    """
+
+    line: str
+    calls: int
+    seconds: float
+    share: float
+
+
+@record
+class MemorySample:
+    """What drivers had in use at a moment.
+
+    Attributes:
+        seconds: since the trace was started.
+        bytes: in use on all devices; on a CPU those of the process.
+    """
+
+    seconds: float
+    bytes: int
+
+
+@record(repr=False)
+class TraceTable:
+    """A trace in tables; ``profiler.table`` makes it. Print it, or let a notebook show it.
+
+    Attributes:
+        path: of the trace.
+        seconds: of all work, on all threads.
+        ops: what took time, the longest first.
+        lines: where it came from, the longest first.
+        memory: while the trace was taken, every 10 ms.
+        top: how many rows of each table ``str`` shows.
+    """
+
+    path: Path
+    seconds: float
+    ops: tuple[OpTime, ...]
+    lines: tuple[LineTime, ...]
+    memory: tuple[MemorySample, ...]
+    top: int | None = 10
+
+    def tables(self) -> tuple[Table, Table]:
+        """The ops and the lines for people, ``top`` of each."""
+        ops = [
+            (
+                _shortened(op.name), op.row, str(op.calls), format_seconds(op.seconds),
+                f"{op.share:.1%}", _rate(op.bytes, op.seconds), _rate(op.flops, op.seconds),
+            )
+            for op in self.ops[: self.top]
+        ]  # fmt: skip
+        lines = [
+            (
+                line.line.rpartition("/")[2] or "not known", str(line.calls),
+                format_seconds(line.seconds), f"{line.share:.1%}",
+            )
+            for line in self.lines[: self.top]
+        ]  # fmt: skip
+        return (
+            Table(
+                f"{format_seconds(self.seconds)} of work by operation{self._of(self.ops)}",
+                ("operation", "row", "calls", "time", "share", "GB/s", "GFLOP/s"),
+                tuple(ops), (0, 1),
+            ),
+            Table(
+                f"by line, equal parts for each line of a step{self._of(self.lines)}",
+                ("line", "steps", "time", "share"), tuple(lines),
+            ),
+        )  # fmt: skip
+
+    def _of(self, rows: Sequence[Any]) -> str:
+        count = len(rows)
+        return f", {self.top} of {count}" if self.top is not None and self.top < count else ""
+
+    def _memory_text(self) -> str:
+        if not self.memory:
+            return "memory: the trace was too short for a sample"
+        sizes = [sample.bytes for sample in self.memory]
+        seconds = self.memory[-1].seconds
+        return (
+            f"memory over {format_seconds(seconds)}, {scaled(min(sizes), 'B')} to "
+            f"{scaled(max(sizes), 'B')}\n|{_bars(self.memory)}|"
+        )
+
+    def __str__(self) -> str:
+        return "\n\n".join([*map(str, self.tables()), self._memory_text()])
+
+    __repr__ = __str__
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        del console, options
+        import rich.text
+
+        yield from self.tables()
+        yield rich.text.Text(self._memory_text())
+
+    def _repr_html_(self) -> str:
+        texts = [table._repr_html_() for table in self.tables()]
+        return "".join([*texts, f"<pre>{html.escape(self._memory_text())}</pre>"])
+
+
+def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> TraceTable:
+    """Where the time of a trace went: by operation, by line of the program, and the memory.
+
+    Args:
+        path: a ``*.trace.json.gz``, or a folder in which the newest one is taken; by default the
+            trace that this process wrote last.
+        top: how many rows of each table are shown; None: all.
+
+    Returns:
+        TraceTable: print it; ``ops``, ``lines`` and ``memory`` are records.
+
+    Raises:
+        ValueError: there is no trace.
+
+    Example:
+        >>> import tempfile
+        >>> with gf.profiler.trace(tempfile.mkdtemp()):
+        ...     y = gf.jit(lambda x: jnp.sort(x * 2))(jnp.ones(1000))
+        >>> found = gf.profiler.table()
+        >>> "sort" in [op.name for op in found.ops]
+        True
+    """
+    file = _file_of(path)
+    parts = [
+        (*_row_and_thread(line), line) for plane in ProfileData.from_file(file).planes
+        for line in plane.lines
+    ]  # fmt: skip
+    works: list[_Work] = []
+    for thread in dict.fromkeys(thread for _, thread, _ in parts):
+        events = [
+            (row, event) for row, of, line in parts if of == thread and row not in _NO_WORK
+            for event in line.events
+        ]  # fmt: skip
+        beside = [_Work(row, event, event.duration_ns) for row, event in events if row == _BESIDE]
+        works += beside + own_times([pair for pair in events if pair[0] != _BESIDE])
+    total = sum(work.nanoseconds for work in works) or 1.0
+    memory = [
+        MemorySample(event.start_ns / 1e9, dict(event.stats)["bytes"])
+        for row, _, line in parts if row == "memory"
+        for event in line.events
+    ]  # fmt: skip
+    return TraceTable(
+        file, total / 1e9 if works else 0.0, _by_op(works, total), _by_line(works, total),
+        tuple(memory), top,
+    )
+
+
+@record
+class _Work:
+    """An event, and the nanoseconds that nothing inside of it took."""
+
+    row: str
+    event: ProfileEvent
+    nanoseconds: float
+
+
+def own_times(events: Sequence[tuple[str, ProfileEvent]]) -> list[_Work]:
+    """Events of one thread with their rows: for each the time without events inside of it."""
+    ordered = sorted(events, key=lambda pair: (pair[1].start_ns, -pair[1].duration_ns))
+    own = [event.duration_ns for _, event in ordered]
+    around: list[int] = []
+    for number, (_, event) in enumerate(ordered):
+        # Times in the file are rounded to a nanosecond.
+        while around and ordered[around[-1]][1].end_ns <= event.start_ns + _NANOSECOND:
+            around.pop()
+        if around:
+            own[around[-1]] -= event.duration_ns
+        around.append(number)
+    pairs = zip(ordered, own, strict=True)
+    return [_Work(row, event, max(0.0, time)) for (row, event), time in pairs]
+
+
+def _by_op(works: Sequence[_Work], total: float) -> tuple[OpTime, ...]:
+    groups: dict[tuple[str, str], list[_Work]] = {}
+    for work in works:
+        groups.setdefault((work.event.name, work.row), []).append(work)
+    found = [
+        OpTime(
+            name, row, len(group), sum(work.nanoseconds for work in group) / 1e9,
+            sum(work.nanoseconds for work in group) / total,
+            *(sum(dict(work.event.stats).get(key, 0) for work in group)
+              for key in ("bytes", "flops")),
+        )
+        for (name, row), group in groups.items()
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda op: -op.seconds))
+
+
+def _by_line(works: Sequence[_Work], total: float) -> tuple[LineTime, ...]:
+    times: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    for work in works:
+        lines = dict(work.event.stats).get("lines") or [""]
+        for line in lines:
+            times[line] = times.get(line, 0.0) + work.nanoseconds / len(lines)
+            calls[line] = calls.get(line, 0) + 1
+    found = [LineTime(line, calls[line], ns / 1e9, ns / total) for line, ns in times.items()]
+    return tuple(sorted(found, key=lambda line: -line.seconds))
+
+
+def _row_and_thread(line: ProfileLine) -> tuple[str, str]:
+    match = _THREAD.fullmatch(line.name)
+    return (match[1], match[2]) if match else (line.name, "0")
+
+
+def _file_of(path: str | os.PathLike[str] | None) -> Path:
+    found = last_trace() if path is None else Path(path)
+    if found is not None and found.is_dir():
+        files = found.rglob("*.trace.json.gz")
+        found = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+    if found is None or not found.is_file():
+        raise ValueError(
+            f"[table] there must be a trace; got {'none' if path is None else os.fspath(path)}. "
+            "Fix: with gpuflow.profiler.trace(folder): ..., then gpuflow.profiler.table()."
+        )
+    return found
+
+
+def _rate(amount: int, seconds: float) -> str:
+    return f"{amount / seconds / 1e9:.3g}" if amount and seconds else ""
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 44 else f"{name[:41]}..."
+
+
+def _bars(samples: Sequence[MemorySample]) -> str:
+    """The most of each part of the time, as a line of bars."""
+    end, most = samples[-1].seconds or 1.0, max(sample.bytes for sample in samples) or 1
+    width = min(_WIDTH, len(samples))
+    heights = [0] * width
+    for sample in samples:
+        place = min(int(sample.seconds / end * width), width - 1)
+        heights[place] = max(heights[place], sample.bytes)
+    heights[0] = heights[0] or samples[0].bytes
+    for place in range(1, width):  # a part without a sample is as the one before
+        heights[place] = heights[place] or heights[place - 1]
+    return "".join(_BARS[round(height / most * (len(_BARS) - 1))] for height in heights)
