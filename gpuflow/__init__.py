@@ -86,6 +86,7 @@ from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish
+from gpuflow.base.tracebacks import install as _install_tracebacks
 from gpuflow.callbacks import pure_callback as pure_callback
 from gpuflow.control.checkpoint import checkpoint as checkpoint
 from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
     from gpuflow import typing as typing
 
 _wiring.install()
+_install_tracebacks()
 
 remat = checkpoint
 P = _PartitionSpec

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
+from gpuflow.base.tracebacks import mark_modules
 
 if TYPE_CHECKING:
     import difflib
@@ -50,6 +51,7 @@ def publish(
     public = sorted({*names, *modules})
     namespace["__getattr__"] = missing_name(namespace["__name__"], short, public, modules)
     namespace["__dir__"] = lambda: list(public)
+    mark_modules()
 
 
 def missing_name(

@@ -98,6 +98,8 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
+        call = None
+    if call is None:  # behind the handler: what a shape rule raises has no KeyError behind it
         call = known_call(primitive, avals, params, driver)
     if call.program is not None:
         out_arrays = call.program.run(arrays, device)
