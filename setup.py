@@ -10,7 +10,7 @@ setup(
     packages=[*find_packages(include=["gpuflow", "gpuflow.*"]), "gpuflow.kernels"],
     package_dir={"gpuflow.kernels": "kernels"},
     package_data={
-        "gpuflow": ["py.typed", "core/*.pyi", "targets/cpu/native/*.ll"],
+        "gpuflow": ["py.typed", "core/*.pyi", "base/*.txt", "targets/cpu/native/*.ll"],
         "gpuflow.kernels": ["*.cu", "*.cuh"],
     },
     include_package_data=False,

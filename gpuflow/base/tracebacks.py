@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.base.other_names import note
 from gpuflow.base.util import PACKAGE_FOLDER
 
 _OWN = (PACKAGE_FOLDER, "<gpuflow ")
@@ -71,9 +72,13 @@ def _is_of_python(name: str) -> bool:
 def without_own_frames(error: BaseException) -> Iterator[bool]:
     """Inside the block an exception, and those behind it, have their users' parts as tracebacks.
 
-    The block gets whether anything was left out.
+    It also has a note, where there is something to say that Python did not. The block gets whether
+    anything was left out.
     """
     whole = [(one, one.__traceback__) for one in _chain(error)]
+    more, notes = note(error), getattr(error, "__notes__", None)
+    if more is not None:
+        error.__notes__ = [*(notes or ()), more]
     parts = [users_part(trace) for _, trace in whole]
     for (one, _), part in zip(whole, parts, strict=True):
         one.__traceback__ = part
@@ -82,6 +87,10 @@ def without_own_frames(error: BaseException) -> Iterator[bool]:
     finally:
         for one, trace in whole:
             one.__traceback__ = trace
+        if notes is not None:
+            error.__notes__ = notes
+        elif more is not None:
+            del error.__notes__
 
 
 def _chain(error: BaseException) -> list[BaseException]:
