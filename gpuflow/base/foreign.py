@@ -6,6 +6,7 @@ from typing import Any
 
 STATIC = "mark it static with static_argnums or static_argnames"
 _MOST_CHARACTERS = 80
+_FIELDS = "__dataclass_fields__"
 # What objects have that `jnp.asarray` takes.
 _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "__array_interface__")
 
@@ -15,7 +16,7 @@ def told(value: Any) -> str:
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     aval = getattr(value, "aval", None)
-    if aval is not None:  # a ref, which need not wait for its value
+    if aval is not None:  # a ref, whose value need not be waited for
         return f"{aval} of type {kind.__name__}"
     if is_array(value):
         shape = tuple(value.shape) if hasattr(value, "shape") else None
@@ -37,7 +38,7 @@ def mend(value: Any, otherwise: str, name: str = "x") -> str:
         name: what the program calls it, if that is known.
     """
     kind = type(value)
-    if is_array(value) and getattr(value, "aval", None) is None:
+    if is_array(value):
         return f"jnp.asarray({name})"
     if is_foreign(value):
         return (
@@ -49,9 +50,13 @@ def mend(value: Any, otherwise: str, name: str = "x") -> str:
 
 def is_foreign(value: Any) -> bool:
     """Whether an object is one for which there is more to say than its type."""
-    return is_array(value) or hasattr(type(value), "__dataclass_fields__")
+    return is_array(value) or (_is_of_others(value) and hasattr(type(value), _FIELDS))
 
 
 def is_array(value: Any) -> bool:
     """Whether an object is an array of another library."""
-    return any(hasattr(type(value), name) for name in _ARRAYS)
+    return _is_of_others(value) and any(hasattr(type(value), name) for name in _ARRAYS)
+
+
+def _is_of_others(value: Any) -> bool:
+    return not type(value).__module__.startswith("gpuflow.")

@@ -319,8 +319,8 @@ def not_finite(
     flags = np.isnan(data) if is_nan else np.isinf(data)
     index = tuple(int(k) for k in np.argwhere(flags)[0])
     where = f" at {list(index)}" if index else ""
-    given = ", ".join([_shown(value, aval.shape, index) for value in operands])
-    call = f", of {name}({given})" if operands else ""
+    values = ", ".join([_shown(value, aval.shape, index) for value in operands])
+    call = f", of {name}({values})" if operands else ""
     return FloatingPointError(
         f"[{name}] results must be finite with {setting} set; got {what} in {aval}{where}{call}"
         f"{place}. Fix: check the operands of this op."

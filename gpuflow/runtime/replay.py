@@ -57,10 +57,10 @@ def check_results(
         return
     replay = _Replay(settings, compile)
     with unchecked():
-        found = _look_into(replay, closed, operands, None, "")
-    if found is None:  # op by op it does not happen: kernels may round less in between
-        found = not_finite("jit", bad[0].host(), bad[0].aval, settings)
-    raise found
+        fault = _look_into(replay, closed, operands, None, "")
+    if fault is None:  # op by op it does not happen: kernels may round less in between
+        fault = not_finite("jit", bad[0].host(), bad[0].aval, settings)
+    raise fault
 
 
 def _look_into(
@@ -83,9 +83,9 @@ def _look_into(
     if eqn is None:
         return None
     values, source = [read(atom) for atom in eqn.inputs], eqn.source or source
-    found = _inside(replay, eqn, values, source, place)
-    if found is not None:
-        return found
+    fault = _inside(replay, eqn, values, source, place)
+    if fault is not None:
+        return fault
     out = next(env[var] for var in eqn.outputs if replay.is_bad(env[var]))
     place = f"{place}, at {source}"
     name = eqn.primitive.name
