@@ -10,7 +10,9 @@ setup(
     packages=[*find_packages(include=["gpuflow", "gpuflow.*"]), "gpuflow.kernels"],
     package_dir={"gpuflow.kernels": "kernels"},
     package_data={
-        "gpuflow": ["py.typed", "core/*.pyi", "explaining/page.*", "targets/cpu/native/*.ll"],
+        "gpuflow": [
+            "py.typed", "base/*.txt", "core/*.pyi", "explaining/page.*", "targets/cpu/native/*.ll",
+        ],
         "gpuflow.kernels": ["*.cu", "*.cuh"],
     },
     include_package_data=False,

@@ -86,6 +86,7 @@ from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish
+from gpuflow.base.tracebacks import install as _install_tracebacks
 from gpuflow.callbacks import pure_callback as pure_callback
 from gpuflow.control.checkpoint import checkpoint as checkpoint
 from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
@@ -147,6 +148,7 @@ if TYPE_CHECKING:
     from gpuflow import extend as extend
     from gpuflow import ffi as ffi
     from gpuflow import image as image
+    from gpuflow import mixed_precision as mixed_precision
     from gpuflow import monitoring as monitoring
     from gpuflow import nn as nn
     from gpuflow import profiler as profiler
@@ -157,6 +159,7 @@ if TYPE_CHECKING:
     from gpuflow import typing as typing
 
 _wiring.install()
+_install_tracebacks()
 
 remat = checkpoint
 P = _PartitionSpec
@@ -168,7 +171,7 @@ _MODULES = (
 # Imported when they are first asked for, so that programs without them start faster.
 _LATER = (
     "as_jax", "checkpointing", "data", "distributed", "dlpack", "dtypes", "example_libraries",
-    "export", "extend", "ffi", "image", "monitoring", "nn", "profiler", "scipy", "sharding",
-    "stages", "test_util", "typing",
+    "export", "extend", "ffi", "image", "mixed_precision", "monitoring", "nn", "profiler", "scipy",
+    "sharding", "stages", "test_util", "typing",
 )  # fmt: skip
 _publish(globals(), "gpuflow", [*_public_names(globals()), "__version__"], (*_MODULES, *_LATER))

@@ -20,6 +20,7 @@ from gpuflow.base.tree_keys import KeyPath as KeyPath
 from gpuflow.base.tree_keys import SequenceKey as SequenceKey
 from gpuflow.base.tree_keys import keystr as keystr
 
+_MOST_CHARACTERS = 300  # of a structure in a message
 PyTreeDef = base_tree.TreeDef
 IsLeaf = Callable[[Any], bool] | None
 _Node = TypeVar("_Node")
@@ -84,6 +85,12 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
         raise  # it came from f
 
 
+def _short(treedef: PyTreeDef) -> str:
+    """The beginning of a structure's text."""
+    text = str(treedef)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
 def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTreeDef) -> None:
     """Raise ValueError if ``tree``, of structure ``treedef``, is no prefix of each other one."""
     for number, other in enumerate(rest, 1):
@@ -92,8 +99,9 @@ def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTree
         except ValueError as error:
             where = tree_keys.difference(tree, other) or str(error)
             raise ValueError(
-                f"[{op}] trees must have one structure; got {treedef} and, as tree {number}, "
-                f"{base_tree.structure(other)}: {where}. Fix: make them of the same containers."
+                f"[{op}] trees must have one structure; got {_short(treedef)} and, as tree "
+                f"{number}, {_short(base_tree.structure(other))}: {where}. "
+                "Fix: make them of the same containers."
             ) from None
 
 

@@ -105,6 +105,10 @@ def pytest_collection_modifyitems(config, items):
     # Not imported before the settings above are made.
     from optional_packages import skip_without_packages
 
+    from gpuflow import config as settings
+
+    settings.update("traceback_filtering", "off")  # here they are what is of interest
+
     skip_without_packages(items)
     if not ON_SIMULATED_GPU:
         return

@@ -15,6 +15,7 @@ from gpuflow.as_jax.internals.extend import core as extend_core
 from gpuflow.as_jax.internals.extend import linear_util as lu
 from gpuflow.as_jax.internals.extend.core import primitives
 from gpuflow.as_jax.internals.interpreters import ad, batching, mlir, xla
+from gpuflow.base import tracebacks
 
 X = np.linspace(0.1, 1.0, 5, dtype=np.float32)
 
@@ -281,9 +282,8 @@ def test_helpers_of_signatures_and_trees():
 
 
 def test_frames_of_excluded_files_are_not_the_users(monkeypatch):
-
     frame = inspect.currentframe()
-    monkeypatch.setattr(traceback_util, "_exclude_paths", [])
+    monkeypatch.setattr(tracebacks, "_excluded", [])
     assert traceback_util.include_frame(frame)
     traceback_util.register_exclusion(__file__)
     assert not traceback_util.include_frame(frame)

@@ -42,6 +42,7 @@ PAGES = [
     "docs/kernels.md",
     "docs/checkpoints.md",
     "docs/data.md",
+    "docs/mixed_precision.md",
     "docs/from_numpy.md",
     "docs/from_pytorch.md",
     "docs/faq.md",

@@ -52,6 +52,23 @@ def test_the_example_runs_from_the_command_line():
     assert run.stdout.startswith("steps    0 to   20: loss ")
 
 
+@pytest.mark.jax_libraries("optax", "chex")
+def test_mixed_precision_with_optax():
+    """Two rings are told apart in float16, and a scale that was too large fell at once."""
+    code = (
+        "import mixed_precision as m; losses, counted, right, state = m.train(); "
+        "print(losses[-1], counted.index(True), counted.count(False), right, "
+        "float(state['scale'].loss_scale), state['average'][0]['w'].dtype)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=EXAMPLES
+    )
+    loss, first, overflows, right, scale, dtype = run.stdout.split()
+    assert float(loss) < 0.2 and float(right) > 0.95
+    assert 0 < int(first) <= int(overflows) < 20
+    assert 2.0**8 < float(scale) < 2.0**24 and dtype == "float32"
+
+
 # --- loops of lanes ----------------------------------------------------------------------------
 
 # What each prints, as numbers in order, with what is known and a tolerance: of Monte Carlo some

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
 from gpuflow.control.linear_transpose import refuse_reduce_axes
@@ -108,8 +109,8 @@ def _check_value(value: Any, number: int, treedef: tree.TreeDef, what: str, name
                 "ref[...]."
             )
         raise TypeError(
-            f"[{what}] {name} must be arrays, numbers or trees of them; got {value!r} of type "
-            f"{type(value).__name__}{_at(number, treedef)}. Fix: jnp.asarray, or close over it."
+            f"[{what}] {name} must be arrays, numbers or trees of them; got {told(value)}"
+            f"{_at(number, treedef)}. Fix: {mend(value, 'close over it')}."
         )
 
 

@@ -211,7 +211,10 @@ _CHOICES = {
     "numpy_dtype_promotion": ("standard", "strict"),
     "numpy_rank_promotion": ("allow", "warn", "raise"),
     "default_prng_impl": ("threefry2x32", "rbg", "unsafe_rbg"),
+    "traceback_filtering": ("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"),
 }
+
+
 @record
 class Switches:
     """Settings that change what is told or refused, but no program."""
@@ -220,6 +223,7 @@ class Switches:
     explain_cache_misses: bool = False
     no_tracing: bool = False
     check_tracer_leaks: bool = False  # whether a trace looks for tracers that outlive it
+    traceback_filtering: str = "auto"  # whose frames tracebacks show; see base/tracebacks.py
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
@@ -295,7 +299,11 @@ class Config:
                 excess_precision=_flag("GPUFLOW_EXCESS_PRECISION", _xla_excess_precision()),
             )
         )
-        self._process_switches = Switches()
+        self._process_switches = Switches(
+            traceback_filtering=_choice(
+                "GPUFLOW_TRACEBACK_FILTERING", _CHOICES["traceback_filtering"]
+            )
+        )
         self._checks: dict[str, Callable[[Any], Any]] = {}
         self._starts: dict[str, Callable[[], None]] = {}
         self._ignored: dict[str, Any] = {}

@@ -8,12 +8,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.other_names import here
 from gpuflow.base.records import record
+from gpuflow.base.tracebacks import mark_modules
 
 if TYPE_CHECKING:
     import difflib
 else:
     difflib = LazyModule("difflib")
+
+
+_MOST_CLOSE, _CLOSENESS = 5, 0.77
+_published: dict[str, list[str]] = {}  # names by what users call their module
 
 
 def public_names(namespace: dict[str, Any], module_name: str | None = None) -> list[str]:
@@ -50,12 +56,14 @@ def publish(
     public = sorted({*names, *modules})
     namespace["__getattr__"] = missing_name(namespace["__name__"], short, public, modules)
     namespace["__dir__"] = lambda: list(public)
+    _published[short] = public
+    mark_modules()
 
 
 def missing_name(
     module: str, short: str, names: Iterable[str], modules: Collection[str] = ()
 ) -> Callable[[str], Any]:
-    """A module ``__getattr__`` that names close matches, or everything public.
+    """A module ``__getattr__`` that names close matches, what it is here, or where it is.
 
     Args:
         module: the module's name.
@@ -85,12 +93,17 @@ class _Unknown:
     public: list[str]
 
     def __str__(self) -> str:
-        close = difflib.get_close_matches(self.name, self.public, 3, 0.77)
-        mend = " or ".join(f"{self.short}.{match}" for match in close)
-        everything = f"one of {', '.join(self.public)}"
+        known = here(self.module, self.name)
+        if known is not None:
+            mend = f"it is here {known}"
+        else:
+            places = {name: short for short, public in _published.items() for name in public}
+            places.update(dict.fromkeys(self.public, self.short))  # this module's come first
+            close = difflib.get_close_matches(self.name, places, _MOST_CLOSE, _CLOSENESS)
+            named = [f"{places[match]}.{match}" for match in close]
+            mend = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"
         return (
-            f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: use "
-            f"{mend or everything}."
+            f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: {mend}."
         )
 
     __repr__ = __str__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import optree
@@ -143,6 +143,16 @@ def _simple(key: KeyEntry) -> str:
     return str(key)
 
 
+_FEW = 8
+
+
+def _listed(names: list[str], without: Container[str]) -> str:
+    """The first names, without some."""
+    left = [name for name in names if name not in without]
+    rest = f", and {len(left) - _FEW} more" if len(left) > _FEW else ""
+    return f"{', '.join(left[:_FEW])}{rest}" if left else "none"
+
+
 def difference(expected: Any, got: Any) -> str:
     """Where two trees first differ in structure, in words; empty if they do not."""
     return _difference(expected, got, ())
@@ -162,8 +172,10 @@ def _difference(a: Any, b: Any, path: KeyPath) -> str:
     (pairs_a, aux_a), (pairs_b, aux_b) = one_level(a), one_level(b)
     keys_a, keys_b = [key for key, _ in pairs_a], [key for key, _ in pairs_b]
     if keys_a != keys_b:
-        names = [", ".join(_simple(key) for key in keys) or "none" for keys in (keys_a, keys_b)]
-        return f"{place} {kinds[0]} with keys {names[0]} and with keys {names[1]}"
+        both = {*map(_simple, keys_a)} & {*map(_simple, keys_b)} if len(keys_a) > _FEW else ()
+        names = [_listed([_simple(key) for key in keys], both) for keys in (keys_a, keys_b)]
+        more = f" beside {len(both)} that both have" if both else ""
+        return f"{place} {kinds[0]} with keys {names[0]} and with keys {names[1]}{more}"
     if aux_a != aux_b:
         return f"{place} {kinds[0]} with {aux_a!r} and with {aux_b!r}"
     for (key, left), (_, right) in zip(pairs_a, pairs_b, strict=True):

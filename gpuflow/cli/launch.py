@@ -156,7 +156,7 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
         }
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[local % len(gpus)]
-        starts.append(Start(rank, command, child_environment(environment, _threads(count))))
+        starts.append(Start(rank, command, child_environment(environment, _defaults(count))))
     return starts
 
 
@@ -170,7 +170,7 @@ def _mpi_start(options: argparse.Namespace) -> list[Start]:
         mpiexec, "-prepend-rank", "-n", str(options.procs),
         sys.executable, "-m", "gpuflow.cli.worker", *_program(options),
     )  # fmt: skip
-    environment = child_environment({}, _threads(options.procs))
+    environment = child_environment({}, _defaults(options.procs))
     return [Start(None, command, environment)]
 
 
@@ -178,6 +178,11 @@ def _threads(count: int) -> dict[str, str]:
     """Each rank's share of the cores."""
     cores = len(os.sched_getaffinity(0))
     return dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores // count)))
+
+
+def _defaults(count: int) -> dict[str, str]:
+    """What each rank is told unless it is told otherwise."""
+    return {**_threads(count), "GPUFLOW_TRACEBACK_FILTERING": "quiet_remove_frames"}
 
 
 def _gpus(said: Mapping[str, str]) -> list[str]:

@@ -97,6 +97,7 @@ class Group:
             finally:
                 self._end(signal.SIGTERM, END_SECONDS)
                 self._output.close(1.0)
+                self._output.release()
 
     def _start(self, folder: str) -> None:
         more = {"GPUFLOW_LAUNCHER_PID": str(os.getpid())}
@@ -200,8 +201,17 @@ class Group:
         return status if status > 0 else 128 - status
 
     def _show(self, rank: int, what: str) -> None:
+        """Say what ended the group, with the traceback of the one rank, and a line of others'."""
+        for other in self._output.tracebacks():
+            if other != rank and self._output.take(other):
+                self._print(other, last_traceback(self._output.lines_of(other))[-1:])
         lines = last_traceback(self._output.lines_of(rank))
+        if not self._output.take(rank):  # it was printed when it came
+            lines = lines[-1:]
         say(f"{what}; ended the group.{' Its last lines:' if lines else ''}")
+        self._print(rank, lines)
+
+    def _print(self, rank: int, lines: Sequence[str]) -> None:
         for line in lines:
             print(f"[{rank}] {line}", file=sys.stderr)
         sys.stderr.flush()

@@ -6,19 +6,34 @@ import re
 import selectors
 import sys
 import threading
+import time
 from collections import deque
+from dataclasses import field
 from pathlib import Path
 from typing import IO, TextIO
 
+from gpuflow.base.records import record
 from gpuflow.cli.problems import CommandError
 
 KEPT_LINES = 200
+HELD_SECONDS = 3.0  # for which a traceback is held back: its process may be about to end
 _RANKED = re.compile(r"^\[(\d+)\] ?")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
+@record(frozen=False)
+class Held:
+    """Lines of a rank from a traceback on, which are not printed yet, with where they belong."""
+
+    since: float
+    lines: list[tuple[str, TextIO]] = field(default_factory=list)
+
+
 class Output:
     """Reads pipes of processes in a thread, line by line.
+
+    A traceback is printed once: with the reason why a group ended, or, where its process goes on,
+    after a while.
 
     Args:
         folder: where ``rank-K.log`` is written, or None.
@@ -30,6 +45,7 @@ class Output:
         self._logs: dict[int, TextIO] = {}
         self._kept: dict[int, deque[str]] = {}
         self._tracebacks: dict[int, int] = {}  # at which line each rank's last one began
+        self._held: dict[int, Held] = {}
         self._lines = 0
         self._lock = threading.Lock()
         self._stopping = False
@@ -58,6 +74,20 @@ class Output:
         with self._lock:
             return dict(self._tracebacks)
 
+    def take(self, rank: int) -> bool:
+        """Whether a traceback of a rank was held back; it will not be printed from here."""
+        with self._lock:
+            return self._held.pop(rank, None) is not None
+
+    def release(self, age: float = 0.0) -> None:
+        """Print what has been held back for so many seconds."""
+        until = time.monotonic() - age
+        with self._lock:
+            due = [rank for rank, held in self._held.items() if held.since <= until]
+            for rank, held in [(rank, self._held.pop(rank)) for rank in due]:
+                for line, target in held.lines:
+                    print(f"[{rank}] {line}", file=target)
+
     def close(self, seconds: float) -> None:
         """Read what is left, for a while: a grandchild may keep a pipe open."""
         self._thread.join(seconds)
@@ -75,6 +105,7 @@ class Output:
 
     def _run(self) -> None:
         while self._selector.get_map() and not self._stopping:
+            self.release(HELD_SECONDS)
             for key, _ in self._selector.select(0.2):
                 rank, target, pending = key.data
                 data = key.fileobj.read1(1 << 16)  # type: ignore[union-attr]
@@ -100,7 +131,11 @@ class Output:
             self._kept.setdefault(rank, deque(maxlen=KEPT_LINES)).append(line)
             if line.startswith(_TRACEBACK):
                 self._tracebacks[rank] = self._lines
-        print(f"[{rank}] {line}", file=target)
+                self._held.setdefault(rank, Held(time.monotonic()))
+            if rank in self._held:
+                self._held[rank].lines.append((line, target))
+            else:
+                print(f"[{rank}] {line}", file=target)
         log = self._log(rank)
         if log is not None:
             log.write(f"{line}\n")

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import check_varying
 from gpuflow.control.cond import bind_cond
@@ -163,8 +164,8 @@ def _choose(
         check(
             is_value(leaf) or type(leaf) is Ref,
             lambda leaf=leaf: (
-                f"[{op}] operands must be arrays or trees of them; got {leaf!r} of type "
-                f"{type(leaf).__name__}. Fix: close over it."
+                f"[{op}] operands must be arrays or trees of them; got {told(leaf)}. "
+                f"Fix: {mend(leaf, 'close over it')}."
             ),
         )
     avals = [type_of(leaf) for leaf in leaves]

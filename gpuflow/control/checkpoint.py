@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import STATIC, mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import jit_p
 from gpuflow.control.jit_function import argument_names
@@ -177,8 +178,7 @@ class _Checkpoint:
                 is_value(leaf) or type(leaf) is Ref,
                 lambda name=name, leaf=leaf: (
                     "[checkpoint] arguments must be arrays, numbers or trees of them; got "
-                    f"{leaf!r} of type {type(leaf).__name__} as {name}. Fix: mark it static with "
-                    "static_argnums or static_argnames."
+                    f"{told(leaf)} as {name}. Fix: {mend(leaf, STATIC, name)}."
                 ),
             )
 

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
-from gpuflow.base.errors import check
+from gpuflow.base.foreign import STATIC, mend, told
 from gpuflow.base.records import record
 from gpuflow.base.util import is_users, safe_zip
 from gpuflow.compiler.passes.program import inline
@@ -28,7 +28,6 @@ from gpuflow.control.signatures import Signature, Signatures
 from gpuflow.control.stages import Lowered, Places, Traced
 from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
-from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.ref_programs import RefUse, record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -246,20 +245,14 @@ class JitFunction(Generic[_P, _T]):
         return [*map(_sharding, asked), *[None] * (len(entry.jaxpr.out_avals) - count)]
 
     def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
-        """Run the program where it is wanted; a nan that is not allowed is traced to its op."""
+        """Run the program where it is wanted."""
         device = self._options.device
         if device is not None:
             operands = [device_put(operand, device) for operand in operands]
             with config.override("default_device", device):
                 return entry.executable(operands)
         counted = entry.counted(operands) if in_use.several else None
-        try:
-            return entry.executable(operands, counted)
-        except FloatingPointError:
-            if not entry.executable.donated:  # donated operands are gone
-                # Op by op, those of inner jits too: this raises with the op's name.
-                evaluate(inline(entry.jaxpr.jaxpr), (), operands)
-            raise
+        return entry.executable(operands, counted)
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace for arguments or ShapeDtypeStructs: the program, before it is lowered."""
@@ -403,8 +396,7 @@ class JitFunction(Generic[_P, _T]):
             if not is_value(leaf) and type(leaf) is not Ref:
                 raise TypeError(
                     f"[jit] arguments of {self.name} must be arrays, numbers or trees of them; "
-                    f"got {leaf!r} of type {type(leaf).__name__} as {path}. Fix: mark it static "
-                    "with static_argnums or static_argnames."
+                    f"got {told(leaf)} as {path}. Fix: {mend(leaf, STATIC, path)}."
                 )
 
     def _trace_told(
@@ -575,6 +567,6 @@ def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> No
         if not is_value(out):
             refuse_refs("jit", [out], f"outputs of {name}")
             raise TypeError(
-                f"[jit] outputs of {name} must be arrays, numbers or trees of them; got {out!r} of "
-                f"type {type(out).__name__} in {out_tree}. Fix: return arrays only."
+                f"[jit] outputs of {name} must be arrays, numbers or trees of them; got "
+                f"{told(out)} in {out_tree}. Fix: {mend(out, 'return arrays only')}."
             )

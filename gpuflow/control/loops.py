@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.programs import Program, as_arrays, trace_program
@@ -33,8 +34,8 @@ def check_arrays(op: str, leaves: list[Any], what: str) -> None:
         check(
             is_value(leaf),
             lambda leaf=leaf: (
-                f"[{op}] {what} must be arrays or trees of them; got {leaf!r} of type "
-                f"{type(leaf).__name__}. Fix: convert it with jnp.asarray, or close over it."
+                f"[{op}] {what} must be arrays or trees of them; got {told(leaf)}. "
+                f"Fix: {mend(leaf, 'convert it with jnp.asarray, or close over it')}."
             ),
         )
 

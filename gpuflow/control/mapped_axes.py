@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
@@ -73,8 +74,8 @@ def positions_of(
             continue
         if not is_value(leaf):
             raise TypeError(
-                f"[{op}] mapped arguments of {name} must be arrays or numbers; got {leaf!r} of "
-                f"type {type(leaf).__name__}. Fix: use None for it in in_axes."
+                f"[{op}] mapped arguments of {name} must be arrays or numbers; got {told(leaf)}. "
+                f"Fix: {mend(leaf, 'use None for it in in_axes')}."
             )
         rank = aval_of(leaf).ndim
         if not -rank <= axis < rank:
@@ -167,8 +168,8 @@ def placed(
     """An output with its mapped axis where it is wanted."""
     if not is_value(out):
         raise TypeError(
-            f"[{op}] outputs must be arrays or numbers; got {out!r} of type {type(out).__name__} "
-            f"from {name()}. Fix: return arrays, or None."
+            f"[{op}] outputs must be arrays or numbers; got {told(out)} from {name()}. "
+            f"Fix: {mend(out, 'return arrays, or None')}."
         )
     if target is None:
         if dim is not None:

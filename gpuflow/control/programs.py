@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
@@ -130,8 +131,8 @@ def _trace(
             if not is_value(leaf):
                 refuse_refs(op, [leaf], f"results of {name}")
                 raise TypeError(
-                    f"[{op}] {name} must return arrays or trees of them; got {leaf!r} of type "
-                    f"{type(leaf).__name__}. Fix: return arrays, or None."
+                    f"[{op}] {name} must return arrays or trees of them; got {told(leaf)}. "
+                    f"Fix: {mend(leaf, 'return arrays, or None')}."
                 )
         structures.append(out_tree)
         return leaves

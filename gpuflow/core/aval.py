@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
 
 _interned: dict[tuple[Any, ...], ShapedArray] = {}
@@ -285,11 +286,9 @@ def aval_of(value: Any) -> ShapedArray:
             return value.aval
         rule = _inherited_rule(type(value))
         if rule is None:
-            # The type of a ref tells what it is, and need not wait for its value.
-            what = getattr(value, "aval", None) or repr(value)
             raise TypeError(
-                "[aval] operands must be arrays or numbers; "
-                f"got {what} of type {type(value).__name__}. Fix: convert it with jnp.asarray."
+                f"[aval] operands must be arrays or numbers; got {told(value)}. "
+                f"Fix: {mend(value, 'convert it with jnp.asarray')}."
             )
         _aval_rules[type(value)] = rule
     return rule(value)

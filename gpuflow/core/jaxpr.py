@@ -13,6 +13,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import SourceLine, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.primitive import Primitive
+from gpuflow.core.trace import thread_state
 
 
 class JaxprTypeError(TypeError):
@@ -204,12 +205,17 @@ def evaluate(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> li
     def read(atom: Atom) -> Any:
         return atom.operand if type(atom) is Literal else env[atom]
 
-    for eqn in jaxpr.eqns:
-        outs = eqn.primitive.bind(*[read(atom) for atom in eqn.inputs], **eqn.params)
-        if eqn.primitive.multiple_results:
-            env.update(safe_zip(eqn.outputs, outs))
-        else:
-            env[eqn.outputs[0]] = outs
+    around = thread_state.source
+    try:
+        for eqn in jaxpr.eqns:
+            thread_state.source = eqn.source or around
+            outs = eqn.primitive.bind(*[read(atom) for atom in eqn.inputs], **eqn.params)
+            if eqn.primitive.multiple_results:
+                env.update(safe_zip(eqn.outputs, outs))
+            else:
+                env[eqn.outputs[0]] = outs
+    finally:
+        thread_state.source = around
     return [read(atom) for atom in jaxpr.outvars]
 
 

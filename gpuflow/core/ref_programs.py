@@ -10,7 +10,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.core.jaxpr import Jaxpr
 from gpuflow.core.refs import AbstractRef, Cell, Ref, read, write
 from gpuflow.core.staging import StagingTrace
-from gpuflow.core.trace import current_trace, eval_trace, thread_state, with_trace
+from gpuflow.core.trace import current_trace, eval_trace, made_at, thread_state, with_trace
 
 
 @record(eq=False)
@@ -72,7 +72,7 @@ def _record(
         for argument, aval in safe_zip(arguments, avals)
     ]
     try:
-        with current_trace(trace):
+        with current_trace(trace), made_at(None):
             outs = function(*operands)
             taken = [(k, ref) for k, ref in enumerate(operands) if type(ref) is Ref]
             if not cells and not taken:

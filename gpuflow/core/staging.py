@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
-from gpuflow.base.util import SourceLine, safe_zip, user_source_line
+from gpuflow.base.util import SourceLine, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, check_fits
 from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, check_jaxpr
 from gpuflow.core.trace import (
@@ -17,6 +17,8 @@ from gpuflow.core.trace import (
     Tracer,
     check_not_leaked,
     current_trace,
+    made_at,
+    source_line,
     thread_state,
     with_trace,
 )
@@ -113,7 +115,7 @@ class StagingTrace(Trace):
         atoms = tuple([self.atom_of(value) for value in operands])
         out = primitive.shape(*[atom.aval for atom in atoms], **params)
         effects = primitive.effects(params)
-        source = user_source_line()
+        source = source_line()
         avals = out if primitive.multiple_results else (out,)
         if self.is_manual and primitive.subjaxprs is None:
             avals = _varying(primitive, atoms, params, avals)
@@ -206,7 +208,7 @@ def _record(
 ) -> tuple[Jaxpr, list[Any]]:  # fmt: skip
     arguments = [trace.new_argument(aval, name) for aval, name in safe_zip(avals, names)]
     try:
-        with current_trace(trace):
+        with current_trace(trace), made_at(None):
             outs = function(*arguments)
             return trace.finish(arguments, outs)
     finally:

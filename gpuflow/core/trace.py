@@ -24,6 +24,7 @@ from gpuflow.base.errors import (
     TracerIntegerConversionError,
     UnexpectedTracerError,
 )
+from gpuflow.base.util import SourceLine, user_source_line
 from gpuflow.core.aval import HasAval, ShapedArray, register_value_type
 
 
@@ -88,9 +89,34 @@ class ConcreteTrace(Trace):
 
 class _ThreadState(threading.local):
     trace: Trace = eval_trace
+    source: SourceLine | None = None  # of the equation that is being applied again
 
 
 thread_state = _ThreadState()
+
+
+def source_line() -> SourceLine | None:
+    """The line of an operation: of the equation that it is made from, or of the user's call."""
+    return thread_state.source or user_source_line()
+
+
+class made_at:
+    """``with made_at(eqn.source):`` gives the operations inside the line of an equation.
+
+    None: they are those of a function of Python, and have the lines of their calls.
+    """
+
+    __slots__ = ("before", "source")
+
+    def __init__(self, source: SourceLine | None) -> None:
+        self.source = source
+
+    def __enter__(self) -> None:
+        self.before = thread_state.source
+        thread_state.source = self.source
+
+    def __exit__(self, *exception: object) -> None:
+        thread_state.source = self.before
 
 
 class current_trace:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.lazy import LazyModule
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.sharding import Sharding
@@ -185,8 +186,8 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
         check(
             hasattr(leaf, "__array__"),
             lambda leaf=leaf: (
-                f"[array] the data must be numbers; got {leaf!r} of type {type(leaf).__name__}. "
-                "Fix: leave it out, or use jnp.nan."
+                f"[array] the data must be numbers; got {told(leaf)}. Fix: "
+                f"{mend(leaf, 'leave it out, or use jnp.nan')}."
             ),
         )
     host = np.array(value)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import is_foreign, mend, told
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
 from gpuflow.numpy import (
@@ -47,12 +48,18 @@ def _defer_to(name: str, self: Any, other: Any) -> Any:
     """What an operator returns for an operand that is no array: other types get their turn.
 
     Raises:
-        TypeError: a container.
+        TypeError: a container, or what is known to be none and has no turn.
     """
     if isinstance(other, _CONTAINERS):
         raise TypeError(
             f"[{name}] operands must be arrays or numbers; got a {type(other).__name__} beside "
             f"{aval_of(self)}. Fix: convert it with jnp.asarray."
+        )
+    turn = name.replace("__", "__r", 1)  # of an operator that has one
+    if turn in METHODS and not hasattr(type(other), turn) and is_foreign(other):
+        raise TypeError(
+            f"[{name}] operands must be arrays or numbers; got {told(other)} beside "
+            f"{aval_of(self)}. Fix: {mend(other, 'convert it with jnp.asarray')}."
         )
     return NotImplemented
 

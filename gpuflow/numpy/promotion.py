@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
+from gpuflow.base.foreign import is_array, mend, told
 from gpuflow.base.recent import Recent
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
@@ -45,9 +46,10 @@ def is_arraylike(x: Any) -> bool:
 
 def _asked_for_array(name: str, operand: Any, position: int) -> Any:
     if not is_arraylike(operand):
+        kind = told(operand) if is_array(operand) else type(operand).__name__
         raise TypeError(
-            f"[{name}] operands must be arrays or numbers; got {type(operand).__name__} at "
-            f"position {position}. Fix: convert it with jnp.asarray."
+            f"[{name}] operands must be arrays or numbers; got {kind} at position {position}. "
+            f"Fix: {mend(operand, 'convert it with jnp.asarray')}."
         )
     return operand.__jax_array__()
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import DeletedArrayError
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
 from gpuflow.core.aval import HasAval, ShapedArray, check_fits, register_value_type, storage_dtype
 from gpuflow.core.rules import Zero
@@ -352,8 +353,8 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
         check_fits(value, dtype)
     if array.dtype == object:
         raise TypeError(
-            f"[array] operands must hold values; got {value!r} of type {type(value).__name__}. "
-            "Fix: pass an array or a number."
+            f"[array] operands must hold values; got {told(value)}. "
+            f"Fix: {mend(value, 'pass an array or a number')}."
         )
     with np.errstate(all="ignore"):  # a float64 that is infinite in float32 is no news
         return np.array(array, dtype=dtype, order="C").reshape(aval.shape)

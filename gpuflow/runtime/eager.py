@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Layout
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
-from gpuflow.core.trace import Tracer, check_not_leaked
+from gpuflow.core.trace import Tracer, check_not_leaked, source_line
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, common_device, default_device, in_use
 from gpuflow.runtime.driver import Driver, Program
@@ -92,19 +94,21 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             out_arrays = [Array(arrays[0], avals[0], device)]
         else:
             out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
-        if config.may_check and (settings := _checks()) is not None:
+        if config.may_check:
             for array in out_arrays:
-                check_finite(primitive.name, array.host(), array.aval, settings)
+                _examine(primitive, operands, array.data, array.aval, device)
         return out_arrays if primitive.multiple_results else out_arrays[0]
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
+        call = None
+    if call is None:  # behind the handler: what a shape rule raises has no KeyError behind it
         call = known_call(primitive, avals, params, driver)
     if call.program is not None:
         out_arrays = call.program.run(arrays, device)
         if config.may_check:
             for array in out_arrays:
-                _examine(primitive, array.data, array.aval, device)
+                _examine(primitive, operands, array.data, array.aval, device)
         return out_arrays if primitive.multiple_results else out_arrays[0]
     outs, xp = call.outs, driver.xp
     if call.is_plain:
@@ -121,14 +125,14 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     if not primitive.multiple_results:
         data = driver.result(results, outs, arrays)
         if config.may_check or data.shape != outs.shape:
-            _examine(primitive, data, outs, device)
+            _examine(primitive, operands, data, outs, device)
         return Array(data, outs, device)
     out_arrays = [
         Array(driver.result(result, aval, arrays), aval, device)
         for result, aval in zip(results, outs, strict=True)
     ]
     for array in out_arrays:
-        _examine(primitive, array.data, array.aval, device)
+        _examine(primitive, operands, array.data, array.aval, device)
     return out_arrays
 
 
@@ -254,37 +258,90 @@ def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:
             check_not_leaked(value, primitive.name)
 
 
-def _examine(primitive: Primitive, data: Any, aval: ShapedArray, device: Device) -> None:
+def _examine(
+    primitive: Primitive, operands: Sequence[Any], data: Any, aval: ShapedArray, device: Device
+) -> None:
     """Check a result's shape, and for nan and infinities where the settings ask for it."""
     if data.shape != aval.shape:
         raise RuntimeError(
             f"[{primitive.name}] impl must give shape {aval.shape}; got {data.shape}: "
             "impl and shape rule disagree."
         )
-    if config.may_check and (settings := _checks()) is not None:
-        check_finite(primitive.name, device.driver.to_host(data), aval, settings)
+    if config.may_check and (settings := checks()) is not None:
+        values = device.driver.to_host(data)
+        if not is_finite(values, aval, settings):
+            place = f", at {source_line()}"
+            raise not_finite(primitive.name, values, aval, settings, operands, place)
 
 
-def _checks() -> Settings | None:
+class _Local(threading.local):
+    is_replaying = False  # whether this thread looks for what made a result that is not finite
+
+
+_local = _Local()
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Inside the block results may be anything, whatever the settings ask for."""
+    before, _local.is_replaying = _local.is_replaying, True
+    try:
+        yield
+    finally:
+        _local.is_replaying = before
+
+
+def checks() -> Settings | None:
     """The settings if they ask for checks now: to look at values waits for a GPU."""
     settings = config.trace_context()
-    return settings if settings.debug_nans or settings.debug_infs else None
+    if _local.is_replaying or not (settings.debug_nans or settings.debug_infs):
+        return None
+    return settings
 
 
-def check_finite(name: str, data: np.ndarray, aval: ShapedArray, settings: Settings) -> None:
-    """Refuse nan or inf in a result of ``name`` where the settings ask for it.
-
-    Raises:
-        FloatingPointError: there is one.
-    """
+def is_finite(data: np.ndarray, aval: ShapedArray, settings: Settings) -> bool:
+    """Whether a result has neither nan nor infinities, of what the settings refuse."""
     if dtypes.is_extended(aval.dtype) or not dtypes.is_inexact(aval.dtype):
-        return
+        return True
     has_nan = settings.debug_nans and np.isnan(data).any()
-    has_inf = settings.debug_infs and np.isinf(data).any()
-    if has_nan or has_inf:
-        what = "nan" if has_nan else "inf"
-        raise FloatingPointError(
-            f"[{name}] results must be finite with debug_nans or debug_infs set; "
-            f"got {what} in {aval}. Fix: check the operands of this op; in a compiled program, "
-            "find it with disable_jit."
-        )
+    return not (has_nan or (settings.debug_infs and np.isinf(data).any()))
+
+
+def not_finite(
+    name: str, data: np.ndarray, aval: ShapedArray, settings: Settings,
+    operands: Sequence[Any] = (), place: str = "",
+) -> FloatingPointError:  # fmt: skip
+    """The error for a result of ``name`` that is not finite.
+
+    Args:
+        name: of the op, or of the program.
+        data, aval: the result.
+        settings: what they refuse.
+        operands: those of the op; none: they are not known.
+        place: where it was, for people.
+    """
+    is_nan = settings.debug_nans and np.isnan(data).any()
+    what, setting = ("nan", "debug_nans") if is_nan else ("inf", "debug_infs")
+    flags = np.isnan(data) if is_nan else np.isinf(data)
+    index = tuple(int(k) for k in np.argwhere(flags)[0])
+    where = f" at {list(index)}" if index else ""
+    values = ", ".join([_shown(value, aval.shape, index) for value in operands])
+    call = f", of {name}({values})" if operands else ""
+    return FloatingPointError(
+        f"[{name}] results must be finite with {setting} set; got {what} in {aval}{where}{call}"
+        f"{place}. Fix: check the operands of this op."
+    )
+
+
+def _shown(value: Any, shape: tuple[int, ...], index: tuple[int, ...]) -> str:
+    """What an operand is where the result is not finite, or its range."""
+    aval = aval_of(value)
+    if dtypes.is_extended(aval.dtype):
+        return str(aval)
+    data = as_numpy(value, aval)
+    if aval.shape in ((), shape):
+        return f"{data[index if aval.shape else ()]:.6g}"
+    if not data.size or data.dtype.kind not in "iufV":
+        return str(aval)
+    with np.errstate(all="ignore"):
+        return f"{aval} from {data.min():.6g} to {data.max():.6g}"

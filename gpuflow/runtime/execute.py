@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, default_device, in_use, target_of
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.eager import check_finite, together
+from gpuflow.runtime.eager import checks, together
+from gpuflow.runtime.replay import check_results
 
 if TYPE_CHECKING:
     from gpuflow.compiler import explain, explain_stages, pipeline
@@ -66,9 +68,10 @@ class Executable:
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
         self.jaxpr, self.in_avals = jaxpr, tuple(jaxpr.in_avals)
-        self.donated = tuple(k for k, flag in enumerate(donated) if flag)
         settings = config.trace_context()  # a part of jit's key: programs of others differ
-        self._checked = settings if settings.debug_nans or settings.debug_infs else None
+        self._is_checked = settings.debug_nans or settings.debug_infs
+        # What is checked may have to be run again.
+        self.donated = tuple(k for k, flag in enumerate(donated) if flag and not self._is_checked)
         self._compiled: dict[Driver, Compiled] = {}
 
     def compiled(self, device: Device | None = None) -> Compiled:
@@ -125,9 +128,9 @@ class Executable:
             raise
         if self.donated:
             self._delete_donated(operands)
-        if self._checked is not None:
-            for array in results:
-                check_finite("jit", array.host(), array.aval, self._checked)
+        if self._is_checked and (settings := checks()) is not None:
+            again = functools.partial(Executable, donated=())
+            check_results(self.jaxpr, operands, results, settings, again)
         return results
 
     def _delete_donated(self, operands: Sequence[Any]) -> None:

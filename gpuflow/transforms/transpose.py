@@ -10,6 +10,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.rules import UndefinedPrimal, UnknownOperandError, Zero, is_undefined
+from gpuflow.core.trace import thread_state
 from gpuflow.ops.zeros import add_tangents
 
 
@@ -25,12 +26,17 @@ def backward_pass(
     for var, value in safe_zip(jaxpr.invars, operands):
         if not is_undefined(value):
             known[var] = value
-    linear_eqns = _evaluate_known(jaxpr, known)
     pending: dict[Var, Any] = {}
-    for atom, cotangent in safe_zip(jaxpr.outvars, cotangents):
-        _accumulate(pending, known, atom, cotangent)
-    for eqn in reversed(linear_eqns):
-        _transpose_eqn(eqn, known, pending)
+    around = thread_state.source
+    try:
+        linear_eqns = _evaluate_known(jaxpr, known)
+        for atom, cotangent in safe_zip(jaxpr.outvars, cotangents):
+            _accumulate(pending, known, atom, cotangent)
+        for eqn in reversed(linear_eqns):
+            thread_state.source = eqn.source or around
+            _transpose_eqn(eqn, known, pending)
+    finally:
+        thread_state.source = around
     return [
         pending.get(var, Zero(var.aval.tangent())) if is_undefined(value) else None
         for var, value in safe_zip(jaxpr.invars, operands)
@@ -42,6 +48,7 @@ def _evaluate_known(jaxpr: Jaxpr, known: dict[Var, Any]) -> list[Eqn]:
     for eqn in jaxpr.eqns:
         if all(type(atom) is Literal or atom in known for atom in eqn.inputs):
             values = [_read(known, atom) for atom in eqn.inputs]
+            thread_state.source = eqn.source
             outs = eqn.primitive.bind(*values, **eqn.params)
             outs = outs if eqn.primitive.multiple_results else [outs]
             known.update(safe_zip(eqn.outputs, outs))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpuflow.cli import launch
+from gpuflow.cli import launch, launch_output
 from gpuflow.cli.launch_group import Group, Progress, Start
 from gpuflow.cli.launch_output import Output, is_consequence, is_cut, last_traceback
 from gpuflow.cli.main import main
@@ -186,6 +186,55 @@ def test_who_failed_first(tmp_path, capfd):
     assert Group(starts, Output(None), 0, []).run() == 1
     said = capfd.readouterr().err.partition("[launch] rank 1 failed first, with status 1")
     assert said[1] and said[2].rstrip().endswith(f"[1] {last} 1")
+
+
+TWICE = """
+import os, sys, time
+rank = sys.argv[1]
+said = f"Traceback (most recent call last):\\n  here\\n{sys.argv[2]}: of rank {rank}"
+print("started", flush=True)
+print(said, file=sys.stderr, flush=True)
+time.sleep(float(sys.argv[3]))
+os._exit(int(sys.argv[4]))
+"""
+
+
+def group(tmp_path, *ranks):
+    """The status of ranks that print a traceback: what it ends with, the pause, the status."""
+    program = tmp_path / "program.py"
+    program.write_text(TWICE)
+    starts = [
+        Start(rank, (sys.executable, str(program), str(rank), *map(str, values)), dict(os.environ))
+        for rank, values in enumerate(ranks)
+    ]
+    return Group(starts, Output(None), 0, []).run()
+
+
+def test_a_failure_is_printed_once(tmp_path, capfd):
+    later = "gpuflow.base.errors.CommunicationError"
+    assert group(tmp_path, (later, 0, 1), ("ValueError", 0, 3), (later, 0, 1)) == 3
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[0] started", "[1] started", "[2] started"]
+    before, said, after = err.partition("[launch] rank 1 failed first, with status 3")
+    assert sorted(before.splitlines()) == [f"[0] {later}: of rank 0", f"[2] {later}: of rank 2"]
+    assert said and after.count("Traceback") == 1
+    assert after.splitlines()[1:] == [
+        "[1] Traceback (most recent call last):", "[1]   here", "[1] ValueError: of rank 1"
+    ]  # fmt: skip
+
+
+def test_tracebacks_of_programs_that_go_on_are_printed(tmp_path, capfd, monkeypatch):
+    assert group(tmp_path, ("ValueError", 0, 0)) == 0  # at the end
+    assert capfd.readouterr().err.count("[0] ValueError: of rank 0") == 1
+    monkeypatch.setattr(launch_output, "HELD_SECONDS", 0.2)
+    assert group(tmp_path, ("ValueError", 1.5, 2)) == 2  # when it came, and a line at the end
+    before, said, after = capfd.readouterr().err.partition("[launch] rank 0 failed first")
+    assert before.count("[0] ValueError: of rank 0") == 1 and "Traceback" in before
+    assert said and after.splitlines()[1:] == ["[0] ValueError: of rank 0"]
+
+
+def test_ranks_are_told_to_show_frames_of_users_quietly():
+    assert launch._defaults(1)["GPUFLOW_TRACEBACK_FILTERING"] == "quiet_remove_frames"
 
 
 def test_a_traceback_that_was_cut():

@@ -1,4 +1,4 @@
-"""``jax._src.traceback_util``: gpuflow's errors are raised at the call; no frames are hidden."""
+"""``jax._src.traceback_util``: files of libraries whose frames tracebacks leave out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_exclude_paths: list[str] = []
+from gpuflow.base import tracebacks
 
 
 def api_boundary(fun: Callable[..., Any], **_: Any) -> Callable[..., Any]:
@@ -15,11 +15,10 @@ def api_boundary(fun: Callable[..., Any], **_: Any) -> Callable[..., Any]:
 
 
 def register_exclusion(path: str) -> None:
-    """Remember a file whose frames a library would like hidden."""
-    _exclude_paths.append(path)
+    """Have the frames of a file left out."""
+    tracebacks.exclude(path)
 
 
 def include_frame(frame: FrameType) -> bool:
-    """Whether a frame is of the user's code."""
-    name = frame.f_code.co_filename
-    return not any(name.startswith(path) for path in _exclude_paths)
+    """Whether tracebacks show a frame."""
+    return not tracebacks.is_own(frame.f_code.co_filename)

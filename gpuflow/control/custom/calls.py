@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import tree
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over
 from gpuflow.control.programs import as_array
@@ -69,7 +70,7 @@ def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
         if not is_array:
             raise TypeError(
                 f"[{op}] arguments of {name} must be arrays, numbers, or in nondiff_argnums; got "
-                f"{leaf!r} of type {type(leaf).__name__}. Fix: nondiff_argnums=(1,)."
+                f"{told(leaf)}. Fix: {mend(leaf, 'nondiff_argnums=(1,)')}."
             )
 
 

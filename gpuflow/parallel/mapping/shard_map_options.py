@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_function import argument_names
@@ -56,8 +57,8 @@ def check_inputs(
             is_value(leaf),
             lambda k=k, leaf=leaf: (
                 f"[shard_map] arguments of {name} must be arrays or numbers; got "
-                f"{leaf!r} of type {type(leaf).__name__} as {names()[k]}. "
-                "Fix: close over it, as functools.partial does."
+                f"{told(leaf)} as {names()[k]}. "
+                f"Fix: {mend(leaf, 'close over it, as functools.partial does', names()[k])}."
             ),
             TypeError,
         )

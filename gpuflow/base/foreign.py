@@ -1,0 +1,62 @@
+"""What is said of objects that are neither arrays nor trees: what they are, and what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+STATIC = "mark it static with static_argnums or static_argnames"
+_MOST_CHARACTERS = 80
+_FIELDS = "__dataclass_fields__"
+# What objects have that `jnp.asarray` takes.
+_ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "__array_interface__")
+
+
+def told(value: Any) -> str:
+    """What an object is, in a part of a line: ``a pandas DataFrame of shape (3, 2)``."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    aval = getattr(value, "aval", None)
+    if aval is not None:  # a ref, whose value need not be waited for
+        return f"{aval} of type {kind.__name__}"
+    if is_array(value):
+        shape = tuple(value.shape) if hasattr(value, "shape") else None
+        return f"a {package} {kind.__name__}{'' if shape is None else f' of shape {shape}'}"
+    if is_foreign(value):
+        return f"the dataclass {kind.__name__}"
+    text = " ".join(repr(value).split())
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[: _MOST_CHARACTERS - 3]}..."
+    return f"{text} of type {kind.__name__}"
+
+
+def mend(value: Any, otherwise: str, name: str = "x") -> str:
+    """What to write in place of an object: ``jnp.asarray``, ``register_dataclass``, or else.
+
+    Args:
+        value: the object.
+        otherwise: what to write in place of other objects.
+        name: what the program calls it, if that is known.
+    """
+    kind = type(value)
+    if is_array(value):
+        return f"jnp.asarray({name})"
+    if is_foreign(value):
+        return (
+            f"write @gpuflow.tree_util.register_dataclass above class {kind.__name__}, which makes "
+            "it a tree of its fields"
+        )
+    return otherwise
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether an object is one for which there is more to say than its type."""
+    return is_array(value) or (_is_of_others(value) and hasattr(type(value), _FIELDS))
+
+
+def is_array(value: Any) -> bool:
+    """Whether an object is an array of another library."""
+    return _is_of_others(value) and any(hasattr(type(value), name) for name in _ARRAYS)
+
+
+def _is_of_others(value: Any) -> bool:
+    return not type(value).__module__.startswith("gpuflow.")

@@ -1,0 +1,319 @@
+"""Mixed precision: which dtypes parameters, computations and results have, and loss scaling.
+
+See docs/mixed_precision.md. What is a float is cast or scaled; integers, keys and what is no array
+stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.types import Array, ArrayLike, DTypeLike
+from gpuflow.numpy import creation, logic, reductions, ufuncs
+from gpuflow.tree_util import register_dataclass
+
+_Tree = TypeVar("_Tree")
+_NAMES = {
+    "float32": ("f32", "full"), "float64": ("f64",), "float16": ("f16",), "bfloat16": ("bf16",),
+}  # fmt: skip
+_DTYPES = {short: name for name, shorts in _NAMES.items() for short in (name, *shorts)}
+_PARTS = {"p": "param_dtype", "c": "compute_dtype", "o": "output_dtype"}
+_WORDS = {"params": "p", "compute": "c", "output": "o"}
+
+
+def _is_float(leaf: Any) -> bool:
+    if not is_value(leaf) or not hasattr(leaf, "dtype") or dtypes.is_extended(leaf.dtype):
+        return False
+    return dtypes.is_inexact(leaf.dtype) and np.dtype(leaf.dtype).kind != "c"
+
+
+def _cast(values: _Tree, dtype: DTypeLike) -> _Tree:
+    def cast(leaf: Any) -> Any:
+        return creation.astype(creation.asarray(leaf), dtype) if _is_float(leaf) else leaf
+
+    return tree.tree_map(cast, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The dtypes of a model: of its parameters, of what it computes in, and of its results.
+
+    Args:
+        param_dtype: of parameters, which are updated in it.
+        compute_dtype: of what a step computes with.
+        output_dtype: of its results.
+
+    Example:
+        >>> import gpuflow.numpy as jnp
+        >>> policy = Policy(jnp.float32, jnp.bfloat16, jnp.float32)
+        >>> policy.cast_to_compute({"w": jnp.ones(3), "step": 1})["w"].dtype.name
+        'bfloat16'
+    """
+
+    param_dtype: DTypeLike
+    compute_dtype: DTypeLike
+    output_dtype: DTypeLike
+
+    def cast_to_param(self, values: _Tree) -> _Tree:
+        """A tree whose floats have the dtype of parameters.
+
+        Args:
+            values: a tree; leaves that are no real floats stay as they are.
+        """
+        return _cast(values, self.param_dtype)
+
+    def cast_to_compute(self, values: _Tree) -> _Tree:
+        """A tree whose floats have the dtype of computations.
+
+        Args:
+            values: a tree; leaves that are no real floats stay as they are.
+        """
+        return _cast(values, self.compute_dtype)
+
+    def cast_to_output(self, values: _Tree) -> _Tree:
+        """A tree whose floats have the dtype of results.
+
+        Args:
+            values: a tree; leaves that are no real floats stay as they are.
+        """
+        return _cast(values, self.output_dtype)
+
+    def with_output_dtype(self, output_dtype: DTypeLike) -> Policy:
+        """The policy with another dtype for results."""
+        return dataclasses.replace(self, output_dtype=output_dtype)
+
+    def __str__(self) -> str:
+        values = [np.dtype(getattr(self, name)).name for name in _PARTS.values()]
+        shorts = [_NAMES[value][0] if value in _NAMES else value for value in values]
+        return ",".join(f"{part}={short}" for part, short in zip(_PARTS, shorts, strict=True))
+
+
+def get_policy(policy_name: str) -> Policy:
+    """The policy of a text such as ``params=float32,compute=bfloat16,output=float32``.
+
+    Args:
+        policy_name: parts ``p=``, ``c=`` and ``o=`` (or the words), each with ``f32``, ``bf16``,
+            ``f16``, ``f64``, their long names or ``full``; or one of these, for all three. Without
+            ``p=`` parameters are float32, computations are like parameters, results like
+            computations.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: an unknown part or dtype.
+
+    Example:
+        >>> str(get_policy("c=bf16,o=f32"))
+        'p=f32,c=bf16,o=f32'
+    """
+    if "=" not in policy_name:
+        return Policy(*[_parse(policy_name)] * 3)
+    parts = dict.fromkeys(_PARTS)
+    for item in policy_name.split(","):
+        key, _, value = item.strip().partition("=")
+        part = _WORDS.get(key, key)
+        check(
+            part in parts,
+            lambda key=key: (
+                f"[get_policy] parts must be params, compute or output; got {key!r}. "
+                "Fix: get_policy('p=f32,c=bf16,o=f32')."
+            ),
+            ValueError,
+        )
+        parts[part] = _parse(value)
+    params = parts["p"] or _parse("f32")
+    compute = parts["c"] or params
+    return Policy(params, compute, parts["o"] or compute)
+
+
+def _parse(text: str) -> np.dtype:
+    check(
+        text in _DTYPES,
+        lambda: (
+            f"[get_policy] dtypes must be one of {', '.join(_DTYPES)}; got {text!r}. "
+            "Fix: get_policy('p=f32,c=bf16,o=f32')."
+        ),
+        ValueError,
+    )
+    return dtypes.canonicalize(_DTYPES[text])
+
+
+def _multiplied(values: _Tree, factor: ArrayLike) -> _Tree:
+    return tree.tree_map(lambda leaf: leaf * factor if _scales(leaf) else leaf, values)
+
+
+def _scales(leaf: Any) -> bool:
+    return type(leaf) is float or _is_float(leaf)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOpLossScale:
+    """Scales nothing: what a step that may scale is given where it need not."""
+
+    @property
+    def loss_scale(self) -> int:
+        """1."""
+        return 1
+
+    def scale(self, values: _Tree) -> _Tree:
+        """The tree itself."""
+        return values
+
+    def unscale(self, values: _Tree) -> _Tree:
+        """The tree itself."""
+        return values
+
+    def adjust(self, grads_finite: ArrayLike) -> NoOpLossScale:
+        """Itself."""
+        del grads_finite
+        return self
+
+
+register_dataclass(NoOpLossScale, (), ())
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StaticLossScale:
+    """Scales by one factor.
+
+    Args:
+        loss_scale: the factor, a float scalar.
+    """
+
+    loss_scale: ArrayLike
+
+    def scale(self, values: _Tree) -> _Tree:
+        """The tree, its floats times the factor."""
+        return _multiplied(values, self.loss_scale)
+
+    def unscale(self, values: _Tree) -> _Tree:
+        """The tree, its floats divided by the factor."""
+        return _multiplied(values, 1 / self.loss_scale)  # type: ignore[operator]
+
+    def adjust(self, grads_finite: ArrayLike) -> StaticLossScale:
+        """Itself."""
+        del grads_finite
+        return self
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DynamicLossScale:
+    """Scales by the largest factor with which gradients stay finite, as far as that is known.
+
+    It is a tree of arrays: a jitted step takes it and returns the next one, of ``adjust``.
+
+    Args:
+        loss_scale: the factor, a float scalar; 2**15 is usual for float16.
+        counter: i32[], for how many steps gradients have been finite.
+        period: after so many the factor grows.
+        factor: by which it grows, and by which it is divided where gradients are not finite.
+        min_loss_scale: a float scalar below which it does not fall.
+
+    Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; the interface
+        is that of jmp.
+
+    Example:
+        >>> import gpuflow.numpy as jnp
+        >>> scale = DynamicLossScale(jnp.float32(8.0), period=1)
+        >>> [float(scale.adjust(finite).loss_scale) for finite in (True, False)]
+        [16.0, 4.0]
+    """
+
+    loss_scale: ArrayLike
+    counter: ArrayLike = dataclasses.field(default_factory=lambda: np.zeros((), np.int32))
+    period: int = dataclasses.field(default=2000, metadata={"static": True})
+    factor: float = dataclasses.field(default=2, metadata={"static": True})
+    min_loss_scale: ArrayLike = dataclasses.field(default_factory=lambda: np.ones((), np.float32))
+
+    def scale(self, values: _Tree) -> _Tree:
+        """The tree, its floats times the factor: a loss, before it is differentiated."""
+        return _multiplied(values, self.loss_scale)
+
+    def unscale(self, values: _Tree) -> _Tree:
+        """The tree, its floats divided by the factor: gradients.
+
+        Those of float16 become float32 beside a factor of float32, so that small ones are kept.
+        """
+        return _multiplied(values, 1 / self.loss_scale)  # type: ignore[operator]
+
+    def adjust(self, grads_finite: ArrayLike) -> DynamicLossScale:
+        """The scale for the next step.
+
+        Args:
+            grads_finite: bool[], whether all gradients of this step were finite.
+
+        Returns:
+            A scale whose factor has grown if that was so ``period`` times in a row, and is smaller
+            if it was not so.
+        """
+        finite = creation.asarray(grads_finite)
+        scale = creation.asarray(self.loss_scale)
+        grown = scale * self.factor
+        is_due = (self.counter == self.period - 1) & logic.isfinite(grown)
+        smaller = ufuncs.maximum(creation.asarray(self.min_loss_scale), scale / self.factor)
+        new = logic.where(finite, logic.where(is_due, grown, scale), smaller)
+        counter = logic.where(finite, (creation.asarray(self.counter) + 1) % self.period, 0)
+        return dataclasses.replace(
+            self,
+            loss_scale=creation.astype(new, scale.dtype),
+            counter=creation.astype(counter, np.int32),
+        )
+
+
+def all_finite(values: Any) -> Array:
+    """Whether all elements of a tree are finite.
+
+    Args:
+        values: a tree of arrays of any dtype; integers are finite, as is an empty tree.
+
+    Returns:
+        bool[].
+
+    Example:
+        >>> import gpuflow.numpy as jnp
+        >>> bool(all_finite({"w": jnp.ones(3), "b": jnp.asarray([1.0, jnp.nan])}))
+        False
+    """
+    finite = creation.asarray(True)
+    for leaf in tree.leaves(values):
+        finite = finite & reductions.all(logic.isfinite(leaf))
+    return finite
+
+
+def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
+    """One of two trees: the updated state where gradients were finite, else the one before.
+
+    Args:
+        pred: bool[].
+        a, b: trees of one structure, whose leaves have the same shapes and dtypes.
+
+    Returns:
+        ``a`` where ``pred`` holds, else ``b``.
+
+    Raises:
+        TypeError: ``pred`` is no bool scalar.
+
+    Example:
+        >>> import gpuflow.numpy as jnp
+        >>> select_tree(jnp.asarray(False), {"w": jnp.ones(2)}, {"w": jnp.zeros(2)})
+        {'w': Array([0., 0.], dtype=float32)}
+    """
+    aval = aval_of(pred)
+    check(
+        aval.shape == () and aval.dtype == np.bool_,
+        lambda: f"[select_tree] pred must be bool[]; got {aval}. Fix: all_finite(grads).",
+    )
+    return tree.tree_map(lambda x, y: logic.where(pred, x, y), a, b)
+
+
+publish(globals(), "mixed_precision", public_names(globals(), __name__))

@@ -1,0 +1,177 @@
+"""Where nan or infinities come from: a program that gave some, run again step by step.
+
+A step is an equation, a turn of a loop, or the branch that was taken. Back from the results that
+are not finite, the first step is the one whose operands are. What a step holds is looked into in
+the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import Settings
+from gpuflow.base.records import record
+from gpuflow.base.util import SourceLine, safe_zip
+from gpuflow.compiler.passes.program import inline
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.runtime.array import Array, as_numpy
+from gpuflow.runtime.device import default_device
+from gpuflow.runtime.eager import evaluate, is_finite, not_finite, unchecked
+
+Compile = Callable[[ClosedJaxpr], Callable[[Sequence[Any]], list[Any]]]
+
+
+@record
+class _Replay:
+    """How programs are run again.
+
+    Attributes:
+        settings: which values are refused.
+        compile: makes a function of a program.
+    """
+
+    settings: Settings
+    compile: Compile
+
+    def is_bad(self, value: Any) -> bool:
+        aval = aval_of(value)
+        return not is_finite(as_numpy(value, aval), aval, self.settings)
+
+
+def check_results(
+    closed: ClosedJaxpr, operands: Sequence[Any], results: Sequence[Array], settings: Settings,
+    compile: Compile,
+) -> None:  # fmt: skip
+    """Refuse results of a program that are not finite, and name the step that made them.
+
+    Raises:
+        FloatingPointError: a result holds nan or an infinity that the settings refuse.
+    """
+    bad = [out for out in results if not is_finite(out.host(), out.aval, settings)]
+    if not bad:
+        return
+    replay = _Replay(settings, compile)
+    with unchecked():
+        fault = _look_into(replay, closed, operands, None, "")
+    if fault is None:  # op by op it does not happen: kernels may round less in between
+        fault = not_finite("jit", bad[0].host(), bad[0].aval, settings)
+    raise fault
+
+
+def _look_into(
+    replay: _Replay, closed: ClosedJaxpr, operands: Sequence[Any], source: SourceLine | None,
+    place: str,
+) -> FloatingPointError | None:  # fmt: skip
+    """What is wrong in a program, if its results are not finite when it runs op by op."""
+    jaxpr = inline(closed.jaxpr)
+    env = _values(jaxpr, closed.consts, operands)
+
+    def read(atom: Any) -> Any:
+        return atom.operand if type(atom) is Literal else env[atom]
+
+    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
+    eqn = None
+    bad = [var for var in jaxpr.outvars if var in makers and replay.is_bad(env[var])]
+    while bad:
+        eqn = makers[bad[0]]
+        bad = [var for var in eqn.inputs if var in makers and replay.is_bad(env[var])]
+    if eqn is None:
+        return None
+    values, source = [read(atom) for atom in eqn.inputs], eqn.source or source
+    fault = _inside(replay, eqn, values, source, place)
+    if fault is not None:
+        return fault
+    out = next(env[var] for var in eqn.outputs if replay.is_bad(env[var]))
+    place = f"{place}, at {source}"
+    name = eqn.primitive.name
+    return not_finite(name, out.host(), out.aval, replay.settings, values, place)
+
+
+def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dict[Var, Any]:
+    """All values of a program, which runs op by op; what only tells others is left out."""
+    env: dict[Any, Any] = dict(safe_zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands)))
+    for eqn in jaxpr.eqns:
+        if eqn.effects and not eqn.outputs:
+            continue
+        values = [a.operand if type(a) is Literal else env[a] for a in eqn.inputs]
+        outs = evaluate(eqn.primitive, tuple(values), eqn.params)
+        env.update(safe_zip(eqn.outputs, outs if eqn.primitive.multiple_results else [outs]))
+    return env
+
+
+def _inside(
+    replay: _Replay, eqn: Eqn, values: list[Any], source: SourceLine | None, place: str
+) -> FloatingPointError | None:
+    """What is wrong in a loop or a branch; None: the equation is neither, or nothing is."""
+    rule = eqn.primitive.lower
+    if isinstance(rule, Branch):
+        number = int(as_numpy(values[0], aval_of(values[0])))
+        programs = rule.branches(eqn.params)
+        taken = min(max(number, 0), len(programs) - 1)
+        here = f"{place}, in branch {taken} of {eqn.primitive.name}"
+        return _look_into(replay, programs[taken], values[1:], source, here)
+    if not isinstance(rule, Loop):
+        return None
+    form = rule.form(eqn.params)
+    turns = _scan_turns if isinstance(form, ScanForm) else _while_turns
+    turn, operands = turns(replay, form, values)
+    if turn is None:
+        return None
+    here = f"{place}, in turn {turn} of {eqn.primitive.name}"
+    return _look_into(replay, form.body, operands, source, here)
+
+
+def _scan_turns(
+    replay: _Replay, form: ScanForm, values: list[Any]
+) -> tuple[int | None, list[Any]]:
+    """The first turn that makes something that is refused, and what its body is given."""
+    split = form.num_consts + form.num_carry
+    consts, carry, xs = values[: form.num_consts], values[form.num_consts : split], values[split:]
+    rows = [_Rows(x) for x in xs]
+    run = replay.compile(form.body)
+    for turn in range(form.length):
+        place = form.length - 1 - turn if form.reverse else turn
+        operands = [*consts, *carry, *[row.at(place) for row in rows]]
+        outs = run(operands)
+        if any(map(replay.is_bad, outs)):
+            return turn, operands
+        carry = outs[: form.num_carry]
+    return None, []
+
+
+def _while_turns(
+    replay: _Replay, form: WhileForm, values: list[Any]
+) -> tuple[int | None, list[Any]]:
+    first = form.num_condition_consts
+    split = first + form.num_body_consts
+    goes_on, run = replay.compile(form.condition), replay.compile(form.body)
+    carry, turn = values[split:], 0
+    while goes_on([*values[:first], *carry])[0].host().item():
+        operands = [*values[first:split], *carry]
+        carry = run(operands)
+        if any(map(replay.is_bad, carry)):
+            return turn, operands
+        turn += 1
+    return None, []
+
+
+class _Rows:
+    """The elements of an array along its first axis."""
+
+    def __init__(self, value: Any) -> None:
+        aval = aval_of(value)
+        self._data = as_numpy(value, aval)
+        self._aval = aval.update(shape=aval.shape[1:])
+
+    def at(self, k: int) -> Array:
+        return _array(self._data[k], self._aval)
+
+
+def _array(data: np.ndarray, aval: ShapedArray) -> Array:
+    device = default_device()
+    return Array(device.driver.from_host(np.array(data, order="C")), aval, device)

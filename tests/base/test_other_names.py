@@ -1,0 +1,84 @@
+"""Names and keywords of NumPy, PyTorch and JAX: what is said where they are something else here."""
+
+import importlib
+import re
+import traceback
+
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax, nn, random
+from gpuflow.base import other_names, tracebacks
+
+MODULES = {"gpuflow": gf, "numpy": jnp, "nn": nn, "lax": lax, "random": random}
+
+
+@pytest.mark.parametrize("where", [*MODULES, "array", "="])
+def test_the_table_holds_names_that_do_not_exist_and_says_what_does(where):
+    rows = {name: text for (place, name), text in other_names._table().items() if place == where}
+    assert rows
+    for name, text in rows.items():
+        if where in MODULES:
+            assert not hasattr(MODULES[where], name), name
+        elif where == "array":
+            assert not hasattr(jnp.ones(2), name), name
+        for module, attribute in re.findall(r"\b(jnp|lax|gpuflow\.[a-z]+)\.(\w+)", text):
+            owner = {"jnp": jnp, "lax": lax}.get(module) or importlib.import_module(module)
+            assert hasattr(owner, attribute), (name, text)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "part"),
+    [(jnp, "cat", "jnp.concatenate"), (jnp, "random", "gpuflow.random"), (gf, "tensor", "asarray"),
+     (nn, "Linear", "flax"), (jnp, "softmax", "gpuflow.nn"), (jnp, "zzzz", r"dir\(jnp\) lists"),
+     (jnp, "expp", "use jnp.exp"), (lax, "softplus", r"use nn\.softplus"),
+     (gf, "vmapp", "use gpuflow.vmap"), (jnp, "arcsinn", r"use jnp\.arcsin")],
+)  # fmt: skip
+def test_unknown_names(module, name, part):
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    text = str(caught.value)
+    assert re.search(rf"got '{name}'\. Fix: .*{part}", text)
+    assert len(text) < 300 and text.count(" or ") <= 4
+
+
+def shown(call):
+    """What is printed of the error of a call."""
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        call()
+    error = caught.value
+    with tracebacks.without_own_frames(error):
+        text = "".join(traceback.format_exception(error))
+    assert not hasattr(error, "__notes__")
+    return text
+
+
+X = jnp.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [(lambda: jnp.sum(X, dim=0), "Fix: dim= is here axis."),
+     (lambda: X.sum(dim=0), "Fix: dim= is here axis."),
+     (lambda: nn.softmax(X, dim=-1), "Fix: dim= is here axis."),
+     (lambda: jnp.mean(X, axis=0, keepdim=True), "Fix: keepdim= is here keepdims."),
+     (lambda: X.unsqueeze(0), "Fix: unsqueeze is here x[:, None]"),
+     (lambda: gf.jit(lambda x: x.permute(1, 0))(X), "Fix: permute is here x.transpose(1, 0)."),
+     (lambda: X.add_(1), "arrays are immutable")],
+)  # fmt: skip
+def test_keywords_and_methods(call, part):
+    assert part in shown(call).splitlines()[-1]
+
+
+def test_others_are_not_told():
+    def summed(x):
+        return x
+
+    for call in (lambda: summed(X, dim=0), lambda: X.nothing, lambda: jnp.sum(X, foo=1)):
+        assert "Fix" not in shown(call)
+    assert other_names.note(ValueError("sum() got an unexpected keyword argument 'dim'")) is None
+    error = TypeError("wrong")
+    error.add_note("mine")
+    with tracebacks.without_own_frames(error):
+        assert error.__notes__ == ["mine"]
