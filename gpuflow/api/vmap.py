@@ -15,6 +15,7 @@ from gpuflow.control.mapped_axes import (
     check_axes,
     check_names,
     first_element,
+    leaf_axes,
     mapped_size,
     output_name,
     placed,
@@ -82,14 +83,17 @@ def vmap(
             "vmap", leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
         )
         out_trees: list[tree.TreeDef] = []
+        wanted: list[list[Any]] = []
 
         def flat(*values: Any) -> list[Any]:
             inner = {k: borrowed(values[k]) for k in refs}
             leaves = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
             call_args, call_kwargs = tree.unflatten(in_tree, leaves)
-            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))  # type: ignore[call-arg]
+            result = fun(*call_args, **call_kwargs)  # type: ignore[call-arg]
+            outs, out_tree = tree.flatten(result)
             refuse_refs("vmap", outs, f"results of {name}")
             out_trees.append(out_tree)
+            wanted.append(leaf_axes("vmap", "out_axes", out_axes, result))
             return [*outs, *map(read, inner.values())]
 
         uniform: list[bool] = []
@@ -101,7 +105,7 @@ def vmap(
             assert at is not None  # refs that are not mapped are not among these
             write(ref, batch_to_dim(outs.pop(), dims.pop(), at, size))
         result = tree.unflatten(out_tree, outs)
-        targets = tree.broadcast_prefix(out_axes, result, "vmap out_axes")
+        targets = wanted[-1]
         for k, target in enumerate(targets):
             dim = dims[k]
             if target is None and dim is not None and uniform[k] and size > 0:

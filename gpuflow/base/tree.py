@@ -182,7 +182,9 @@ def paths(tree: Any) -> list[str]:
     return [accessor.codify("") for accessor in accessors]
 
 
-def broadcast_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:
+def broadcast_prefix(
+    prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None
+) -> list[Any]:
     """One item of ``prefix`` for each leaf of ``tree``; None in ``prefix`` is an item.
 
     Raises:
@@ -191,7 +193,7 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:
     items: list[Any] = []
 
     def spread(item: Any, subtree: Any) -> None:
-        items.extend([item] * len(leaves(subtree)))
+        items.extend([item] * len(leaves(subtree, is_leaf)))
 
     try:
         optree.tree_map_(spread, prefix, tree, is_leaf=_is_none, namespace=NAMESPACE)

@@ -12,10 +12,10 @@ from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.errors import check
 from gpuflow.base.foreign import STATIC, mend, told
 from gpuflow.base.records import record
 from gpuflow.base.util import is_users, safe_zip
-from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.control import shared_traces
 from gpuflow.control.entry import Entry

@@ -50,6 +50,42 @@ def check_names(op: str, axis_name: Any, axis_size: Any, name: str) -> None:
         )
 
 
+# For classes of nodes whose axes are not those of any leaf: which axis of each leaf is meant.
+AxisRule = Callable[[Any, int, str], int]
+_rules: dict[type, AxisRule] = {}
+
+
+def register_axes(cls: type, rule: AxisRule) -> None:
+    """Let nodes of a class say which axis of their leaves is mapped.
+
+    Args:
+        cls: a class of tree nodes.
+        rule: ``(node, axis, what) -> axis`` for ``what`` "in_axes" or "out_axes"; of a result the
+            node is one element. It raises ValueError for an axis that cannot be mapped.
+    """
+    _rules[cls] = rule
+
+
+def leaf_axes(op: str, what: str, axes: Any, value: Any) -> list[Any]:
+    """The axis of each leaf: its item of the tree prefix ``axes``, or what its node says."""
+    if not _rules:
+        return tree.broadcast_prefix(axes, value, f"{op} {what}")
+    nodes = tree.leaves(value, _has_rule)
+    result: list[Any] = []
+    by_node = tree.broadcast_prefix(axes, value, f"{op} {what}", _has_rule)
+    for node, axis in safe_zip(nodes, by_node):
+        if type(node) not in _rules:
+            result.append(axis)
+            continue
+        axis = None if axis is None else _rules[type(node)](node, axis, what)
+        result.extend([axis] * len(tree.leaves(node)))
+    return result
+
+
+def _has_rule(node: Any) -> bool:
+    return type(node) in _rules
+
+
 def axes_of(
     op: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> list[int | None]:
@@ -59,8 +95,8 @@ def axes_of(
             f"[{op}] in_axes must have one item for each argument of {name}; got {in_axes} for "
             f"{len(args)}. Fix: give {len(args)} items, or one int for all."
         )
-    by_position = tree.broadcast_prefix(in_axes, args, f"{op} in_axes")
-    return [*by_position, *[0] * len(tree.leaves(kwargs))]
+    by_position = leaf_axes(op, "in_axes", in_axes, args)
+    return [*by_position, *(leaf_axes(op, "in_axes", 0, kwargs) if kwargs else ())]
 
 
 def positions_of(

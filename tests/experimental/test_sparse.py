@@ -250,6 +250,55 @@ def test_vmap_maps_over_batch_dimensions():
     assert grads(mat[0].data, x).shape == (4, mat[0].nse)
 
 
+@pytest.mark.parametrize("form", [BCOO, BCSR])
+@pytest.mark.parametrize("n_batch", [0, 1, 2])
+def test_only_batch_dimensions_are_mapped(form, n_batch):
+    """An axis behind them was one of the stored elements, and gave another array."""
+    dense = dense_array((3, 2, 4, 5)[2 - n_batch :] if n_batch else (4, 5))
+    mat = form.fromdense(dense, n_batch=n_batch)
+    x = jnp.arange(3.0)
+
+    def element(m, v=0.0):
+        return m.todense() + v
+
+    for axis in range(-dense.ndim, dense.ndim):
+        wrapped = {"m": (mat, x)}
+        axes = ({"m": (axis, None)},)
+        if 0 <= axis < n_batch:
+            close(gf.vmap(element, axis)(mat), np.moveaxis(dense, axis, 0))
+            close(gf.vmap(lambda t: element(t["m"][0]), axes)(wrapped), np.moveaxis(dense, axis, 0))
+            continue
+        text = f"in_axes of a {form.__name__} must be one of its batch dimensions.*got {axis} for"
+        with pytest.raises(ValueError, match=text):
+            gf.vmap(element, axis)(mat)
+        with pytest.raises(ValueError, match=text):
+            gf.vmap(lambda t: element(t["m"][0]), axes)(wrapped)
+        with pytest.raises(ValueError, match=text):
+            gf.jit(gf.vmap(element, axis))(mat)
+    for axis in range(-dense.ndim, dense.ndim + 1):
+        for make, args in (
+            (lambda v: mat, ()),
+            (lambda v: form((mat.data * v, *mat.tree_flatten()[0][1:]), shape=mat.shape), (x,)),
+        ):
+            mapped = gf.vmap(lambda v=0.0, make=make: [make(v)], out_axes=[axis], axis_size=3)
+            if 0 <= axis <= n_batch:
+                got = mapped(*args)[0]
+                factor = x if args else np.ones(3)
+                assert got.n_batch == n_batch + 1
+                close(got, np.stack([dense * f for f in np.asarray(factor)], axis))
+                continue
+            text = f"out_axes of a {form.__name__} must be one of its batch dimensions.*got {axis}"
+            with pytest.raises(ValueError, match=text):
+                mapped(*args)
+    # What is not mapped may be anything, and keyword arguments are mapped over axis 0.
+    close(gf.vmap(element, (None, 0))(mat, x), dense + np.asarray(x).reshape(3, *[1] * dense.ndim))
+    if n_batch:
+        close(gf.vmap(lambda v, m: element(m, v), (None,))(1.0, m=mat), dense + 1)
+    else:
+        with pytest.raises(ValueError, match="in_axes of a"):
+            gf.vmap(lambda v, m: element(m, v), (None,))(1.0, m=mat)
+
+
 def test_rows_and_places_into_each_other():
     for shape, n_batch, n_dense in (((5, 7), 0, 0), ((3, 5, 7), 1, 0), ((5, 7, 2), 0, 1)):
         dense = dense_array(shape)
@@ -414,8 +463,8 @@ def test_what_is_refused():
         mat == mat  # noqa: B015
     with pytest.raises(NotImplementedError, match="/ must have dense operands"):
         1.0 / mat
-    with pytest.raises(ValueError, match="vmap must map over a batch dimension"):
-        gf.vmap(lambda m: m.todense())(mat)
+    with pytest.raises(ValueError, match="loops and tree maps may take batch dimensions only"):
+        gf.lax.map(lambda m: m.todense(), mat)
     with pytest.raises(TypeError, match="each dimension once"):
         sparse.bcoo_transpose(mat, permutation=(0, 0))
     with pytest.raises(ValueError, match="sparse_format must be"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array
@@ -101,6 +102,24 @@ class JAXSparse:
             return f"{name}(<invalid>)"
         text = f"{name}({self.dtype}{[*self.shape]}, {self._extra()})"
         return f"{type(self.data).__name__}[{text}]" if isinstance(self.data, Tracer) else text
+
+
+def batch_axis(array: Any, axis: int, what: str) -> int:
+    """The rule of mapped axes: a batch dimension, or where a result can have one.
+
+    Raises:
+        ValueError: another axis.
+    """
+    count = array.n_batch + (what == "out_axes")
+    check(
+        0 <= axis < count,
+        lambda: f"[vmap] {what} of a {type(array).__name__} must be one of its batch dimensions, "
+        f"counted from the front{', or one that follows them' if what == 'out_axes' else ''}; "
+        f"got {axis} for {array!r}. Fix: update_layout(n_batch=...)"
+        f"{', or None for an argument that is not mapped' if what == 'in_axes' else ''}.",
+        ValueError,
+    )
+    return axis
 
 
 def _lacks(array: Any, name: str) -> str:

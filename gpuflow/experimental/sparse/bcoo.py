@@ -11,11 +11,12 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import ConcretizationTypeError, check
+from gpuflow.control.mapped_axes import register_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.experimental.sparse import places
-from gpuflow.experimental.sparse.base import JAXSparse
+from gpuflow.experimental.sparse.base import JAXSparse, batch_axis
 from gpuflow.experimental.sparse.layout import (
     bcoo_broadcast_in_dim,
     bcoo_reduce_sum,
@@ -109,8 +110,8 @@ class BCOO(JAXSparse):
         ndim = aval_of(self.indices).ndim
         check(
             ndim >= 2,
-            lambda: "[BCOO] vmap must map over a batch dimension; got an axis of the stored "
-            "elements. Fix: update_layout(n_batch=...), or in_axes=None.",
+            lambda: "[BCOO] loops and tree maps may take batch dimensions only; got an axis of "
+            "the stored elements. Fix: update_layout(n_batch=...).",
             ValueError,
         )
         return ndim - 2
@@ -425,6 +426,9 @@ class BCOO(JAXSparse):
         for d, size in zip(places_of, out.shape, strict=True):
             sizes[d] = size
         return bcoo_broadcast_in_dim(out, shape=sizes, broadcast_dimensions=places_of)
+
+
+register_axes(BCOO, batch_axis)
 
 
 def _range_of(k: Any, size: int) -> range:

@@ -12,10 +12,11 @@ import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.control.mapped_axes import register_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.experimental.sparse import places
-from gpuflow.experimental.sparse.base import JAXSparse
+from gpuflow.experimental.sparse.base import JAXSparse, batch_axis
 from gpuflow.experimental.sparse.bcoo import BCOO, bcoo_fromdense
 from gpuflow.experimental.sparse.layout import bcoo_broadcast_in_dim, bcoo_concatenate, spread
 from gpuflow.experimental.sparse.products import bcoo_dot_general, matmul
@@ -190,6 +191,9 @@ class BCSR(JAXSparse):
     def __getitem__(self, item: Any) -> Any:
         out = self.to_bcoo()[item]
         return self.from_bcoo(out) if isinstance(out, BCOO) and out.n_sparse == 2 else out
+
+
+register_axes(BCSR, batch_axis)
 
 
 def _as_bcoo(x: Any) -> Any:

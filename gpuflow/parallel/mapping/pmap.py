@@ -24,6 +24,7 @@ from gpuflow.control.mapped_axes import (
     check_axes,
     check_names,
     equal_element,
+    leaf_axes,
     mapped_size,
     output_name,
     placed,
@@ -184,7 +185,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
             full = [fixed[k] if k in fixed else next(others) for k in range(count)]
             result = self._function(*full, **kwargs)
             outs, mapped.out_tree = tree.flatten(result)
-            mapped.targets = tree.broadcast_prefix(options.out_axes, result, "pmap out_axes")
+            mapped.targets = leaf_axes("pmap", "out_axes", options.out_axes, result)
             mapped.result = tree.unflatten(mapped.out_tree, range(len(outs)))
             return outs
 
