@@ -26,6 +26,7 @@ from gpuflow.runtime.execute import executable_of
 
 # Inner extents up to this stand in the texts of kernels, which so are others for each.
 _SHORT = 16
+_LARGE = 1 << 12
 _MOST_CLASSES = 64
 
 minimum_supported_calling_convention_version = 1
@@ -215,9 +216,9 @@ class Exported:
 
         def programs() -> Iterator[tuple[Any, tuple[int, ...]]]:
             for one in classes:
-                yield program.fresh(one), ()
+                yield program.fresh(one)[0], ()
                 if program.donated:
-                    yield program.fresh(one), program.donated
+                    yield program.fresh(one)[0], program.donated
 
         with program.configured():
             return built_kernels(programs())
@@ -228,7 +229,7 @@ class Exported:
         symbols, scope = program.symbols, program.scope
         if not symbols:
             return [{}]
-        usual = sizes_to_look_at(symbols, scope)[-2:]
+        usual = _usual(sizes_to_look_at(symbols, scope))
         if asked is not None:
             found = [dict(one) for one in asked]
             for one in found:
@@ -240,7 +241,8 @@ class Exported:
             return [*usual, *found]
         fixed = program.at(usual[0]).jaxpr
         avals = [var.aval for var in fixed.invars] + [v.aval for e in fixed.eqns for v in e.outputs]
-        known = {n for aval in avals for n in aval.shape if n > _SHORT and n not in usual[0].values()}
+        known = {n for aval in avals for n in aval.shape if _SHORT < n <= _LARGE}
+        known -= set(usual[0].values())
         values = [*range(1, _SHORT + 1), *sorted(known)]
         found = [{**usual[0], symbol: n} for symbol in symbols for n in values]
         found += [dict.fromkeys(symbols, n) for n in values if len(symbols) > 1]
@@ -315,7 +317,7 @@ class Exported:
             closed = program.at(sizes)
             flags = (False,) * len(closed.in_avals)
             try:
-                return executable_of(closed, flags)([*program.const_values, *leaves])
+                return executable_of(closed, flags)([*program.consts_at(sizes), *leaves])
             except ImportError as error:
                 where = f" for {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
                 raise ExportError(
@@ -359,6 +361,12 @@ class Exported:
 
 def _asked(sizes: Sizes) -> str:
     return f" by serialize(sizes=[{dict(sizes)}])" if sizes else ""
+
+
+def _usual(sizes: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Of the sizes at which a function was traced one or two of the middle, and the largest."""
+    middle = [one for one in sizes if all(_SHORT < n <= _LARGE for n in one.values())]
+    return [*(middle[:2] or sizes[-2:-1]), sizes[-1]]
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from gpuflow.base.errors import ExportError, check
 from gpuflow.core.dtype_names import dtype_of
-from gpuflow.export.symbols import Dimension, Sizes, SymbolicScope, parsed, value_of
+from gpuflow.export.records import number_of as scalar_of
+from gpuflow.export.symbols import Sizes, SymbolicScope, parsed, value_of
 
 # Sizes to look at: neighbors, multiples of powers of two, and such as are none.
 _LOOKED_AT = (2, 3, 8, 13, 64, 131, 1000, 16384)
@@ -26,6 +28,7 @@ _MORE = (1, 4, 5, 6, 10, 16, 24, 32, 48, 96, 128, 192, 256, 384, 512, 768, 1024,
 _FEWEST = 4
 _HIGHEST_POWER = 3
 _DIVISORS = (2, 3, 4, 5, 6, 8, 16)
+_FACTORS = (1, 2, 3)
 # What a float may be of a size. A program computed it in float64.
 _OF_SIZES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "size": (float, float),
@@ -93,6 +96,7 @@ class Fit:
         self._looked_at, self._scope = looked_at, scope
         self._monomials = _monomials(tuple(looked_at[0]), len(looked_at), scope)
         self._known: dict[tuple[Any, ...], str | None] = {}
+        self._rows: dict[tuple[str, ...], list[list[Fraction]]] = {}
 
     def joined(self, records: Sequence[Any], place: str = "") -> Any:
         """The record with ``{"size": text}`` in place of numbers that follow the sizes.
@@ -140,8 +144,6 @@ class Fit:
 
     def _refuse(self, records: Sequence[Any], place: str) -> Any:
         k = next(k for k, one in enumerate(records) if one != records[0])
-        if k == 1 and all(one == records[1] for one in records[1:]):
-            k = 1
         one, other = self._looked_at[k - 1], self._looked_at[k]
         shown = [_shown(records[k - 1]), _shown(records[k])]
         symbol = next(iter(other))
@@ -158,35 +160,46 @@ class Fit:
         return self._known[values]
 
     def _found(self, values: tuple[int, ...]) -> str | None:
-        size = self._polynomial(values)
+        size = self._combined(values, self._monomials)
         if size is not None:
             return size
-        for divisor in _DIVISORS:  # floor(p / divisor): p lies within divisor - 1 of a multiple
-            for rest in range(-divisor, divisor):
-                text = self._quotient(values, divisor, rest)
-                if text is not None:
-                    return text
+        # With one quotient: alone, then with a number added, then beside and times other symbols.
+        for others in (lambda _: [], lambda _: [1], self._others):
+            for symbol, quotient in self._quotients:
+                more = others(symbol)
+                basis = [quotient, *more, *(quotient * m for m in more if m != 1)]
+                if len(basis) < len(values):
+                    size = self._combined(values, basis)
+                    if size is not None:
+                        return size
         return None
 
-    def _polynomial(self, values: Sequence[Any]) -> str | None:
-        """Coefficients by elimination over the first sizes; all must fit."""
-        rows = [[Fraction(value_of(m, sizes)) for m in self._monomials] for sizes in self._looked_at]
-        solution = _solved(rows, [Fraction(value) for value in values])
+    @cached_property
+    def _quotients(self) -> list[tuple[str, Any]]:
+        """Symbols, and ``floordiv(factor * symbol + rest, divisor)`` of them, the simplest first."""
+        found: dict[str, tuple[str, Any]] = {}
+        for divisor in _DIVISORS:
+            for rest in sorted(range(-divisor, divisor + 1), key=abs):
+                for factor, symbol in itertools.product(_FACTORS, self._looked_at[0]):
+                    size = (factor * parsed(symbol, self._scope) + rest) // divisor
+                    found.setdefault(str(size), (symbol, size))
+        return list(found.values())
+
+    def _others(self, symbol: str) -> list[Any]:
+        return [1, *(parsed(s, self._scope) for s in self._looked_at[0] if s != symbol)]
+
+    def _combined(self, values: Sequence[int], basis: Sequence[Any]) -> str | None:
+        """The sum of sizes with whole coefficients that has these values; None: there is none."""
+        key = tuple(map(str, basis))
+        if key not in self._rows:
+            self._rows[key] = [
+                [Fraction(value_of(size, sizes)) for size in basis] for sizes in self._looked_at
+            ]
+        solution = _solved(self._rows[key], [Fraction(value) for value in values])
         if solution is None or any(c.denominator != 1 for c in solution):
             return None
-        terms = [int(c) * m for c, m in zip(solution, self._monomials, strict=True) if c]
+        terms = [int(c) * size for c, size in zip(solution, basis, strict=True) if c]
         return str(sum(terms[1:], terms[0]) if terms else 0)
-
-    def _quotient(self, values: tuple[int, ...], divisor: int, rest: int) -> str | None:
-        """``floordiv(size + rest, divisor)`` with a symbol, or a linear size, as ``size``."""
-        for symbol in self._looked_at[0]:
-            name = parsed(symbol, self._scope)
-            for factor in (1, 2, 3):
-                size = (factor * name + rest) // divisor
-                gaps = {v - value_of(size, s) for v, s in zip(values, self._looked_at, strict=True)}
-                if len(gaps) == 1 and isinstance(size, Dimension):
-                    return str(size + gaps.pop())
-        return None
 
     def _float(self, records: Sequence[Any], place: str) -> Any:
         """A scalar that is a function of a size, with the function's name."""
@@ -216,7 +229,7 @@ def number_of(record: list[Any]) -> Any:
     """The scalar of a record."""
     if record[0] == "float":
         return float.fromhex(record[1])
-    return np.frombuffer(bytes.fromhex(record[2]), dtype_of(record[1]))[0]
+    return scalar_of(record[1], record[2])
 
 
 def number_record(record: dict[str, Any], size: int) -> list[Any]:

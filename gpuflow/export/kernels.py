@@ -25,6 +25,9 @@ from gpuflow.targets.cpu.kernels import cache_parts
 from gpuflow.targets.cpu.native.object_code import NativeRuntime
 
 Built = dict[str, Entry]
+# What lies around kernels, such as copies, is the same for all sizes: no memory is taken for large
+# ones.
+_MOST_MEMORY = 1 << 26
 
 
 def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Built:
@@ -40,9 +43,10 @@ def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Bu
     with cache.noted() as keys:
         for program, donated in programs:
             flags = tuple(k in donated for k in range(len(program.in_avals)))
-            compiled = Executable(program, flags).compiled(default_device()).program
-            compiled.code_bytes()
-            compiled.driver_text()
+            compiled = Executable(program, flags).compiled(default_device())
+            compiled.program.code_bytes()
+            if compiled.plan.arena_bytes <= _MOST_MEMORY:
+                compiled.program.driver_text()
     # Which parts of the runtime are asked for again depends on what this process ran before.
     keys.update(cache.keys(NativeRuntime))
     found = {key: cache.stored(key) for key in sorted(keys)}

@@ -18,7 +18,7 @@ from gpuflow.base.errors import ExportError, check
 from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
 from gpuflow.control.jit import jit_p
-from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.jaxpr import ClosedJaxpr, JaxprTypeError, check_jaxpr
 from gpuflow.export.files import Container
@@ -55,9 +55,9 @@ class Program:
         name: of the function.
         in_avals, out_avals: types of the leaves, with symbolic sizes.
         in_tree, out_tree: their structures, as records: their classes are looked up when needed.
-        records: of the programs, the last of which is the function's; it takes the constants first.
-        arrays: constants that the records refer to, with their types, and whether they were NumPy's.
-        hidden: how many inputs stand for constants; their values are the first arrays in ``consts``.
+        records: ``{"programs", "consts"}``: the last program is the function's, which takes the
+            constants first.
+        arrays: what the records refer to, with their types, and whether they were NumPy's.
         donated: positions of donated inputs.
         constraints: on the symbols.
         settings: under which the program means what it did.
@@ -71,12 +71,11 @@ class Program:
     out_tree: Any
     records: Any
     arrays: tuple[tuple[np.ndarray, ShapedArray, bool], ...]
-    consts: tuple[Any, ...]
     donated: tuple[int, ...]
     constraints: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
-    _programs: dict[tuple[Any, ...], ClosedJaxpr] = field(default_factory=dict)
+    _programs: dict[tuple[Any, ...], tuple[ClosedJaxpr, list[Any]]] = field(default_factory=dict)
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -97,12 +96,6 @@ class Program:
     def _values(self) -> list[Any]:
         """The constants: Arrays, and NumPy's as they were."""
         return [x if is_host else from_numpy(x, aval) for x, aval, is_host in self.arrays]
-
-    @cached_property
-    def const_values(self) -> list[Any]:
-        """The values of the hidden inputs."""
-        reader = Reader((), self._values)
-        return [reader.value(one) for one in self.consts]
 
     def sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """The numbers of the symbols for arguments of these shapes.
@@ -125,22 +118,31 @@ class Program:
             check(one.holds(sizes), lambda one=one: _condition(self.name, one.text, got), ExportError)
 
     def at(self, sizes: Sizes) -> ClosedJaxpr:
-        """The program for numbers of the symbols: ``(*hidden, *arguments) -> results``.
+        """The program for numbers of the symbols: ``(*constants, *arguments) -> results``.
 
         Raises:
             ExportError: the records are no program of this version of gpuflow.
         """
+        return self._known(sizes)[0]
+
+    def consts_at(self, sizes: Sizes) -> list[Any]:
+        """The constants that it takes first."""
+        return self._known(sizes)[1]
+
+    def _known(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
         key = tuple(sizes[symbol] for symbol in self.symbols)
         if key not in self._programs:
             self._programs[key] = self.fresh(sizes)
         return self._programs[key]
 
-    def fresh(self, sizes: Sizes) -> ClosedJaxpr:
-        """As ``at``, without anything that is remembered of it."""
+    def fresh(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
+        """The program and its constants, made anew: nothing was compiled of it yet."""
         with self.configured():
             try:
                 records = self._sized.at(sizes)
-                program = Reader(records, self._values).program(len(records) - 1)
+                reader = Reader(records["programs"], self._values)
+                program = reader.program(len(records["programs"]) - 1)
+                consts = [reader.value(one) for one in records["consts"]]
                 check_jaxpr(program.jaxpr)
             except _UNREADABLE as error:
                 raise ExportError(
@@ -148,20 +150,19 @@ class Program:
                     f"knows; got one of gpuflow {self.version}, of which it says: {error}. Fix: "
                     "export again with this version, or install that one."
                 ) from error
-        hidden = len(self.consts)
-        wanted = [type_at(aval, sizes) for aval in self.in_avals]
-        check(program.in_avals[hidden:] == wanted, lambda: (
+        wanted = [*map(aval_of, consts), *(type_at(aval, sizes) for aval in self.in_avals)]
+        check(program.in_avals == wanted, lambda: (
             f"[export] the program of {self.name} must take {wanted}; got one that takes "
-            f"{program.in_avals[hidden:]}. Fix: export again."
+            f"{program.in_avals}. Fix: export again."
         ), ExportError)  # fmt: skip
-        return program
+        return program, consts
 
     def bound(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
         """The results under the current trace."""
-        program = self.at(sizes)
+        program, consts = self._known(sizes)
         flags = (False,) * len(program.in_avals)
         return jit_p.bind(
-            *self.const_values, *leaves, jaxpr=program, name=self.name, donated=flags, inline=False
+            *consts, *leaves, jaxpr=program, name=self.name, donated=flags, inline=False
         )
 
     @contextmanager
@@ -204,7 +205,6 @@ def program_record(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
         "out": [_type_record(aval) for aval in program.out_avals],
         "trees": [program.in_tree, program.out_tree],
         "arrays": table,
-        "consts": list(program.consts),
         "donated": list(program.donated),
         "constraints": list(program.constraints),
         "settings": program.settings,
@@ -246,7 +246,6 @@ def program_from(container: Container) -> Program:
             *content["trees"],
             records,
             tuple(arrays),
-            tuple(content["consts"]),
             tuple(content["donated"]),
             tuple(content["constraints"]),
             {name: value for name, value in content["settings"].items() if name in _SETTINGS},

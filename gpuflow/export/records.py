@@ -16,11 +16,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.errors import ExportError, check
 from gpuflow.base.tree import TreeDef
 from gpuflow.compiler.passes.program import inline, is_call
@@ -30,10 +30,9 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, 
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.primitive import registry
 from gpuflow.core.sharding import Mesh, Sharding
-from gpuflow.export.trees import structure_from, structure_record
-from gpuflow.runtime.array import Array, as_numpy
+from gpuflow.export.trees import OURS, looked_up, structure_from, structure_record
+from gpuflow.runtime.array import Array, as_numpy, from_numpy
 
-_OURS = "gpuflow."
 _PLAIN = (type(None), bool, int, str)
 
 
@@ -42,7 +41,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.programs: list[Any] = []
-        self.arrays: list[tuple[np.ndarray, ShapedArray]] = []
+        self.arrays: list[tuple[np.ndarray, ShapedArray, bool]] = []
         self._known: dict[int, int] = {}
         self._kept: list[Any] = []  # so that no id is given twice
         self._eqn: Eqn | None = None
@@ -153,18 +152,20 @@ class Writer:
         return ["name", self._name(value)]
 
     def _array(self, value: Any) -> Any:
+        is_host, aval = isinstance(value, np.ndarray), aval_of(value)
+        if not aval.shape and not dtypes.is_extended(aval.dtype):
+            return ["scalar", _number(as_numpy(value, aval)[()]), aval.weak_type, is_host]
         if id(value) not in self._known:
             self._kept.append(value)
             self._known[id(value)] = len(self.arrays)
-            aval = aval_of(value)
-            self.arrays.append((np.asarray(as_numpy(value, aval)), aval))
+            self.arrays.append((np.asarray(as_numpy(value, aval)), aval, is_host))
         return ["array", self._known[id(value)]]
 
     def _name(self, value: Any) -> str:
         """Where a class or function of gpuflow stands."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        ours = isinstance(module, str) and module.startswith(_OURS) and isinstance(name, str)
-        if ours and _looked_up(f"{module}:{name}") is value:
+        ours = isinstance(module, str) and module.startswith(OURS) and isinstance(name, str)
+        if ours and looked_up(f"{module}:{name}") is value:
             return f"{module}:{name}"
         what = f"the {type(value).__name__} {name or value!r}"
         raise ExportError(
@@ -183,6 +184,13 @@ def _is_dtype(value: Any) -> bool:
 
 def _number(value: np.generic) -> list[Any]:
     return ["number", name_of(value.dtype), np.asarray(value).tobytes().hex()]
+
+
+def number_of(dtype: str, text: str) -> np.generic:
+    """The scalar of a dtype's name and its bytes."""
+    if not text:  # float0 has none
+        return np.zeros((), dtype_of(dtype))[()]
+    return np.frombuffer(bytes.fromhex(text), dtype_of(dtype))[0]
 
 
 def _with_effects(jaxpr: Jaxpr) -> Eqn | None:
@@ -221,20 +229,6 @@ def _check_portable(eqn: Eqn) -> None:
         ),
         ExportError,
     )
-
-
-def _looked_up(path: str) -> Any:
-    """What stands in a module of gpuflow under a name; None: nothing."""
-    module, _, name = path.partition(":")
-    if not module.startswith(_OURS):
-        return None
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = vars(found)[part]
-    except (ImportError, KeyError, TypeError):
-        return None
-    return found
 
 
 class Reader:
@@ -327,10 +321,14 @@ class Reader:
         return ShapedArray(tuple(shape), dtype_of(dtype), weak)
 
     def _number(self, dtype: str, text: str) -> np.generic:
-        return np.frombuffer(bytes.fromhex(text), dtype_of(dtype))[0]
+        return number_of(dtype, text)
 
     def _array(self, number: int) -> Any:
         return self._arrays[number]
+
+    def _scalar(self, number: list[Any], weak: bool, is_host: bool) -> Any:
+        value = np.asarray(self.value(number))
+        return value if is_host else from_numpy(value, ShapedArray((), value.dtype, weak))
 
     def _tree(self, record: Any) -> TreeDef:
         return structure_from(record)
@@ -339,26 +337,26 @@ class Reader:
         return dtype_of(name)
 
     def _enum(self, path: str, name: str) -> Any:
-        cls = _looked_up(path)
+        cls = looked_up(path)
         if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
             raise ValueError(f"no enumeration is called {path!r} here")
         return cls[name]
 
     def _named(self, path: str, *parts: Any) -> Any:
-        cls = _looked_up(path)
+        cls = looked_up(path)
         if not (isinstance(cls, type) and issubclass(cls, tuple)):
             raise ValueError(f"no named tuple is called {path!r} here")
         return cls(*self._list(*parts))
 
     def _record(self, path: str, *parts: Any) -> Any:
-        cls = _looked_up(path)
+        cls = looked_up(path)
         if not (isinstance(cls, type) and is_dataclass(cls)):
             raise ValueError(f"no record is called {path!r} here")
         names = [f.name for f in fields(cls) if f.init]
         return cls(**dict(zip(names, self._list(*parts), strict=True)))
 
     def _name(self, path: str) -> Any:
-        found = _looked_up(path)
+        found = looked_up(path)
         if found is None:
             raise ValueError(f"nothing is called {path!r} here")
         return found
@@ -366,5 +364,5 @@ class Reader:
 
 _KINDS = frozenset(
     {"float", "complex", "tuple", "list", "dict", "set", "slice", "program", "jaxpr", "type", "number"}
-    | {"array", "tree", "dtype", "enum", "named", "record", "name"}
+    | {"array", "scalar", "tree", "dtype", "enum", "named", "record", "name"}
 )

@@ -92,9 +92,9 @@ def _exported(
     else:
         entry, in_tree = _traced(function, args, kwargs)
         writer = Writer()
-        writer.program(entry.jaxpr)
+        records = _records(writer, entry)
         avals = entry.jaxpr.in_avals[entry.hidden :], entry.jaxpr.out_avals
-        program = _program(function, entry, in_tree, writer, writer.programs, avals)
+        program = _program(function, entry, in_tree, writer, records, avals)
 
     def derivative() -> Exported:
         return _exported_vjp(function, program, in_tree, platforms, checks)
@@ -133,15 +133,20 @@ def _traced(
     return entry, traced.in_tree
 
 
+def _records(writer: Writer, entry: Entry) -> dict[str, Any]:
+    """The records of a program and of its constants."""
+    writer.program(entry.jaxpr)
+    return {"programs": writer.programs, "consts": [writer.value(x) for x in entry.consts]}
+
+
 def _program(
     function: JitFunction[..., Any], entry: Entry, in_tree: TreeDef, writer: Writer, records: Any,
     avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]], constraints: tuple[str, ...] = (),
 ) -> Program:  # fmt: skip
-    consts = tuple(writer.value(value) for value in entry.consts)
     donated = tuple(k for k, flag in enumerate(entry.donated) if flag)
     return Program(
         function.name, *map(tuple, avals), structure_record(in_tree),
-        structure_record(entry.out_tree), records, tuple(writer.arrays), consts, donated,
+        structure_record(entry.out_tree), records, tuple(writer.arrays), donated,
         constraints, settings_now(),
     )  # fmt: skip
 
@@ -157,20 +162,19 @@ def _symbolic_program(
     fit, in_tree = Fit(looked_at, scope), treedef
     entries: list[Entry] = []
     writers: list[Writer] = []
+    records: list[Any] = []
     for sizes in looked_at:
         args, kwargs = tree.unflatten(treedef, [_struct_at(leaf, sizes) for leaf in leaves])
         entry, in_tree = _traced(function, args, kwargs)
         entries.append(entry)
         writers.append(Writer())
-        writers[-1].program(entry.jaxpr)
-        for value in entry.consts:
-            writers[-1].value(value)
+        records.append(_records(writers[-1], entry))
         if len(writers) == 2:
             # A loop of Python over a size is found before it is traced for large ones.
-            fit.check_alike([one.programs for one in writers])
+            fit.check_alike(records)
     _same_constants(function, entries, writers)
     first = entries[0]
-    records = fit.joined([one.programs for one in writers])
+    joined = fit.joined(records)
     results = fit.joined([_result_types(entry) for entry in entries])
     ins = [
         type_with(getattr(leaf, "shape", ()), aval.dtype, aval.weak_type)
@@ -185,7 +189,7 @@ def _symbolic_program(
     ]  # fmt: skip
     constraints = tuple(one.text for one in scope.constraints)
     known = ins, outs
-    return _program(function, first, in_tree, writers[0], records, known, constraints), in_tree
+    return _program(function, first, in_tree, writers[0], joined, known, constraints), in_tree
 
 
 def _scope_of(function: JitFunction[..., Any], symbolic: Sequence[Dimension]) -> SymbolicScope:

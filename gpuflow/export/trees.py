@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 from gpuflow.base import tree
@@ -31,6 +32,34 @@ class _Registered:
     write: Callable[[Any], bytes]
     read: Callable[[bytes], Any]
     make: Callable[[Any, Sequence[Any]], Any]
+
+
+OURS = "gpuflow."
+
+
+def looked_up(path: str) -> Any:
+    """What stands in a module of gpuflow under a name, ``module:name``; None: nothing."""
+    module, _, name = path.partition(":")
+    if not module.startswith(OURS):
+        return None
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = vars(found)[part]
+    except (ImportError, KeyError, TypeError):
+        return None
+    return found
+
+
+def _own(name: str) -> _Registered | None:
+    """The entry of a named tuple of gpuflow, such as the result of ``eigh``; None: it is none."""
+    cls = looked_up(name)
+    if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
+        return None
+    make: Any = cls
+    return _Registered(
+        cls, name, lambda aux: b"", lambda data: None, lambda aux, children: make(*children)
+    )
 
 
 _by_class: dict[type, _Registered] = {}
@@ -158,7 +187,7 @@ def _written(node: Any) -> Any:
                 ExportError,
             )
         return ["dict", *([key, _written(child)] for key, child in node.items())]
-    entry = _by_class.get(type(node))
+    entry = _by_class.get(type(node)) or _own(f"{type(node).__module__}:{type(node).__qualname__}")
     if entry is None:
         is_named = isinstance(node, tuple)
         mend = "namedtuple" if is_named else "pytree_node"
@@ -194,7 +223,7 @@ def _made(record: Any) -> Any:
     if kind != "node":
         raise ValueError(f"no kind of container is called {kind!r} here")
     name, data, *children = parts
-    entry = _by_name.get(name)
+    entry = _by_name.get(name) or _own(name)
     if entry is None:
         raise ExportError(
             "[export] classes of a file must be registered where it is read; got "
