@@ -1,4 +1,4 @@
-"""Functions that the tests of export write to files: the process that reads them never imports this."""
+"""Functions that the tests of export write to files; who reads them never imports this."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ FUNCTIONS = {
     "switch": (lambda i, x: lax.switch(i, [jnp.sin, jnp.cos, jnp.tanh], x), (jnp.int32(1), X)),
     "loops": (_descent, (X,)),
     "solve": (lambda a: jnp.linalg.solve(a, jnp.ones(6)), (SQUARE,)),
-    "factors": (lambda a: (jnp.linalg.qr(a), jnp.linalg.eigh(a @ a.T), jnp.linalg.svd(a)), (SQUARE,)),
+    "factors": (
+        lambda a: (jnp.linalg.qr(a), jnp.linalg.eigh(a @ a.T), jnp.linalg.svd(a)), (SQUARE,),
+    ),
     "sorted": (lambda x: (jnp.sort(x, 0), jnp.argsort(x, 1), jnp.median(x)), (X,)),
     "fft": (lambda x: jnp.fft.rfft(x, axis=0), (X,)),
     "convolution": (lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME"), (IMAGES, FILTERS)),

@@ -85,9 +85,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     if aval.weak_type:
         fields["weak"] = True
     fields["shape"] = list(aval.shape)
-    pieces = [
-        (bounds, _to_file(host, aval.dtype)) for bounds, host in _parts_of(leaf, is_first)
-    ]
+    pieces = [(bounds, _to_file(host, aval.dtype)) for bounds, host in _parts_of(leaf, is_first)]
     return Leaf(fields, () if aval.dtype == dtypes.float0 else tuple(pieces))
 
 

@@ -1,4 +1,4 @@
-"""Functions in files: a jitted function's program and kernels, to be called where its source is not.
+"""Functions in files: a jitted function's program and kernels, called where its source is not.
 
 See docs/export.md. The names are those of ``jax.export``.
 """
@@ -18,10 +18,10 @@ from gpuflow.export.exported import (
 from gpuflow.export.exported import (
     minimum_supported_calling_convention_version as minimum_supported_calling_convention_version,
 )
-from gpuflow.export.symbols import SymbolicScope as SymbolicScope
-from gpuflow.export.symbols import is_symbolic_dim as is_symbolic_dim
-from gpuflow.export.symbols import symbolic_args_specs as symbolic_args_specs
-from gpuflow.export.symbols import symbolic_shape as symbolic_shape
+from gpuflow.export.shapes import is_symbolic_dim as is_symbolic_dim
+from gpuflow.export.shapes import symbolic_args_specs as symbolic_args_specs
+from gpuflow.export.shapes import symbolic_shape as symbolic_shape
+from gpuflow.export.texts import SymbolicScope as SymbolicScope
 from gpuflow.export.tracing import export as export
 from gpuflow.export.trees import (
     register_namedtuple_serialization as register_namedtuple_serialization,

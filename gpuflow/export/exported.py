@@ -16,11 +16,12 @@ from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.jit import operand_avals
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
+from gpuflow.export.dimensions import Sizes
 from gpuflow.export.files import Container, packed
 from gpuflow.export.fitting import sizes_to_look_at
 from gpuflow.export.kernels import Built, built_kernels, give_kernels, kernels_record
 from gpuflow.export.program import Program, program_from, program_record, trees_of
-from gpuflow.export.symbols import Sizes, type_at
+from gpuflow.export.shapes import type_at
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.execute import executable_of
 
@@ -292,15 +293,17 @@ class Exported:
 
     def _check_ranks(self, avals: Sequence[ShapedArray]) -> None:
         for k, (want, got) in enumerate(zip(self.in_avals, avals, strict=True)):
-            check(len(want.shape) == len(got.shape) and want.dtype == got.dtype,
-                  lambda k=k, want=want, got=got: self._wrong(k, want, got), ExportError)  # fmt: skip
+            fits = len(want.shape) == len(got.shape) and want.dtype == got.dtype
+            check(fits, lambda at=(k, want, got): self._wrong(*at), ExportError)
 
     def _check_types(self, avals: Sequence[ShapedArray], sizes: Sizes) -> None:
         for k, (want, got) in enumerate(zip(self.in_avals, avals, strict=True)):
-            check(type_at(want, sizes).shape == got.shape,
-                  lambda k=k, want=want, got=got: self._wrong(k, want, got, sizes), ExportError)  # fmt: skip
+            fits = type_at(want, sizes).shape == got.shape
+            check(fits, lambda at=(k, want, got): self._wrong(*at, sizes), ExportError)
 
-    def _wrong(self, k: int, want: ShapedArray, got: ShapedArray, sizes: Sizes | None = None) -> str:
+    def _wrong(
+        self, k: int, want: ShapedArray, got: ShapedArray, sizes: Sizes | None = None
+    ) -> str:
         blank = tree.unflatten(self.in_tree, list(range(self.in_tree.num_leaves)))
         place = tree.paths(blank)[k]
         place = f"args{place[3:]}" if place.startswith("[0]") else f"kwargs{place[3:]}"

@@ -33,9 +33,7 @@ def packed(content: dict[str, Any], sections: Mapping[str, bytes]) -> bytes:
     header = json.dumps(head, separators=(",", ":")).encode()
     rest = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
     whole = len(_MAGIC) + 8 + 32 + len(rest)
-    return b"".join(
-        [_MAGIC, whole.to_bytes(8, "little"), hashlib.sha256(rest).digest(), rest]
-    )
+    return b"".join([_MAGIC, whole.to_bytes(8, "little"), hashlib.sha256(rest).digest(), rest])
 
 
 class Container:
@@ -71,7 +69,8 @@ class Container:
             self.version, found = str(head["gpuflow"]), head["format"]
             self._sections, self.content = head["sections"], head["content"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ExportError(_refused("must have a header", repr(error), "write it again")) from None
+            refused = _refused("must have a header", repr(error), "write it again")
+            raise ExportError(refused) from None
         check(found == FORMAT, lambda: _refused(
             f"must be of format {FORMAT}, which gpuflow {__version__} reads",
             f"format {found!r}, written by gpuflow {self.version}",
@@ -87,7 +86,7 @@ class Container:
         offset, length = self._sections[name]
         data = self._data[offset : offset + length]
         check(
-            type(offset) is int and 0 <= offset and len(data) == length,
+            type(offset) is int and offset >= 0 and len(data) == length,
             lambda: _refused("must have its sections", f"{name!r} outside of it", "write it again"),
             ExportError,
         )

@@ -19,8 +19,9 @@ import numpy as np
 
 from gpuflow.base.errors import ExportError, check
 from gpuflow.core.dtype_names import dtype_of
+from gpuflow.export.dimensions import Sizes, value_of
 from gpuflow.export.records import number_of as scalar_of
-from gpuflow.export.symbols import Sizes, SymbolicScope, parsed, value_of
+from gpuflow.export.texts import SymbolicScope, parsed
 
 # Sizes to look at: neighbors, multiples of powers of two, and such as are none.
 _LOOKED_AT = (2, 3, 8, 13, 64, 131, 1000, 16384)
@@ -176,7 +177,7 @@ class Fit:
 
     @cached_property
     def _quotients(self) -> list[tuple[str, Any]]:
-        """Symbols, and ``floordiv(factor * symbol + rest, divisor)`` of them, the simplest first."""
+        """Symbols, and ``floordiv(factor * symbol + rest, divisor)``, the simplest first."""
         found: dict[str, tuple[str, Any]] = {}
         for divisor in _DIVISORS:
             for rest in sorted(range(-divisor, divisor + 1), key=abs):
@@ -209,7 +210,7 @@ class Fit:
         values = [number_of(one) for one in records]
         if not all(np.isfinite(float(value)) for value in values):
             self._refuse(records, place)
-        for name, (function, inverse) in _OF_SIZES.items():
+        for name, (_, inverse) in _OF_SIZES.items():
             with np.errstate(all="ignore"):
                 sizes = [inverse(float(value)) if float(value) else 0.0 for value in values]
             if not all(np.isfinite(size) and abs(size) < 1e15 for size in sizes):
@@ -322,8 +323,10 @@ class Sized:
     def _is_fixed(self, record: Any) -> bool:
         """Whether no size is in a record."""
         if type(record) is dict:
-            return "size" not in record and "float" not in record and all(
-                map(self._is_fixed, record.values())
+            return (
+                "size" not in record
+                and "float" not in record
+                and all(map(self._is_fixed, record.values()))
             )
         if type(record) is not list:
             return True

@@ -1,4 +1,4 @@
-"""Kernels of an exported function: taken out of the kernel cache, and given to that of another process.
+"""Kernels of an exported function: from the kernel cache, and into that of another process.
 
 A file has the entries of the cache on disk, under the same keys. Whether they fit where they are
 read follows from these: a processor, version or setting that differs has other keys, finds nothing

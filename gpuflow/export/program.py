@@ -21,19 +21,12 @@ from gpuflow.control.jit import jit_p
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.jaxpr import ClosedJaxpr, JaxprTypeError, check_jaxpr
+from gpuflow.export.dimensions import Sizes, symbols_of
 from gpuflow.export.files import Container
 from gpuflow.export.fitting import Sized
 from gpuflow.export.records import Reader
-from gpuflow.export.symbols import (
-    Sizes,
-    SymbolicScope,
-    is_symbolic_dim,
-    parsed,
-    solved,
-    symbols_of,
-    type_at,
-    type_with,
-)
+from gpuflow.export.shapes import is_symbolic_dim, solved, type_at, type_with
+from gpuflow.export.texts import SymbolicScope, parsed
 from gpuflow.export.trees import structure_from
 from gpuflow.runtime.array import from_numpy
 from gpuflow.version import __version__
@@ -113,9 +106,15 @@ class Program:
         """Raise ExportError for a size below 1, or one that breaks a condition."""
         got = ", ".join(f"{name} = {number}" for name, number in sizes.items())
         for name, number in sizes.items():
-            check(number >= 1, lambda name=name: _condition(self.name, f"{name} >= 1", got), ExportError)
+            self._check_condition(number >= 1, f"{name} >= 1", got)
         for one in self.scope.constraints:
-            check(one.holds(sizes), lambda one=one: _condition(self.name, one.text, got), ExportError)
+            self._check_condition(one.holds(sizes), one.text, got)
+
+    def _check_condition(self, holds: bool, condition: str, got: str) -> None:
+        check(holds, lambda: (
+            f"[export] sizes of arguments of {self.name} must meet {condition}; got {got}. Fix: "
+            "other sizes, or export it for these."
+        ), ExportError)  # fmt: skip
 
     def at(self, sizes: Sizes) -> ClosedJaxpr:
         """The program for numbers of the symbols: ``(*constants, *arguments) -> results``.
@@ -179,13 +178,6 @@ class Program:
 def settings_now() -> dict[str, Any]:
     """The settings that a program is exported with."""
     return {name: getattr(config.trace_context(), name) for name in _SETTINGS}
-
-
-def _condition(name: str, condition: str, got: str) -> str:
-    return (
-        f"[export] sizes of arguments of {name} must meet {condition}; got {got}. Fix: other "
-        "sizes, or export it for these."
-    )
 
 
 # --- in files ------------------------------------------------------------------------------
@@ -272,5 +264,3 @@ def trees_of(program: Program) -> tuple[Any, Any]:
         ExportError: a class that this process has not registered.
     """
     return structure_from(program.in_tree), structure_from(program.out_tree)
-
-

@@ -363,6 +363,6 @@ class Reader:
 
 
 _KINDS = frozenset(
-    {"float", "complex", "tuple", "list", "dict", "set", "slice", "program", "jaxpr", "type", "number"}
-    | {"array", "scalar", "tree", "dtype", "enum", "named", "record", "name"}
+    {"float", "complex", "tuple", "list", "dict", "set", "slice", "program", "jaxpr", "type"}
+    | {"number", "array", "scalar", "tree", "dtype", "enum", "named", "record", "name"}
 )

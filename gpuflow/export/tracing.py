@@ -17,20 +17,13 @@ from gpuflow.control.entry import Entry
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.core.aval import ShapedArray
+from gpuflow.export.dimensions import Dimension, Sizes, symbols_of, value_of
 from gpuflow.export.exported import DisabledSafetyCheck, Exported, default_export_platform
 from gpuflow.export.fitting import Fit, sizes_to_look_at
 from gpuflow.export.program import Program, settings_now
 from gpuflow.export.records import Writer
-from gpuflow.export.symbols import (
-    Dimension,
-    Sizes,
-    SymbolicScope,
-    is_symbolic_dim,
-    parsed,
-    symbols_of,
-    type_with,
-    value_of,
-)
+from gpuflow.export.shapes import is_symbolic_dim, type_with
+from gpuflow.export.texts import SymbolicScope, parsed
 from gpuflow.export.trees import structure_record
 from gpuflow.runtime.parted import goes_over_memories
 

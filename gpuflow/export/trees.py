@@ -190,11 +190,10 @@ def _written(node: Any) -> Any:
     entry = _by_class.get(type(node)) or _own(f"{type(node).__module__}:{type(node).__qualname__}")
     if entry is None:
         is_named = isinstance(node, tuple)
-        mend = "namedtuple" if is_named else "pytree_node"
+        mend, name = "namedtuple" if is_named else "pytree_node", type(node).__name__
         raise ExportError(
             "[export] classes in arguments and results must be registered for files; got "
-            f"{type(node).__name__}. Fix: export.register_{mend}_serialization({type(node).__name__}"
-            ", serialized_name=...)."
+            f"{name}. Fix: export.register_{mend}_serialization({name}, serialized_name=...)."
         )
     children, aux = (list(node), None) if isinstance(node, tuple) else flatten_one_level(node)
     data = base64.b64encode(entry.write(aux)).decode()
