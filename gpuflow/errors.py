@@ -5,6 +5,7 @@ from gpuflow.base.errors import CheckpointError as CheckpointError
 from gpuflow.base.errors import CommunicationError as CommunicationError
 from gpuflow.base.errors import ConcretizationTypeError as ConcretizationTypeError
 from gpuflow.base.errors import DeletedArrayError as DeletedArrayError
+from gpuflow.base.errors import ExportError as ExportError
 from gpuflow.base.errors import InconclusiveDimensionOperation as InconclusiveDimensionOperation
 from gpuflow.base.errors import JAXIndexError as JAXIndexError
 from gpuflow.base.errors import JaxRuntimeError as JaxRuntimeError

@@ -1,4 +1,4 @@
-"""dtypes, typing, errors, stages, dlpack, ffi, export, guards and what a process says of itself."""
+"""dtypes, typing, errors, stages, dlpack, ffi, guards and what a process says of itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import gpuflow
 import gpuflow.numpy as jnp
-from gpuflow import dlpack, dtypes, errors, export, ffi, stages
+from gpuflow import dlpack, dtypes, errors, ffi, stages
 
 KEY_DTYPE = gpuflow.random.key(0).dtype
 
@@ -195,12 +195,6 @@ def test_dtypes_that_can_be_shared():
 def test_ffi_names_the_way_out(function):
     with pytest.raises(NotImplementedError, match=r"\[ffi\].*Fix: gpuflow.pure_callback"):
         function("target", np.float32)
-
-
-@pytest.mark.parametrize("function", [export.export, export.deserialize, export.symbolic_shape])
-def test_export_names_the_way_out(function):
-    with pytest.raises(NotImplementedError, match=r"\[export\].*GPUFLOW_CACHE_DIR"):
-        function(gpuflow.jit(jnp.sin))
 
 
 # --- the process ---------------------------------------------------------------------------

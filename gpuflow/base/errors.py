@@ -65,12 +65,16 @@ class CheckpointError(JaxRuntimeError):
     """A checkpoint cannot be read, or could not be written: files are damaged or missing."""
 
 
+class ExportError(ValueError):
+    """A function cannot be exported, or an exported one cannot be read or called as it was."""
+
+
 class KeyReuseError(JAXTypeError):
     """A random key was used twice while ``debug_key_reuse`` was on."""
 
 
 class InconclusiveDimensionOperation(Exception):
-    """Unknown sizes were compared. Sizes are always known here, and nothing raises this."""
+    """Unknown sizes of ``export.symbolic_shape`` were compared; in traced code sizes are known."""
 
 
 class CacheWarning(UserWarning):

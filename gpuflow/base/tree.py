@@ -155,6 +155,11 @@ def _entry(cls: type) -> Any:
     return optree.register_pytree_node.get(cls, namespace=NAMESPACE)  # type: ignore[attr-defined]
 
 
+def node_of(cls: type, aux: Any, children: Iterable[Any]) -> Any:
+    """A node of a registered class."""
+    return _entry(cls).unflatten_func(aux, tuple(children))
+
+
 def register_node(
     cls: type,
     flatten_function: Callable[[Any], tuple[Iterable[Any], Any]],

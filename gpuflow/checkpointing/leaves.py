@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.core.aval import KEY_DTYPES, storage_dtype
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.sharding import Index, replica_ids
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import Array
@@ -36,7 +36,6 @@ _CARRIED = frozenset(
     {"complex128", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float4_e2m1fn"}
     | {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float6_e2m3fn", "float6_e3m2fn"}
 )
-_FLOAT0 = "float0"  # it has no bytes, and no pieces
 
 Bounds = tuple[tuple[int, int], ...]  # where a piece begins and ends, for each dimension
 
@@ -86,10 +85,8 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     if aval.weak_type:
         fields["weak"] = True
     fields["shape"] = list(aval.shape)
-    pieces = [
-        (bounds, _to_file(host, aval.dtype)) for bounds, host in _parts_of(leaf, is_first)
-    ]
-    return Leaf(fields, () if fields["dtype"] == _FLOAT0 else tuple(pieces))
+    pieces = [(bounds, _to_file(host, aval.dtype)) for bounds, host in _parts_of(leaf, is_first)]
+    return Leaf(fields, () if aval.dtype == dtypes.float0 else tuple(pieces))
 
 
 def _taken_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
@@ -161,19 +158,6 @@ def whole_of(shape: tuple[int, ...]) -> Bounds:
 
 
 # --- dtypes --------------------------------------------------------------------------------
-
-
-def name_of(dtype: Any) -> str:
-    """The name of a dtype in records."""
-    return _FLOAT0 if dtype == dtypes.float0 else dtype.name
-
-
-def dtype_of(name: str) -> Any:
-    """The dtype of a name."""
-    if name == _FLOAT0:
-        return dtypes.float0
-    keys = {dtype.name: dtype for dtype in KEY_DTYPES.values()}
-    return keys[name] if name in keys else np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _to_file(stored: np.ndarray, dtype: Any) -> np.ndarray:

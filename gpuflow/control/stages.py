@@ -438,6 +438,11 @@ class Traced(Stage):
     """A program traced for one signature."""
 
     @property
+    def entry(self) -> Entry:
+        """The traced signature that it stands for."""
+        return self._entry
+
+    @property
     def jaxpr(self) -> ClosedJaxpr:
         """The traced program; closed-over arrays are its first inputs."""
         return self._entry.jaxpr

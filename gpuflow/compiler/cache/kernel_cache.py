@@ -18,7 +18,8 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 from types import ModuleType
@@ -124,6 +125,30 @@ class KernelCache:
         self._lock = threading.Lock()
         self._warned = False
         self._slots: dict[str, _Slot] = {}
+        self._given: dict[str, Entry] = {}
+        self._notes: list[set[str]] = []
+
+    def give(self, entries: Mapping[str, Entry]) -> None:
+        """Let kernels that were built elsewhere count as stored, until the process ends.
+
+        Args:
+            entries: by their keys. Whoever made them is trusted as the folder's owner is.
+        """
+        self._given.update(entries)
+
+    @contextmanager
+    def noted(self) -> Iterator[set[str]]:
+        """The keys of all kernels that are asked for inside of the block, by any thread."""
+        keys: set[str] = set()
+        self._notes.append(keys)
+        try:
+            yield keys
+        finally:
+            self._notes.remove(keys)
+
+    def stored(self, key: str) -> Entry | None:
+        """The entry of ``key``, as it was built, given or stored; None: there is none."""
+        return self._given.get(key) or self._read(key)
 
     def once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
         """The result of ``load()`` of the first call with ``key``, kept with this cache.
@@ -135,6 +160,8 @@ class KernelCache:
         Returns:
             The same object for every call with ``key``.
         """
+        for keys in self._notes:
+            keys.add(key)
         slot = self._slots.setdefault(key, _Slot())
         if not slot.ready:
             with slot.lock:
@@ -143,9 +170,10 @@ class KernelCache:
                     slot.ready = True
         return slot.value
 
-    def keys(self) -> list[str]:
-        """The keys of all kernels that this process has, in the order of their first use."""
-        return [key for key, slot in list(self._slots.items()) if slot.ready]
+    def keys(self, kind: type = object) -> list[str]:
+        """The keys of all that this process has loaded of a class, in the order of first use."""
+        slots = list(self._slots.items())
+        return [key for key, slot in slots if slot.ready and isinstance(slot.value, kind)]
 
     def has(self, key: str) -> bool:
         """Whether ``once`` has a result for ``key``."""
@@ -155,7 +183,7 @@ class KernelCache:
     def is_stored(self, key: str) -> bool:
         """Whether the folder has an entry of ``key``, which may be damaged."""
         description = self.path(key, "json")
-        return description is not None and description.exists()
+        return key in self._given or (description is not None and description.exists())
 
     def get(self, key: str, build: Callable[[], Entry]) -> Entry:
         """The entry of ``key`` from the folder, or a new one from ``build``, which is stored.
@@ -167,7 +195,7 @@ class KernelCache:
         Returns:
             The entry.
         """
-        entry = self._read(key)
+        entry = self.stored(key)
         if entry is not None:
             with self._lock:
                 self.stats.loaded += 1
@@ -203,6 +231,7 @@ class KernelCache:
             The new entry.
         """
         self._warn(f"holds a kernel that does not load, {key[:12]} ({error})")
+        self._given.pop(key, None)
         return self._build(key, build)
 
     def path(self, key: str, suffix: str) -> Path | None:
@@ -251,6 +280,7 @@ class KernelCache:
 
     def _write(self, key: str, entry: Entry) -> None:
         if self.folder is None:
+            self._given[key] = entry
             return
         record: dict[str, Any] = {
             "entry": entry.entry,

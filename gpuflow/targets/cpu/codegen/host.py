@@ -68,12 +68,26 @@ def host_processor() -> HostProcessor:
     path = _path()
     if path is None:
         return _ask()
-    processor = _read(path)
+    processor = _told.get(path.stem) or _read(path)
     if processor is None:
         processor = _ask()
         with suppress(OSError):
             _write(path, processor)
     return processor
+
+
+_told: dict[str, HostProcessor] = {}
+
+
+def known_processor() -> tuple[str, HostProcessor] | None:
+    """The processor under the digest of its registers; None where nothing can be remembered."""
+    path = _path()
+    return None if path is None else (path.stem, host_processor())
+
+
+def tell_processor(digest: str, processor: HostProcessor) -> None:
+    """Let ``host_processor`` know what LLVM said elsewhere, if this machine has that digest."""
+    _told[digest] = processor
 
 
 def _ask() -> HostProcessor:

@@ -1,0 +1,411 @@
+"""``Exported``: a function that can be written to bytes, and called where its source is not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import Any
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import ExportError, check
+from gpuflow.base.records import record
+from gpuflow.base.tree import TreeDef
+from gpuflow.control.custom.vjp import custom_vjp
+from gpuflow.control.jit import operand_avals
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.trace import Tracer, eval_trace, thread_state
+from gpuflow.export.dimensions import Sizes
+from gpuflow.export.files import Container, packed
+from gpuflow.export.fitting import sizes_to_look_at
+from gpuflow.export.kernels import Built, built_kernels, give_kernels, kernels_record
+from gpuflow.export.program import Program, program_from, program_record, trees_of
+from gpuflow.export.shapes import type_at
+from gpuflow.runtime.device import default_device
+from gpuflow.runtime.execute import executable_of
+
+# Inner extents up to this stand in the texts of kernels, which so are others for each.
+_SHORT = 16
+_LARGE = 1 << 12
+_MOST_CLASSES = 64
+
+minimum_supported_calling_convention_version = 1
+maximum_supported_calling_convention_version = 1
+
+
+def default_export_platform() -> str:
+    """The platform for which ``export`` builds kernels: that of new arrays.
+
+    Returns:
+        "cpu", "cuda" or "cuda_sim".
+
+    Example:
+        >>> from gpuflow import export
+        >>> export.default_export_platform() in ("cpu", "cuda", "cuda_sim")
+        True
+    """
+    return default_device().platform
+
+
+@record
+class DisabledSafetyCheck:
+    """A check that ``export`` or a call leaves out.
+
+    Example:
+        >>> from gpuflow import export
+        >>> export.DisabledSafetyCheck.platform()
+        platform
+    """
+
+    _impl: str
+
+    @classmethod
+    def platform(cls) -> DisabledSafetyCheck:
+        """Let a function run on other platforms than those that it was exported for."""
+        return cls("platform")
+
+    @classmethod
+    def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
+        """As in JAX; there are no custom calls here, so that it changes nothing."""
+        return cls(f"custom_call:{target_name}")
+
+    def is_custom_call(self) -> str | None:
+        """The target that ``custom_call`` was given."""
+        kind, _, name = self._impl.partition(":")
+        return name if kind == "custom_call" else None
+
+    def __repr__(self) -> str:
+        return self._impl
+
+
+@record(eq=False, repr=False)
+class Exported:
+    """A function that can be written to bytes, and called where its source is not.
+
+    Attributes:
+        fun_name: the function's name.
+        in_avals: the types of the leaves of the arguments, whose sizes may be symbolic.
+        out_avals: those of the results.
+        platforms: on which it may be called.
+        disabled_safety_checks: what calls do not check.
+        nr_devices: 1.
+        ordered_effects, unordered_effects: none: functions with effects are not exported.
+        calling_convention_version: of the program.
+
+    Example:
+        >>> import gpuflow as gf, gpuflow.numpy as jnp
+        >>> from gpuflow import export
+        >>> exported = export.export(gf.jit(jnp.sin))(jnp.zeros(3))
+        >>> again = export.deserialize(exported.serialize())
+        >>> again.call(jnp.zeros(3))
+        Array([0., 0., 0.], dtype=float32)
+    """
+
+    _program: Program
+    platforms: tuple[str, ...]
+    disabled_safety_checks: tuple[DisabledSafetyCheck, ...] = ()
+    _get_vjp: Callable[[], Exported] | None = None
+    _calls: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    nr_devices = 1
+    ordered_effects = ()
+    unordered_effects = ()
+    calling_convention_version = maximum_supported_calling_convention_version
+
+    @property
+    def fun_name(self) -> str:
+        return self._program.name
+
+    @property
+    def in_avals(self) -> tuple[ShapedArray, ...]:
+        return self._program.in_avals
+
+    @property
+    def out_avals(self) -> tuple[ShapedArray, ...]:
+        return self._program.out_avals
+
+    @cached_property
+    def _trees(self) -> tuple[TreeDef, TreeDef]:
+        return trees_of(self._program)
+
+    @property
+    def in_tree(self) -> TreeDef:
+        """The structure of ``(args, kwargs)``."""
+        return self._trees[0]
+
+    @property
+    def out_tree(self) -> TreeDef:
+        """The structure of the result."""
+        return self._trees[1]
+
+    @property
+    def module_kept_var_idx(self) -> tuple[int, ...]:
+        """The leaves that the program takes: all."""
+        return tuple(range(len(self.in_avals)))
+
+    @property
+    def uses_global_constants(self) -> bool:
+        """Whether sizes are symbolic."""
+        return bool(self._program.symbols)
+
+    def __repr__(self) -> str:
+        return f"Exported(fun_name={self.fun_name}, ...)"
+
+    def mlir_module(self, serialized: bool = True) -> str:
+        """The program as text: a jaxpr, as there is no MLIR here.
+
+        Args:
+            serialized: changes nothing.
+
+        Returns:
+            Of a function with symbolic sizes the one for the smallest that it was traced at.
+        """
+        del serialized
+        return str(self._program.at(self._classes()[0] if self._program.symbols else {}))
+
+    def has_vjp(self) -> bool:
+        """Whether ``vjp`` has an answer: always, unless it was read from bytes without."""
+        return self._get_vjp is not None
+
+    @cached_property
+    def _vjp(self) -> Exported:
+        assert self._get_vjp is not None
+        return self._get_vjp()
+
+    def vjp(self) -> Exported:
+        """The function ``(*leaves of arguments, *cotangents) -> cotangents`` of flat values.
+
+        Raises:
+            ValueError: it was read from bytes that hold none.
+        """
+        check(self.has_vjp(), lambda: (
+            f"[export] the derivative of {self.fun_name} must be in its bytes; got a function that "
+            "was written without. Fix: exported.serialize(vjp_order=1), or 2 for second ones."
+        ), ValueError)  # fmt: skip
+        return self._vjp
+
+    def serialize(
+        self, vjp_order: int = 0, *, sizes: Sequence[Mapping[str, int]] | None = None
+    ) -> bytearray:
+        """The function as bytes: its program, and kernels for the default device.
+
+        Args:
+            vjp_order: how many times the function can be differentiated where it is read.
+            sizes: numbers of the symbolic sizes for which kernels are built, beside those for most
+                sizes; None: of each symbol all of 1 to 16, and what is equal to another size.
+
+        Returns:
+            Bytes for ``deserialize``, which holds machine code: read those that you trust.
+
+        Cost: builds the kernels that were not built before.
+
+        Raises:
+            ValueError: there is no derivative of that order, or sizes that are not allowed.
+        """
+        content, sections = program_record(self._program)
+        kernels, code = kernels_record(self._built(sizes))
+        checks = [str(one) for one in self.disabled_safety_checks]
+        content |= {"platforms": list(self.platforms), "checks": checks, "kernels": kernels}
+        sections["code"] = code
+        if vjp_order > 0:
+            sections["vjp"] = bytes(self.vjp().serialize(vjp_order - 1, sizes=sizes))
+        return bytearray(packed(content, sections))
+
+    def _built(self, sizes: Sequence[Mapping[str, int]] | None) -> Built:
+        program = self._program
+        classes = self._classes(sizes)
+
+        def programs() -> Iterator[tuple[Any, tuple[int, ...]]]:
+            for one in classes:
+                yield program.fresh(one)[0], ()
+                if program.donated:
+                    yield program.fresh(one)[0], program.donated
+
+        with program.configured():
+            return built_kernels(programs())
+
+    def _classes(self, asked: Sequence[Mapping[str, int]] | None = None) -> list[dict[str, int]]:
+        """Sizes for which kernels differ: short ones, and those that are equal to others."""
+        program = self._program
+        symbols, scope = program.symbols, program.scope
+        if not symbols:
+            return [{}]
+        usual = _usual(sizes_to_look_at(symbols, scope))
+        if asked is not None:
+            found = [dict(one) for one in asked]
+            for one in found:
+                check(set(one) == set(symbols), lambda one=one: (
+                    f"[export] sizes must name {', '.join(symbols)}; got {one}. "
+                    f"Fix: {dict.fromkeys(symbols, 8)}."
+                ), ValueError)  # fmt: skip
+                program.check_sizes(one)
+            return [*usual, *found]
+        fixed = program.at(usual[0]).jaxpr
+        avals = [var.aval for var in fixed.invars] + [v.aval for e in fixed.eqns for v in e.outputs]
+        known = {n for aval in avals for n in aval.shape if _SHORT < n <= _LARGE}
+        known -= set(usual[0].values())
+        values = [*range(1, _SHORT + 1), *sorted(known)]
+        found = [{**usual[0], symbol: n} for symbol in symbols for n in values]
+        found += [dict.fromkeys(symbols, n) for n in values if len(symbols) > 1]
+        allowed = [one for one in found if all(c.holds(one) for c in scope.constraints)]
+        return [*usual, *allowed[:_MOST_CLASSES]]
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, also inside of ``jit``, ``vmap`` and ``grad``.
+
+        Args:
+            args, kwargs: trees of arrays as the function was exported for; donation is the
+                caller's: ``jit(exported.call, donate_argnums=...)``.
+
+        Returns:
+            The result.
+
+        Raises:
+            ValueError: other structures, shapes, dtypes or sizes, or another platform.
+            TypeError: forward-mode derivatives.
+        """
+        leaves, treedef = tree.flatten((args, kwargs))
+        if treedef != self.in_tree:
+            raise ExportError(
+                f"[export] arguments of {self.fun_name} must have the structure {self.in_tree}; "
+                f"got {treedef}. Fix: pass the trees that it was exported for."
+            )
+        avals = operand_avals(leaves)
+        sizes = self._sizes(avals)
+        is_traced = thread_state.trace is not eval_trace or any(
+            isinstance(leaf, Tracer) for leaf in leaves
+        )
+        if is_traced:
+            outs = self._differentiable(sizes)(*leaves)
+        else:
+            outs = self._run(sizes, leaves)
+        return tree.unflatten(self.out_tree, outs)
+
+    def _sizes(self, avals: Sequence[ShapedArray]) -> dict[str, int]:
+        key = tuple([(aval.shape, aval.dtype) for aval in avals])
+        known = self._calls.get(key)
+        if known is None:
+            self._check_ranks(avals)
+            sizes = self._program.sizes_of([aval.shape for aval in avals])
+            self._check_types(avals, sizes)
+            known = self._calls[key] = sizes
+        return known
+
+    def _check_ranks(self, avals: Sequence[ShapedArray]) -> None:
+        for k, (want, got) in enumerate(zip(self.in_avals, avals, strict=True)):
+            fits = len(want.shape) == len(got.shape) and want.dtype == got.dtype
+            check(fits, lambda at=(k, want, got): self._wrong(*at), ExportError)
+
+    def _check_types(self, avals: Sequence[ShapedArray], sizes: Sizes) -> None:
+        for k, (want, got) in enumerate(zip(self.in_avals, avals, strict=True)):
+            fits = type_at(want, sizes).shape == got.shape
+            check(fits, lambda at=(k, want, got): self._wrong(*at, sizes), ExportError)
+
+    def _wrong(
+        self, k: int, want: ShapedArray, got: ShapedArray, sizes: Sizes | None = None
+    ) -> str:
+        blank = tree.unflatten(self.in_tree, list(range(self.in_tree.num_leaves)))
+        place = tree.paths(blank)[k]
+        place = f"args{place[3:]}" if place.startswith("[0]") else f"kwargs{place[3:]}"
+        known = f", where {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
+        return (
+            f"[export] {place} of {self.fun_name} must be {want}{known}; got {got}. "
+            "Fix: convert it, or export the function for this type."
+        )
+
+    def _run(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
+        self._check_platform(leaves)
+        program = self._program
+        with program.configured():
+            closed = program.at(sizes)
+            flags = (False,) * len(closed.in_avals)
+            try:
+                return executable_of(closed, flags)([*program.consts_at(sizes), *leaves])
+            except ImportError as error:
+                where = f" for {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
+                raise ExportError(
+                    f"[export] kernels of {self.fun_name}{where} must be in its bytes where there "
+                    f"is no compiler; got none that fit, and: {error}. Fix: install llvmlite, or "
+                    f"export it on a machine like this one{_asked(sizes)}."
+                ) from error
+
+    def _check_platform(self, leaves: Sequence[Any]) -> None:
+        if DisabledSafetyCheck.platform() in self.disabled_safety_checks:
+            return
+        devices = [leaf.device for leaf in leaves if hasattr(leaf, "device")]
+        here = getattr(devices[-1] if devices else None, "platform", default_export_platform())
+        check(here in self.platforms, lambda: (
+            f"[export] {self.fun_name} must be called on {' or '.join(self.platforms)}; got arrays "
+            f"on {here}. Fix: export(f, platforms=[..., {here!r}]), or "
+            "disabled_checks=[DisabledSafetyCheck.platform()]."
+        ), ExportError)  # fmt: skip
+
+    def _differentiable(self, sizes: Sizes) -> Callable[..., list[Any]]:
+        """The function of flat values as a part of another program, with its derivative."""
+        key = ("call", *sizes.values())
+        known = self._calls.get(key)
+        if known is None:
+            known = self._calls[key] = custom_vjp(lambda *leaves: self._bound(sizes, leaves))
+            known.name = self.fun_name
+            known.defvjp(lambda *leaves: (self._bound(sizes, leaves), leaves), self._backward)
+        return known
+
+    def _bound(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
+        with self._program.configured():
+            return list(self._program.bound(sizes, leaves))
+
+    def _backward(self, leaves: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        outs = self.vjp().call(*leaves, *cotangents)
+        return tuple(
+            None if dtypes.tangent_dtype(aval_of(leaf).dtype) == dtypes.float0 else out
+            for leaf, out in zip(leaves, outs, strict=True)
+        )
+
+
+def _asked(sizes: Sizes) -> str:
+    return f" by serialize(sizes=[{dict(sizes)}])" if sizes else ""
+
+
+def _usual(sizes: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Of the sizes at which a function was traced one or two of the middle, and the largest."""
+    middle = [one for one in sizes if all(_SHORT < n <= _LARGE for n in one.values())]
+    return [*(middle[:2] or sizes[-2:-1]), sizes[-1]]
+
+
+def deserialize(blob: bytes | bytearray) -> Exported:
+    """The function of bytes that ``Exported.serialize`` gave.
+
+    Args:
+        blob: the bytes. They hold machine code, which is run: trust them as you would a program.
+
+    Returns:
+        The function. Calls need neither its source nor, where the kernels fit, a compiler.
+
+    Raises:
+        ExportError: other bytes, a part of them, damaged ones, or those of another version.
+
+    Warns:
+        CacheWarning: the kernels are for another processor or version, and are built again.
+
+    Example:
+        >>> import gpuflow as gf, gpuflow.numpy as jnp
+        >>> from gpuflow import export
+        >>> blob = export.export(gf.jit(lambda x: x * 2))(jnp.float32(1)).serialize()
+        >>> float(export.deserialize(blob).call(jnp.float32(4)))
+        8.0
+    """
+    container = Container(bytes(blob))
+    program, content = program_from(container), container.content
+    try:
+        give_kernels(content["kernels"], container.section("code"))
+        platforms = tuple(content["platforms"])
+        checks = tuple(DisabledSafetyCheck(text) for text in content["checks"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ExportError(
+            f"[export] an exported function must hold what this version reads; got one of gpuflow "
+            f"{container.version}, of which it says: {error!r}. Fix: export again."
+        ) from error
+    get_vjp = None
+    if "vjp" in container:
+        get_vjp = functools.partial(deserialize, bytes(container.section("vjp")))
+    return Exported(program, platforms, checks, get_vjp)

@@ -1,0 +1,97 @@
+"""The container of an exported function: a head, a JSON header, and sections of bytes.
+
+    magic, 16 bytes | length of the whole, 8 | SHA-256 of what follows, 32 | length of the header, 8
+    header: {"format", "gpuflow", "content", "sections": {name: [offset, length]}}
+    sections
+
+Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpuflow.base.errors import ExportError, check
+from gpuflow.base.private_files import parse_json
+from gpuflow.version import __version__
+
+FORMAT = 1
+_MAGIC = b"gpuflow export\n\0"
+_HEAD = len(_MAGIC) + 8 + 32 + 8
+
+
+def packed(content: dict[str, Any], sections: Mapping[str, bytes]) -> bytes:
+    """The bytes of a container."""
+    places, offset = {}, 0
+    for name, data in sections.items():
+        places[name] = [offset, len(data)]
+        offset += len(data)
+    head = {"format": FORMAT, "gpuflow": __version__, "content": content, "sections": places}
+    header = json.dumps(head, separators=(",", ":")).encode()
+    rest = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
+    whole = len(_MAGIC) + 8 + 32 + len(rest)
+    return b"".join([_MAGIC, whole.to_bytes(8, "little"), hashlib.sha256(rest).digest(), rest])
+
+
+class Container:
+    """What is in a container.
+
+    Attributes:
+        content: the JSON that was packed.
+        version: of gpuflow, which wrote it.
+
+    Raises:
+        ExportError: the bytes are no container, or not a whole one, or of another format.
+    """
+
+    def __init__(self, blob: bytes) -> None:
+        magic = bytes(blob[: len(_MAGIC)])
+        check(magic == _MAGIC, lambda: _refused(
+            "must be what Exported.serialize gave", f"{len(blob)} bytes that begin with "
+            f"{magic!r}; jax.export's own files hold StableHLO, which is not read here",
+            "export.deserialize(exported.serialize())",
+        ), ExportError)  # fmt: skip
+        whole = int.from_bytes(blob[16:24], "little")
+        check(len(blob) >= _HEAD and len(blob) == whole, lambda: _refused(
+            "must be whole", f"{len(blob)} bytes of {whole}", "copy or write it again",
+        ), ExportError)  # fmt: skip
+        digest, rest = bytes(blob[24:56]), memoryview(blob)[56:]
+        check(hashlib.sha256(rest).digest() == digest, lambda: _refused(
+            "must be as it was written", "other bytes, of which the checksum differs",
+            "copy or write it again",
+        ), ExportError)  # fmt: skip
+        length = int.from_bytes(rest[:8], "little")
+        try:
+            head = parse_json(bytes(rest[8 : 8 + length]))
+            self.version, found = str(head["gpuflow"]), head["format"]
+            self._sections, self.content = head["sections"], head["content"]
+        except (ValueError, KeyError, TypeError) as error:
+            refused = _refused("must have a header", repr(error), "write it again")
+            raise ExportError(refused) from None
+        check(found == FORMAT, lambda: _refused(
+            f"must be of format {FORMAT}, which gpuflow {__version__} reads",
+            f"format {found!r}, written by gpuflow {self.version}",
+            "export again with this version, or install that one",
+        ), ExportError)  # fmt: skip
+        self._data = rest[8 + length :]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sections
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of a section."""
+        offset, length = self._sections[name]
+        data = self._data[offset : offset + length]
+        check(
+            type(offset) is int and offset >= 0 and len(data) == length,
+            lambda: _refused("must have its sections", f"{name!r} outside of it", "write it again"),
+            ExportError,
+        )
+        return data
+
+
+def _refused(must: str, got: str, fix: str) -> str:
+    return f"[export] an exported function {must}; got {got}. Fix: {fix}."

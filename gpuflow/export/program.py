@@ -1,0 +1,266 @@
+"""What an exported function computes: records of a program, its constants, and conditions."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.config import config
+from gpuflow.base.errors import ExportError, check
+from gpuflow.base.private_files import parse_json
+from gpuflow.base.records import record
+from gpuflow.control.jit import jit_p
+from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
+from gpuflow.core.dtype_names import dtype_of, name_of
+from gpuflow.core.jaxpr import ClosedJaxpr, JaxprTypeError, check_jaxpr
+from gpuflow.export.dimensions import Sizes, symbols_of
+from gpuflow.export.files import Container
+from gpuflow.export.fitting import Sized
+from gpuflow.export.records import Reader
+from gpuflow.export.shapes import is_symbolic_dim, solved, type_at, type_with
+from gpuflow.export.texts import SymbolicScope, parsed
+from gpuflow.export.trees import structure_from
+from gpuflow.runtime.array import from_numpy
+from gpuflow.version import __version__
+
+# Settings that decide what the compiler and the ops make of a program.
+_SETTINGS = ("enable_x64", "default_matmul_precision", "excess_precision", "atomic_sums")
+# What reading records of another version may raise.
+_UNREADABLE = (
+    AttributeError, AssertionError, IndexError, JaxprTypeError, KeyError, NotImplementedError,
+    TypeError, ValueError,
+)  # fmt: skip
+
+
+@record(eq=False)
+class Program:
+    """A program for the sizes that its symbols may have.
+
+    Attributes:
+        name: of the function.
+        in_avals, out_avals: types of the leaves, with symbolic sizes.
+        in_tree, out_tree: their structures, as records: their classes are looked up when needed.
+        records: ``{"programs", "consts"}``: the last program is the function's, which takes the
+            constants first.
+        arrays: what the records refer to, with their types, and whether they were NumPy's.
+        donated: positions of donated inputs.
+        constraints: on the symbols.
+        settings: under which the program means what it did.
+        version: of gpuflow, which wrote it.
+    """
+
+    name: str
+    in_avals: tuple[ShapedArray, ...]
+    out_avals: tuple[ShapedArray, ...]
+    in_tree: Any
+    out_tree: Any
+    records: Any
+    arrays: tuple[tuple[np.ndarray, ShapedArray, bool], ...]
+    donated: tuple[int, ...]
+    constraints: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+    _programs: dict[tuple[Any, ...], tuple[ClosedJaxpr, list[Any]]] = field(default_factory=dict)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of unknown sizes, in the order of the arguments."""
+        sizes = [size for aval in self.in_avals for size in aval.shape if is_symbolic_dim(size)]
+        return tuple(dict.fromkeys(s for size in sizes for s in sorted(symbols_of(size))))
+
+    @cached_property
+    def scope(self) -> SymbolicScope:
+        """The conditions on them."""
+        return SymbolicScope(self.constraints)
+
+    @cached_property
+    def _sized(self) -> Sized:
+        return Sized(self.records, self.scope)
+
+    @cached_property
+    def _values(self) -> list[Any]:
+        """The constants: Arrays, and NumPy's as they were."""
+        return [x if is_host else from_numpy(x, aval) for x, aval, is_host in self.arrays]
+
+    def sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """The numbers of the symbols for arguments of these shapes.
+
+        Raises:
+            ExportError: they cannot be told, are below 1, or break a condition.
+        """
+        if not self.symbols:
+            return {}
+        sizes = solved(self.in_avals, shapes)
+        self.check_sizes(sizes)
+        return sizes
+
+    def check_sizes(self, sizes: Sizes) -> None:
+        """Raise ExportError for a size below 1, or one that breaks a condition."""
+        got = ", ".join(f"{name} = {number}" for name, number in sizes.items())
+        for name, number in sizes.items():
+            self._check_condition(number >= 1, f"{name} >= 1", got)
+        for one in self.scope.constraints:
+            self._check_condition(one.holds(sizes), one.text, got)
+
+    def _check_condition(self, holds: bool, condition: str, got: str) -> None:
+        check(holds, lambda: (
+            f"[export] sizes of arguments of {self.name} must meet {condition}; got {got}. Fix: "
+            "other sizes, or export it for these."
+        ), ExportError)  # fmt: skip
+
+    def at(self, sizes: Sizes) -> ClosedJaxpr:
+        """The program for numbers of the symbols: ``(*constants, *arguments) -> results``.
+
+        Raises:
+            ExportError: the records are no program of this version of gpuflow.
+        """
+        return self._known(sizes)[0]
+
+    def consts_at(self, sizes: Sizes) -> list[Any]:
+        """The constants that it takes first."""
+        return self._known(sizes)[1]
+
+    def _known(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
+        key = tuple(sizes[symbol] for symbol in self.symbols)
+        if key not in self._programs:
+            self._programs[key] = self.fresh(sizes)
+        return self._programs[key]
+
+    def fresh(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
+        """The program and its constants, made anew: nothing was compiled of it yet."""
+        with self.configured():
+            try:
+                records = self._sized.at(sizes)
+                reader = Reader(records["programs"], self._values)
+                program = reader.program(len(records["programs"]) - 1)
+                consts = [reader.value(one) for one in records["consts"]]
+                check_jaxpr(program.jaxpr)
+            except _UNREADABLE as error:
+                raise ExportError(
+                    f"[export] the program of {self.name} must be one that gpuflow {__version__} "
+                    f"knows; got one of gpuflow {self.version}, of which it says: {error}. Fix: "
+                    "export again with this version, or install that one."
+                ) from error
+        wanted = [*map(aval_of, consts), *(type_at(aval, sizes) for aval in self.in_avals)]
+        check(program.in_avals == wanted, lambda: (
+            f"[export] the program of {self.name} must take {wanted}; got one that takes "
+            f"{program.in_avals}. Fix: export again."
+        ), ExportError)  # fmt: skip
+        return program, consts
+
+    def bound(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
+        """The results under the current trace."""
+        program, consts = self._known(sizes)
+        flags = (False,) * len(program.in_avals)
+        return jit_p.bind(
+            *consts, *leaves, jaxpr=program, name=self.name, donated=flags, inline=False
+        )
+
+    @contextmanager
+    def configured(self) -> Iterator[None]:
+        """The settings of the process that exported, inside of the block."""
+        now = config.trace_context()
+        with ExitStack() as stack:
+            for name, value in self.settings.items():
+                if getattr(now, name) != value:
+                    stack.enter_context(config.override(name, value))
+            yield
+
+
+def settings_now() -> dict[str, Any]:
+    """The settings that a program is exported with."""
+    return {name: getattr(config.trace_context(), name) for name in _SETTINGS}
+
+
+# --- in files ------------------------------------------------------------------------------
+
+
+def program_record(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """A program as JSON, and the sections that it refers to."""
+    table, data, offset = [], [], 0
+    for value, aval, is_host in program.arrays:
+        taken = b"" if aval.dtype == dtypes.float0 else np.ascontiguousarray(value).tobytes()
+        table.append([*_type_record(aval), is_host, offset, len(taken)])
+        data.append(taken)
+        offset += len(taken)
+    content = {
+        "name": program.name,
+        "in": [_type_record(aval) for aval in program.in_avals],
+        "out": [_type_record(aval) for aval in program.out_avals],
+        "trees": [program.in_tree, program.out_tree],
+        "arrays": table,
+        "donated": list(program.donated),
+        "constraints": list(program.constraints),
+        "settings": program.settings,
+    }
+    records = zlib.compress(json.dumps(program.records, separators=(",", ":")).encode(), 6)
+    return content, {"program": records, "arrays": b"".join(data)}
+
+
+def _type_record(aval: ShapedArray) -> list[Any]:
+    shape = [size if isinstance(size, int) else str(size) for size in aval.shape]
+    return [name_of(aval.dtype), shape, aval.weak_type]
+
+
+def program_from(container: Container) -> Program:
+    """The program of a file.
+
+    Raises:
+        ExportError: it is none of this version.
+    """
+    content = container.content
+    try:
+        scope = SymbolicScope(content["constraints"])
+
+        def type_of(record: list[Any]) -> ShapedArray:
+            dtype, shape, weak = record
+            sizes = [size if isinstance(size, int) else parsed(size, scope) for size in shape]
+            return type_with(sizes, dtype_of(dtype), weak)
+
+        data = container.section("arrays")
+        arrays = []
+        for dtype, shape, weak, is_host, offset, length in content["arrays"]:
+            aval = type_of([dtype, shape, weak])
+            arrays.append((_array(data[offset : offset + length], aval), aval, is_host))
+        records = parse_json(zlib.decompress(container.section("program")))
+        return Program(
+            content["name"],
+            tuple(map(type_of, content["in"])),
+            tuple(map(type_of, content["out"])),
+            *content["trees"],
+            records,
+            tuple(arrays),
+            tuple(content["donated"]),
+            tuple(content["constraints"]),
+            {name: value for name, value in content["settings"].items() if name in _SETTINGS},
+            container.version,
+        )
+    except (*_UNREADABLE, zlib.error) as error:
+        raise ExportError(
+            f"[export] an exported function must be of a version that gpuflow {__version__} reads; "
+            f"got one of gpuflow {container.version}, of which it says: {error}. Fix: export again."
+        ) from error
+
+
+def _array(data: memoryview, aval: ShapedArray) -> np.ndarray:
+    dtype = storage_dtype(aval.dtype)
+    if aval.dtype == dtypes.float0:
+        return np.zeros(aval.shape, dtype)
+    return np.frombuffer(data, dtype).reshape(aval.shape)
+
+
+def trees_of(program: Program) -> tuple[Any, Any]:
+    """The structures of arguments and results.
+
+    Raises:
+        ExportError: a class that this process has not registered.
+    """
+    return structure_from(program.in_tree), structure_from(program.out_tree)

@@ -1,0 +1,368 @@
+"""Programs as JSON, and back: jaxprs, and all that their equations hold.
+
+Numbers that are ints, texts, bools and None stand for themselves. Everything else is a list that
+begins with what it is:
+
+    ["float", hex]  ["tuple", ...]  ["dict", [key, value], ...]  ["type", dtype, shape, weak]
+    ["array", k]    ["program", k]  ["record", "module:Class", fields ...]
+
+A program is ``{"in": types, "eqns": [[op, inputs, output types, params], ...], "out": atoms}``: an
+atom is the number of its variable, in the order of definition, or a literal. Classes and functions
+are those of gpuflow alone: a name of anything else is refused when written and when read.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import ExportError, check
+from gpuflow.base.tree import TreeDef
+from gpuflow.compiler.passes.program import inline, is_call
+from gpuflow.core.aval import NOT_MANUAL, ShapedArray, aval_of
+from gpuflow.core.dtype_names import dtype_of, name_of
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import HostCall
+from gpuflow.core.primitive import registry
+from gpuflow.core.sharding import Mesh, Sharding
+from gpuflow.export.trees import OURS, looked_up, structure_from, structure_record
+from gpuflow.runtime.array import Array, as_numpy, from_numpy
+
+_PLAIN = (type(None), bool, int, str)
+
+
+class Writer:
+    """Writes programs; ``programs`` and ``arrays`` hold what the records refer to by number."""
+
+    def __init__(self) -> None:
+        self.programs: list[Any] = []
+        self.arrays: list[tuple[np.ndarray, ShapedArray, bool]] = []
+        self._known: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that no id is given twice
+        self._eqn: Eqn | None = None
+
+    def program(self, closed: ClosedJaxpr) -> int:
+        """The number of a program, which is written once."""
+        number = self._known.get(id(closed))
+        if number is None:
+            self._kept.append(closed)
+            record = self._jaxpr(closed)
+            number = self._known[id(closed)] = len(self.programs)
+            self.programs.append(record)
+        return number
+
+    def _jaxpr(self, closed: ClosedJaxpr) -> dict[str, Any]:
+        jaxpr = inline(closed.jaxpr, is_call)
+        check(
+            not jaxpr.effects,
+            lambda: (
+                "[export] an exported program must have no effects; got "
+                f"{', '.join(sorted(map(str, jaxpr.effects)))}{_where(_with_effects(jaxpr))}. "
+                "Fix: take callbacks, prints and collectives out of the exported function."
+            ),
+            ExportError,
+        )
+        variables: dict[Var, int] = {}
+
+        def define(var: Var) -> Any:
+            variables[var] = len(variables)
+            record = self._type(var.aval)
+            return ["drop", record] if type(var) is DropVar else record
+
+        def atom(one: Atom) -> Any:
+            if type(one) is not Literal:
+                return variables[one]
+            return ["literal", self.value(one.value), self._type(one.aval)]
+
+        record: dict[str, Any] = {
+            "consts": [self.value(value) for value in closed.consts],
+            "const": [define(var) for var in jaxpr.constvars],
+            "in": [define(var) for var in jaxpr.invars],
+            "eqns": [self._equation(eqn, atom, define) for eqn in jaxpr.eqns],
+        }
+        record["out"] = [atom(one) for one in jaxpr.outvars]
+        return record
+
+    def _equation(
+        self, eqn: Eqn, atom: Callable[[Atom], Any], define: Callable[[Var], Any]
+    ) -> list[Any]:
+        _check_portable(eqn)
+        outer, self._eqn = self._eqn, eqn
+        inputs = [atom(one) for one in eqn.inputs]
+        params = [[name, self.value(value)] for name, value in sorted(eqn.params.items())]
+        self._eqn = outer
+        return [eqn.primitive.name, inputs, [define(var) for var in eqn.outputs], params]
+
+    def _type(self, aval: ShapedArray) -> list[Any]:
+        check(
+            aval.mat is NOT_MANUAL,
+            lambda: _many_devices(f"a value along axes of shard_map{_where(self._eqn)}"),
+            ExportError,
+        )
+        return ["type", name_of(aval.dtype), list(aval.shape), aval.weak_type]
+
+    def value(self, value: Any) -> Any:
+        """The record of a constant, a literal or a param."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is float:
+            return ["float", value.hex()]
+        if kind is complex:
+            return ["complex", value.real.hex(), value.imag.hex()]
+        if kind in (tuple, list):
+            return [kind.__name__, *map(self.value, value)]
+        if kind is dict:
+            return ["dict", *([self.value(k), self.value(v)] for k, v in value.items())]
+        if kind is frozenset:
+            return ["set", *map(self.value, sorted(value, key=repr))]
+        if kind is slice:
+            return ["slice", *map(self.value, (value.start, value.stop, value.step))]
+        return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return ["program", self.program(value)]
+        if isinstance(value, Jaxpr):
+            return ["jaxpr", self.program(value.memo("closed", lambda: ClosedJaxpr(value)))]
+        if isinstance(value, ShapedArray):
+            return self._type(value)
+        if isinstance(value, np.generic):
+            return _number(value)
+        if isinstance(value, Array | np.ndarray):
+            return self._array(value)
+        if isinstance(value, TreeDef):
+            return ["tree", structure_record(value)]
+        if isinstance(value, Sharding | Mesh):
+            raise ExportError(_many_devices(f"{value}{_where(self._eqn)}"))
+        if _is_dtype(value):
+            return ["dtype", name_of(value)]
+        if isinstance(value, enum.Enum):
+            return ["enum", self._name(type(value)), value.name]
+        if isinstance(value, tuple):
+            return ["named", self._name(type(value)), *map(self.value, value)]
+        if is_dataclass(value) and not isinstance(value, type):
+            taken = [self.value(getattr(value, f.name)) for f in fields(value) if f.init]
+            return ["record", self._name(type(value)), *taken]
+        return ["name", self._name(value)]
+
+    def _array(self, value: Any) -> Any:
+        is_host, aval = isinstance(value, np.ndarray), aval_of(value)
+        if not aval.shape and not dtypes.is_extended(aval.dtype):
+            return ["scalar", _number(as_numpy(value, aval)[()]), aval.weak_type, is_host]
+        if id(value) not in self._known:
+            self._kept.append(value)
+            self._known[id(value)] = len(self.arrays)
+            self.arrays.append((np.asarray(as_numpy(value, aval)), aval, is_host))
+        return ["array", self._known[id(value)]]
+
+    def _name(self, value: Any) -> str:
+        """Where a class or function of gpuflow stands."""
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        ours = isinstance(module, str) and module.startswith(OURS) and isinstance(name, str)
+        if ours and looked_up(f"{module}:{name}") is value:
+            return f"{module}:{name}"
+        what = f"the {type(value).__name__} {name or value!r}"
+        raise ExportError(
+            f"[export] an exported program must hold data alone; got {what}{_where(self._eqn)}, "
+            "which a process without the source does not have. Fix: take it out of the exported "
+            "function."
+        )
+
+
+def _is_dtype(value: Any) -> bool:
+    try:
+        return dtype_of(name_of(value)) == value and not isinstance(value, type)
+    except (AttributeError, TypeError, KeyError):
+        return False
+
+
+def _number(value: np.generic) -> list[Any]:
+    return ["number", name_of(value.dtype), np.asarray(value).tobytes().hex()]
+
+
+def number_of(dtype: str, text: str) -> np.generic:
+    """The scalar of a dtype's name and its bytes."""
+    if not text:  # float0 has none
+        return np.zeros((), dtype_of(dtype))[()]
+    return np.frombuffer(bytes.fromhex(text), dtype_of(dtype))[0]
+
+
+def _with_effects(jaxpr: Jaxpr) -> Eqn | None:
+    return next((eqn for eqn in jaxpr.eqns if eqn.effects), None)
+
+
+def _where(eqn: Eqn | None) -> str:
+    """The op of an equation, and the user's line."""
+    if eqn is None:
+        return ""
+    return f" in {eqn.primitive.name}" + (f" ({eqn.source})" if eqn.source else "")
+
+
+def _many_devices(what: str) -> str:
+    return (
+        f"[export] an exported program must be one of one device; got {what}. Fix: export the "
+        "function without shardings, meshes and shard_map, and place its arguments at the call."
+    )
+
+
+def _check_portable(eqn: Eqn) -> None:
+    """Raise ExportError for what another process does not have."""
+    check(
+        not isinstance(eqn.primitive.lower, HostCall),
+        lambda: (
+            f"[export] an exported program must not call Python; got {_where(eqn)[4:]}. Fix: take "
+            "callbacks out of the exported function."
+        ),
+        ExportError,
+    )
+    check(
+        registry().get(eqn.primitive.name) is eqn.primitive,
+        lambda: (
+            "[export] ops of an exported program must be gpuflow's own; got one from elsewhere"
+            f"{_where(eqn)}. Fix: write it in terms of gpuflow's ops."
+        ),
+        ExportError,
+    )
+
+
+class Reader:
+    """Makes programs of records.
+
+    Args:
+        programs: the records, as ``Writer`` left them.
+        arrays: the arrays that they refer to.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError: the records are no programs of this version.
+    """
+
+    def __init__(self, programs: Sequence[Any], arrays: Sequence[Any]) -> None:
+        self._arrays, self._ops = arrays, registry()
+        self._programs: list[ClosedJaxpr] = []
+        for record in programs:  # each refers to earlier ones only
+            self._programs.append(self._built(record))
+
+    def program(self, number: int) -> ClosedJaxpr:
+        """A program by its number."""
+        return self._programs[number]
+
+    def _built(self, record: dict[str, Any]) -> ClosedJaxpr:
+        variables: list[Var] = []
+
+        def define(record: list[Any]) -> Var:
+            is_dropped = record[0] == "drop"
+            aval = self.value(record[1] if is_dropped else record)
+            var = DropVar(aval) if is_dropped else Var(aval)
+            variables.append(var)
+            return var
+
+        def atom(record: Any) -> Atom:
+            if isinstance(record, int):
+                return variables[record]
+            return Literal(self.value(record[1]), self.value(record[2]))
+
+        consts = tuple(self.value(one) for one in record["consts"])
+        constvars = tuple(map(define, record["const"]))
+        inputs = tuple(map(define, record["in"]))
+        eqns = []
+        for op, operands, outs, params in record["eqns"]:
+            if op not in self._ops:
+                raise ValueError(f"no op is called {op!r} here")
+            taken = tuple(map(atom, operands))
+            known = {name: self.value(value) for name, value in params}
+            eqns.append(Eqn(self._ops[op], taken, tuple(map(define, outs)), known))
+        outvars = tuple(map(atom, record["out"]))
+        return ClosedJaxpr(Jaxpr(constvars, inputs, outvars, tuple(eqns)), consts)
+
+    def value(self, record: Any) -> Any:
+        """The value of a record."""
+        if type(record) in _PLAIN:
+            return record
+        kind, *parts = record
+        make = getattr(self, f"_{kind}", None) if kind in _KINDS else None
+        if make is None:
+            raise ValueError(f"no kind of record is called {kind!r} here")
+        return make(*parts)
+
+    def _float(self, text: str) -> float:
+        return float.fromhex(text)
+
+    def _complex(self, real: str, imag: str) -> complex:
+        return complex(float.fromhex(real), float.fromhex(imag))
+
+    def _tuple(self, *parts: Any) -> tuple[Any, ...]:
+        return tuple([self.value(part) for part in parts])
+
+    def _list(self, *parts: Any) -> list[Any]:
+        return [self.value(part) for part in parts]
+
+    def _dict(self, *pairs: Any) -> dict[Any, Any]:
+        return {self.value(key): self.value(value) for key, value in pairs}
+
+    def _set(self, *parts: Any) -> frozenset[Any]:
+        return frozenset(self._list(*parts))
+
+    def _slice(self, *parts: Any) -> slice:
+        return slice(*self._list(*parts))
+
+    def _program(self, number: int) -> ClosedJaxpr:
+        return self._programs[number]
+
+    def _jaxpr(self, number: int) -> Jaxpr:
+        return self._programs[number].jaxpr
+
+    def _type(self, dtype: str, shape: list[int], weak: bool) -> ShapedArray:
+        return ShapedArray(tuple(shape), dtype_of(dtype), weak)
+
+    def _number(self, dtype: str, text: str) -> np.generic:
+        return number_of(dtype, text)
+
+    def _array(self, number: int) -> Any:
+        return self._arrays[number]
+
+    def _scalar(self, number: list[Any], weak: bool, is_host: bool) -> Any:
+        value = np.asarray(self.value(number))
+        return value if is_host else from_numpy(value, ShapedArray((), value.dtype, weak))
+
+    def _tree(self, record: Any) -> TreeDef:
+        return structure_from(record)
+
+    def _dtype(self, name: str) -> Any:
+        return dtype_of(name)
+
+    def _enum(self, path: str, name: str) -> Any:
+        cls = looked_up(path)
+        if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
+            raise ValueError(f"no enumeration is called {path!r} here")
+        return cls[name]
+
+    def _named(self, path: str, *parts: Any) -> Any:
+        cls = looked_up(path)
+        if not (isinstance(cls, type) and issubclass(cls, tuple)):
+            raise ValueError(f"no named tuple is called {path!r} here")
+        return cls(*self._list(*parts))
+
+    def _record(self, path: str, *parts: Any) -> Any:
+        cls = looked_up(path)
+        if not (isinstance(cls, type) and is_dataclass(cls)):
+            raise ValueError(f"no record is called {path!r} here")
+        names = [f.name for f in fields(cls) if f.init]
+        return cls(**dict(zip(names, self._list(*parts), strict=True)))
+
+    def _name(self, path: str) -> Any:
+        found = looked_up(path)
+        if found is None:
+            raise ValueError(f"nothing is called {path!r} here")
+        return found
+
+
+_KINDS = frozenset(
+    {"float", "complex", "tuple", "list", "dict", "set", "slice", "program", "jaxpr", "type"}
+    | {"number", "array", "scalar", "tree", "dtype", "enum", "named", "record", "name"}
+)

@@ -1,0 +1,148 @@
+"""Texts of sizes and of conditions on them, and the scope that holds those."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.export.dimensions import FUNCTIONS, Sizes, call, symbol, value_of
+
+_COMPARISONS: dict[type, tuple[str, Callable[[Any, Any], bool]]] = {
+    ast.GtE: (">=", operator.ge), ast.LtE: ("<=", operator.le), ast.Eq: ("==", operator.eq),
+    ast.Gt: (">", operator.gt), ast.Lt: ("<", operator.lt),
+}  # fmt: skip
+
+
+@record
+class Constraint:
+    """A condition on sizes, as text and as two sizes that are compared."""
+
+    text: str
+    left: Any
+    compare: Callable[[Any, Any], bool]
+    right: Any
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether it does for these sizes."""
+        return self.compare(value_of(self.left, sizes), value_of(self.right, sizes))
+
+
+class SymbolicScope:
+    """Conditions on the symbolic sizes of one exported function.
+
+    Args:
+        constraints_str: conditions such as ``"b >= 8"``, ``"mod(b, 8) == 0"`` or ``"a == 2*b"``.
+
+    Raises:
+        ValueError: a text that is no comparison of sizes.
+
+    Example:
+        >>> from gpuflow import export
+        >>> scope = export.SymbolicScope(["b >= 8"])
+        >>> b, = export.symbolic_shape("b", scope=scope)
+        >>> b >= 4
+        True
+    """
+
+    def __init__(self, constraints_str: Sequence[str] = ()) -> None:
+        if isinstance(constraints_str, str):
+            constraints_str = (constraints_str,)
+        self.constraints = tuple(_constraint(text, self) for text in constraints_str)
+
+    def __repr__(self) -> str:
+        return f"SymbolicScope([{', '.join(repr(one.text) for one in self.constraints)}])"
+
+    def least(self, symbol: str) -> int:
+        """The least size that a symbol may have, by the conditions on it alone."""
+        least = 1
+        for one in self.constraints:
+            if str(one.left) == symbol and isinstance(one.right, int):
+                if one.compare in (operator.ge, operator.eq):
+                    least = max(least, one.right)
+                elif one.compare is operator.gt:
+                    least = max(least, one.right + 1)
+        return least
+
+    def most(self, symbol: str) -> int | None:
+        """The largest size, likewise; None: there is none."""
+        most = None
+        for one in self.constraints:
+            if str(one.left) == symbol and isinstance(one.right, int):
+                bound = {operator.le: 0, operator.eq: 0, operator.lt: -1}.get(one.compare)
+                if bound is not None:
+                    most = min(one.right + bound, one.right + bound if most is None else most)
+        return most
+
+
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.BitXor: operator.pow,
+}  # fmt: skip
+_LONGEST = 10_000
+
+
+def parsed(text: str, scope: SymbolicScope) -> Any:
+    """The size of a text such as ``2*b + 1``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return _size(_syntax(text), text, scope)
+
+
+def _syntax(text: str) -> ast.expr:
+    try:
+        # ^ is a power, which binds more than Python's.
+        check(len(text) <= _LONGEST, lambda: "too long", ValueError)
+        return ast.parse(text.strip().replace("^", "**"), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _no_size(text) from None
+
+
+def _size(node: ast.expr, text: str, scope: SymbolicScope) -> Any:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return symbol(node.id, scope)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_size(node.operand, text, scope)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _size(node.left, text, scope), _size(node.right, text, scope)
+        if isinstance(node.op, ast.Pow) and not (isinstance(right, int) and 0 <= right <= 8):
+            raise _no_size(text)
+        return _OPERATORS[type(node.op)](left, right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
+        name, pair = node.func.id, [_size(part, text, scope) for part in node.args]
+        if name == "floordiv":
+            return pair[0] // pair[1]
+        if name == "mod":
+            return pair[0] % pair[1]
+        if name in FUNCTIONS:
+            return call(name, *pair, scope)
+    raise _no_size(text)
+
+
+def _no_size(text: str) -> ValueError:
+    return ValueError(
+        "[export] a size must be written with names, ints, +, -, *, floordiv, mod, max and min; "
+        f"got {text!r}. Fix: 'b', '2*b + 1' or 'floordiv(b, 2)'."
+    )
+
+
+def _constraint(text: str, scope: SymbolicScope) -> Constraint:
+    node = _syntax(text)
+    if not (isinstance(node, ast.Compare) and len(node.ops) == 1):
+        raise ValueError(
+            f"[export] a constraint must be one comparison of sizes; got {text!r}. Fix: 'b >= 8'."
+        )
+    known = _COMPARISONS.get(type(node.ops[0]))
+    check(known is not None, lambda: f"[export] a constraint compares by one of >=, <=, ==, >, <; "
+          f"got {text!r}. Fix: 'b >= 8'.", ValueError)  # fmt: skip
+    assert known is not None
+    left, right = _size(node.left, text, scope), _size(node.comparators[0], text, scope)
+    return Constraint(text.strip(), left, known[1], right)
