@@ -101,6 +101,45 @@ def test_reduce_precision_is_rounding_to_the_format(bits, dtype):
         lax.reduce_precision(np.arange(3), 5, 10)
 
 
+@pytest.mark.parametrize(
+    ("bits", "want"),
+    [
+        ((8, 23), [0x116C2, 0x800000, 0x7FFFFF, 0x7F675C, 0x4040B4, 0x80000001]),
+        ((8, 7), [0x10000, 0x800000, 0x800000, 0x7F0000, 0x400000, 0x80000000]),
+        ((8, 0), [0, 0x800000, 0x800000, 0x800000, 0x800000, 0x80000000]),
+        ((11, 52), [0x116C2, 0x800000, 0x7FFFFF, 0x7F675C, 0x4040B4, 0x80000001]),
+        ((5, 10), [0, 0, 0, 0, 0, 0x80000000]),
+    ],
+)
+def test_subnormal_numbers_stay_where_the_exponent_does(bits, want):
+    """Compared with JAX 0.10.2. They became 0."""
+    x = np.array([0x116C2, 0x800000, 0x7FFFFF, 0x7F675C, 0x4040B4, 0x80000001], np.uint32)
+    x = x.view(np.float32)
+    for call in (lax.reduce_precision, gf.jit(lax.reduce_precision, static_argnums=(1, 2))):
+        np.testing.assert_array_equal(np.asarray(call(x, *bits)).view(np.uint32), want)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_kernels_have_the_bits_of_all_16_bit_floats(dtype):
+    generator = np.random.default_rng(0)
+    x = np.arange(65536, dtype=np.uint16).view(dtype)
+
+    def same(got, want):
+        differs = np.asarray(got).view(np.uint16) != np.asarray(want).view(np.uint16)
+        assert np.isnan(np.asarray(got)[differs].astype(np.float32)).all()
+        assert np.isnan(np.asarray(want)[differs].astype(np.float32)).all()
+
+    with np.errstate(all="ignore"):
+        for y in (generator.permutation(x), x, np.zeros_like(x), np.full_like(x, -0.0)):
+            # A zero towards a zero is the second one.
+            want = np.where(x == y, y, np.nextafter(x, y))
+            for call in (lax.nextafter, gf.jit(lax.nextafter)):
+                same(call(x, y), want)
+    rounded = gf.jit(lax.reduce_precision, static_argnums=(1, 2))
+    for bits in ((1, 0), (2, 3), (4, 10), (5, 1), (5, 8), (8, 0), (8, 6), (9, 12)):
+        same(rounded(x, *bits), lax.reduce_precision(x, *bits))
+
+
 def test_transformations_of_reduce_precision():
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     rounded = gf.vmap(lambda v: lax.reduce_precision(v, 8, 3), in_axes=0)(x)

@@ -49,21 +49,35 @@ def _bitcast_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
         return values[0]
     value = values[0]
     if source.name in NARROW_DTYPES:
-        bits = _narrow_to_bits(builder, builder.round(value, source.name), source.name)
-        # What a GPU rounds to 16 bits has lost the bits of a NaN. Unrounded, one that is none of 16
-        # bits could become an infinity.
-        exact = _narrow_to_bits(builder, value, source.name)
-        largest = builder.const("uint16", 0x7F80 if source.name == "bfloat16" else 0x7C00)
-        magnitude = builder.apply("and", exact, builder.const("uint16", 0x7FFF))
-        is_nan = builder.apply(
-            "and", builder.apply("ne", value, value), builder.apply("gt", magnitude, largest)
-        )
-        value = builder.select(is_nan, exact, bits)
-        source = np.dtype(np.uint16)
+        value, source = bits_of_float(builder, value, source), np.dtype(np.uint16)
     if target.name in NARROW_DTYPES:
         bits = builder.apply("bitcast_uint16", value) if source.name != "uint16" else value
-        return _bits_to_narrow(builder, bits, target.name)
+        return float_of_bits(builder, bits, target)
     return builder.apply(f"bitcast_{target.name}", value) if source != target else value
+
+
+def bits_of_float(builder: Any, value: Any, dtype: np.dtype) -> Any:
+    """The bits of a float of ``dtype`` as an unsigned integer, in a body; not of 8-bit floats."""
+    name = dtype.name
+    if name not in NARROW_DTYPES:
+        return builder.apply(f"bitcast_uint{8 * dtype.itemsize}", value)
+    bits = _narrow_to_bits(builder, builder.round(value, name), name)
+    # What a GPU rounds to 16 bits has lost the bits of a NaN. Unrounded, one that is none of 16
+    # bits could become an infinity.
+    exact = _narrow_to_bits(builder, value, name)
+    largest = builder.const("uint16", 0x7F80 if name == "bfloat16" else 0x7C00)
+    magnitude = builder.apply("and", exact, builder.const("uint16", 0x7FFF))
+    is_nan = builder.apply(
+        "and", builder.apply("ne", value, value), builder.apply("gt", magnitude, largest)
+    )
+    return builder.select(is_nan, exact, bits)
+
+
+def float_of_bits(builder: Any, bits: Any, dtype: np.dtype) -> Any:
+    """The float of ``dtype`` that has such bits, as ``bits_of_float`` gives them."""
+    if dtype.name in NARROW_DTYPES:
+        return _bits_to_narrow(builder, bits, dtype.name)
+    return builder.apply(f"bitcast_{dtype.name}", bits)
 
 
 def _in_kernels(x: ShapedArray, out: ShapedArray) -> bool:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.kir import reference
+from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import check_kind, define, unary_transpose
+from gpuflow.ops.elementwise.bitcast import bits_of_float, float_of_bits
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars
+
+
+def _has_bits(*avals: ShapedArray) -> bool:
+    """Whether kernels have the bits of floats: those of 8 bits they hold as float32."""
+    return not any(aval.dtype in dtypes.NARROW_FLOATS for aval in avals)
+
+
+def _word(dtype: np.dtype) -> str:
+    """The unsigned integers that are as wide."""
+    return f"uint{8 * dtype.itemsize}"
 
 
 def _population_count_impl(xp: Any, x: Any) -> Any:
@@ -43,11 +57,38 @@ clz_p = elementwise(
     "clz", impl=_clz_impl, accepts=dtypes.is_integer, what="an integer",
     body="clz",
 )  # fmt: skip
+
+
+# --- neighbors -----------------------------------------------------------------------------
+
+
+def _nextafter_impl(xp: Any, x: Any, y: Any) -> Any:
+    """NumPy's; of zeros in float16, whose signs it leaves, the second one."""
+    out = xp.nextafter(x, y)
+    return xp.where(x == y, y, out) if x.dtype == np.float16 else out
+
+
+def _nextafter_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """Bits without the sign are in the order of magnitudes: the neighbor is one more or less."""
+    del in_avals, params
+    (x, y), dtype, apply = values, out_aval.dtype, builder.apply
+    word, compute = _word(dtype), compute_dtype(dtype.name)
+    one, sign = builder.const(word, 1), builder.const(word, 1 << 8 * dtype.itemsize - 1)
+    bits, towards = (bits_of_float(builder, v, dtype) for v in (x, y))
+    is_negative = apply("ge", bits, sign)
+    is_larger = apply("xor", apply("gt", y, x), is_negative)
+    moved = builder.select(is_larger, apply("add", bits, one), apply("sub", bits, one))
+    is_zero = apply("eq", x, builder.const(compute, 0.0))
+    smallest = apply("or", apply("and", towards, sign), one)
+    moved = builder.select(is_zero, smallest, moved)
+    moved = builder.select(apply("eq", x, y), towards, moved)
+    is_nan = apply("or", apply("ne", x, x), apply("ne", y, y))
+    return builder.select(is_nan, apply("add", x, y), float_of_bits(builder, moved, dtype))
+
+
 nextafter_p = elementwise(
-    "nextafter", impl=lambda xp, x, y: xp.nextafter(x, y), accepts=dtypes.is_floating,
-    what="a real float", arity=2,
-    # Kernels compute 16-bit floats in float32, whose neighbors are others.
-    body=None,
+    "nextafter", impl=_nextafter_impl, accepts=dtypes.is_floating,
+    what="a real float", arity=2, body=_nextafter_body, holds=_has_bits,
 )  # fmt: skip
 
 
@@ -158,20 +199,78 @@ def _precision_shape(x: ShapedArray, *, exponent_bits: int, mantissa_bits: int) 
     return x
 
 
+class _Rounding(NamedTuple):
+    """The numbers with which bits are rounded to a format.
+
+    Attributes:
+        shift: how many bits of the mantissa go; 0: none.
+        sign, exponent: masks.
+        over, under: bits of the exponent above which there is no number of the format, and up to
+            which there is no normal one; None: all exponents stay.
+    """
+
+    shift: int
+    sign: int
+    exponent: int
+    over: int | None
+    under: int | None
+
+
+def _rounding(dtype: np.dtype, of: np.dtype, exponent_bits: int, mantissa_bits: int) -> _Rounding:
+    """How bits of ``dtype`` are rounded that hold a number of ``of``."""
+    info = ml_dtypes.finfo(dtype)
+    shift = max(info.nmant - mantissa_bits, 0)
+    sign = 1 << dtype.itemsize * 8 - 1
+    exponent, bias = sign - (1 << info.nmant), 2 ** (info.nexp - 1) - 1
+    if exponent_bits >= ml_dtypes.finfo(of).nexp:
+        return _Rounding(shift, sign, exponent, None, None)
+    reach = 2 ** (exponent_bits - 1) - 1
+    return _Rounding(
+        shift, sign, exponent, (bias + reach) << info.nmant, (bias - reach) << info.nmant
+    )
+
+
 def _precision_impl(xp: Any, x: Any, *, exponent_bits: int, mantissa_bits: int) -> Any:
     """Round to nearest even at the bit ``mantissa_bits``; small numbers become 0, large inf."""
-    wide = x.astype(np.float64)
-    mantissa, exponent = xp.frexp(wide)  # abs(mantissa) in [1/2, 1)
-    scale = 2.0 ** (mantissa_bits + 1)
-    rounded = xp.ldexp(xp.rint(mantissa * scale) / scale, exponent)
-    bias = 2 ** (exponent_bits - 1) - 1
-    # frexp's exponent is one more than that of the significand in [1, 2).
-    exponent = xp.frexp(rounded)[1] - 1
-    largest = 2.0 * 2.0**bias if bias < 1023 else np.inf
-    out = xp.where(xp.abs(rounded) >= largest, xp.copysign(np.inf, wide), rounded)
-    out = xp.where(exponent < 1 - bias, xp.copysign(0.0, wide), out)
-    out = xp.where((wide == 0) | ~xp.isfinite(wide), wide, out)
-    return out.astype(x.dtype)
+    held = x.astype(np.float32) if x.dtype in dtypes.NARROW_FLOATS else x
+    rounding = _rounding(held.dtype, x.dtype, exponent_bits, mantissa_bits)
+    word = np.dtype(_word(held.dtype)).type
+    bits = xp.ascontiguousarray(held).reshape(x.shape).view(word)
+    out = bits
+    if rounding.shift:
+        last = (out >> word(rounding.shift)) & word(1)
+        half = word((1 << rounding.shift - 1) - 1)
+        out = (out + last + half) >> word(rounding.shift) << word(rounding.shift)
+    if rounding.over is not None:
+        sign, exponent = out & word(rounding.sign), out & word(rounding.exponent)
+        infinite = sign | word(rounding.exponent)
+        out = xp.where(exponent > word(rounding.over), infinite, out)
+        out = xp.where(exponent <= word(rounding.under), sign, out)
+    out = xp.where(held != held, bits, out)
+    return out.view(held.dtype).astype(x.dtype)
+
+
+def _precision_body(
+    builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any
+) -> Any:
+    """As ``_precision_impl``."""
+    del in_avals
+    (x,), dtype, apply = values, out_aval.dtype, builder.apply
+    rounding, word = _rounding(dtype, dtype, **params), partial(builder.const, _word(dtype))
+    out = bits = bits_of_float(builder, x, dtype)
+    if rounding.shift:
+        shift = word(rounding.shift)
+        last = apply("and", apply("shift_right_logical", out, shift), word(1))
+        out = apply("add", apply("add", out, last), word((1 << rounding.shift - 1) - 1))
+        out = apply("shift_left", apply("shift_right_logical", out, shift), shift)
+    if rounding.over is not None:
+        sign = apply("and", out, word(rounding.sign))
+        exponent = apply("and", out, word(rounding.exponent))
+        infinite = apply("or", sign, word(rounding.exponent))
+        out = builder.select(apply("gt", exponent, word(rounding.over)), infinite, out)
+        out = builder.select(apply("le", exponent, word(rounding.under)), sign, out)
+    out = builder.select(apply("ne", x, x), bits, out)
+    return float_of_bits(builder, out, dtype)
 
 
 def _precision_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
@@ -196,14 +295,15 @@ reduce_precision_p = define(
     jvp=_precision_jvp,
     transpose=unary_transpose(lambda ct, x, **params: reduce_precision(ct, **params)),
     batch=_precision_batch,
-    lower=Library(),
+    lower=Elementwise(_precision_body, holds=_has_bits),
 )
 
 
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Elementwise rounding to a float format with fewer bits; the dtype stays.
 
-    Numbers too small for a normal number of that format become 0, too large ones infinite.
+    Numbers too small for a normal number of that format become 0, too large ones infinite. With as
+    many exponent bits as the dtype has, subnormal numbers stay, and are rounded.
 
     Raises:
         TypeError: operands that are not real floats.

@@ -231,6 +231,7 @@ def elementwise(
     passes_nan: bool = False,
     keys: Callable[..., Any] | None = None,
     continuous: bool = False,
+    holds: Callable[..., bool] | None = None,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -242,7 +243,7 @@ def elementwise(
         transpose: one function per operand where the op is linear, see ``linear_in``.
         result: operand dtype -> output dtype, where they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
-        image, pair, continuous: see ``Elementwise``.
+        image, pair, continuous, holds: see ``Elementwise``.
         faults, passes_nan, keys: see ``Primitive``.
     """
 
@@ -256,7 +257,7 @@ def elementwise(
 
     lower = Library()
     if body is not None:
-        lower = Elementwise(body, cheap, image, pair, continuous=continuous)
+        lower = Elementwise(body, cheap, image, pair, holds, continuous)
     primitive = define(
         name,
         shape=nary_shape(name, accepts, what, result),

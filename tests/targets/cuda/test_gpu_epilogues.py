@@ -145,7 +145,7 @@ def test_what_is_rounded_by_wish_stays_rounded():
         return gf.nn.relu(lax.reduce_precision(x @ w + b, 8, 7))
 
     got, left = _found(function, X, W, B)
-    assert got == [Epilogue("", bias=True)] and "reduce_precision" in left
+    assert not got and any("reduce_precision" in name for name in left)
     rounded = lambda x, w, b: (x @ w + b).astype("bfloat16").astype("float32")  # noqa: E731
     assert not _found(rounded, X, W, B)[0]
 
