@@ -115,3 +115,21 @@ def test_refusals():
         with pytest.raises(error, match=pattern) as caught:
             call()
         assert "Fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["i0e", "i1e"])
+def test_kernels_of_bessel_functions(name, dtype):
+    """Near and far from 0, where the series change, and at the ends."""
+    generator = np.random.default_rng(5)
+    tiny, largest = np.finfo(dtype).tiny, np.finfo(dtype).max
+    ends = [0.0, -0.0, 8.0, -8.0, np.nextafter(dtype(8), 9), tiny, largest, np.inf, -np.inf, np.nan]
+    x = np.concatenate([generator.uniform(-40, 40, 20000), np.geomspace(1e-6, 1e9, 99), ends])
+    x = x.astype(dtype)
+    with gf.enable_x64(dtype is np.float64):
+        got = np.asarray(gf.jit(getattr(lax, f"bessel_{name}"))(x))
+    want = getattr(special, name)(x.astype(np.float64))
+    assert got.dtype == dtype
+    # Near 8 the terms of the first series cancel: some 14 units in the last place.
+    np.testing.assert_allclose(got, want, rtol=16 * np.finfo(dtype).eps, atol=tiny)
+    np.testing.assert_array_equal(np.signbit(got[-10:-8]), [False, False])

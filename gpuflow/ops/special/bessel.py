@@ -14,6 +14,7 @@ from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.complex_numbers import sign
 from gpuflow.ops.elementwise.nary import elementwise
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.special.bessel_series import i0e_body, i1e_body
 from gpuflow.ops.special.error_functions import from_library, load_special
 
 
@@ -37,12 +38,12 @@ def _one(x: Any) -> Any:
 
 bessel_i0e_p = elementwise(
     "bessel_i0e", impl=from_library("i0e"), accepts=dtypes.is_floating, what="a real float",
-    body=None, derivatives=(_first_derivative,),
+    body=i0e_body, derivatives=(_first_derivative,),
     domain=((-6.0, 6.0),), reference=lambda x: load_special(np).i0e(x), tolerance=40,
 )  # fmt: skip
 bessel_i1e_p = elementwise(
     "bessel_i1e", impl=from_library("i1e"), accepts=dtypes.is_floating, what="a real float",
-    body=None, derivatives=(_second_derivative,),
+    body=i1e_body, derivatives=(_second_derivative,),
     domain=((-6.0, 6.0),), reference=lambda x: load_special(np).i1e(x), tolerance=40,
 )  # fmt: skip
 
