@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from statistics import median
 from threading import get_ident
 from typing import Any
+
+import numpy as np
 
 from gpuflow.api.programs import ShapeDtypeStruct, block_until_ready
 from gpuflow.base import tree
@@ -68,7 +69,7 @@ def step_seconds(executable: Executable, operands: Sequence[Any]) -> tuple[float
         state.recording = None
         arenas.renew()
     # In the first run drivers are printed, and memory is touched for the first time.
-    return tuple(median(times) for times in zip(*runs[1:], strict=True))
+    return tuple(float(np.median(times)) for times in zip(*runs[1:], strict=True))
 
 
 def _fresh(executable: Executable, operands: Sequence[Any]) -> list[Any]:
