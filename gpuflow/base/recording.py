@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Event:
         duration: nanoseconds.
         thread: the thread's identifier.
         details: what else is known.
+        step: of the plan that ran, itself; None: it was no step.
     """
 
     row: str
@@ -37,6 +38,7 @@ class Event:
     duration: int
     thread: int
     details: Mapping[str, Any]
+    step: Any = None
 
 
 @record(frozen=False)
@@ -55,20 +57,13 @@ class Recording:
     events: list[Event] = field(default_factory=list)
     memory: list[tuple[int, int]] = field(default_factory=list)
 
-    def add(self, row: str, name: str, start: int, details: Mapping[str, Any]) -> int:
+    def add(
+        self, row: str, name: str, start: int, details: Mapping[str, Any], step: Any = None
+    ) -> int:
         """Record what began at ``start`` and ends now; returns now."""
-        now = clock()
-        self.events.append(Event(row, name, start, now - start, threading.get_ident(), details))
+        now, thread = clock(), threading.get_ident()
+        self.events.append(Event(row, name, start, now - start, thread, details, step))
         return now
-
-
-def outermost(events: Iterable[Event]) -> list[Event]:
-    """Events of one thread that lie in no other one, in order of time."""
-    kept: list[Event] = []
-    for event in sorted(events, key=lambda e: (e.start, -e.duration)):
-        if not kept or event.start >= kept[-1].start + kept[-1].duration:
-            kept.append(event)
-    return kept
 
 
 class _State:

@@ -156,12 +156,12 @@ class PlanView:
             for reader in self.readers.get(buffer, ()):
                 if reader > number:
                     reasons.setdefault(self._why_apart(buffer, number, reader), []).append(reader)
-            found = [(tuple(steps), reason) for reason, steps in reasons.items()]
+            keys = [(tuple(steps), reason) for reason, steps in reasons.items()]
             if buffer in self.results:
-                found.insert(0, ((), "a result of the program"))
+                keys.insert(0, ((), "a result of the program"))
             if isinstance(step, ProgramStep) and buffer == step.workspace:
-                found.append(((), "temporaries of its programs"))
-            for key in found or [((), "nobody: the step cannot leave it out")]:
+                keys.append(((), "temporaries of its programs"))
+            for key in keys or [((), "nobody: the step cannot leave it out")]:
                 names.setdefault(key, []).append(self.name_of(self.variables[buffer]))
         return [Boundary(tuple(of), *key) for key, of in names.items()]
 

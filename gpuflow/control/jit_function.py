@@ -305,6 +305,8 @@ class JitFunction(Generic[_P, _T]):
         """Forget all traced signatures, also those that other jits of the function made."""
         shared_traces.forget(self._function)
         self._signatures.clear()
+        if self._retraces is not None:
+            self._retraces.forget()
 
     def _cache_size(self) -> int:
         return len(self._signatures)

@@ -130,6 +130,11 @@ class Retraces:
             return
         self._kinds[kind] = new
 
+    def forget(self) -> None:
+        """Hold no signature any more, and count anew if nothing was told yet."""
+        if self._kinds is not None:
+            self._kinds = {}
+
 
 def _likeness_of_kinds(one: Signature, other: Signature) -> int:
     alike = sum(a == b for a, b in zip(_types(one), _types(other), strict=False))

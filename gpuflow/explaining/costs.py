@@ -181,12 +181,12 @@ _RUNS = 4
 def ceilings_of(device: Any) -> Ceilings:
     """What a device does at best.
 
-    Cost: some 50 ms, once for each device of a process. Sizes grow until a call takes long enough,
-    so that a simulated device ends early.
+    Cost: a tenth of a second or two, once for each device of a process. Sizes grow until a call
+    takes long enough, so that a simulated device ends early.
     """
     with default_device(device):
-        copy = _best_rate(jit(lambda x: -x), [1 << k for k in range(14, 26, 2)], _copied_bytes)
-        product = _best_rate(jit(lambda x: x @ x), [1 << k for k in range(5, 10)], _product_flops)
+        copy = _best_rate(jit(lambda x: -x), [1 << k for k in (14, 19, 24)], _copied_bytes)
+        product = _best_rate(jit(lambda x: x @ x), [1 << k for k in (5, 9)], _product_flops)
     return Ceilings(copy, product)
 
 

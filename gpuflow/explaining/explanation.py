@@ -44,7 +44,10 @@ class Explanation:
         # The device at the time: the plan is for its platform.
         self._device = default_device()
         self._compiled = executable.compiled(self._device)
-        self._seconds = None if operands is None else step_seconds(executable, operands)
+        self._seconds: Sequence[float] | None = None
+        if operands is not None:
+            plan = self._compiled.plan
+            self._seconds = step_seconds(executable, plan, operands, self._device)
 
     @cached_property
     def steps(self) -> tuple[StepCost, ...]:

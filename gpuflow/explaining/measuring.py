@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from statistics import median
-from threading import get_ident
 from typing import Any
 
-from gpuflow.api.programs import ShapeDtypeStruct, block_until_ready
+import numpy as np
+
+from gpuflow.api.programs import ShapeDtypeStruct, block_until_ready, device_put
 from gpuflow.base import tree
 from gpuflow.base.errors import check
-from gpuflow.base.recording import Recording, outermost, state
+from gpuflow.base.recording import Recording, state
+from gpuflow.compiler.planning.plan import Plan
 from gpuflow.numpy.creation import zeros
 from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
 from gpuflow.runtime.execute import Executable
 from gpuflow.runtime.memory import arenas
 
 _RUNS = 7
 _LONG = 2.0  # seconds: of runs that take longer together there are fewer
-_STEP_ROWS = ("kernels", "libraries", "loops", "copies", "host functions")
 
 
 def with_values(arguments: Any) -> Any:
@@ -31,11 +32,15 @@ def with_values(arguments: Any) -> Any:
     return tree.tree_map(value, arguments)
 
 
-def step_seconds(executable: Executable, operands: Sequence[Any]) -> tuple[float, ...]:
+def step_seconds(
+    executable: Executable, plan: Plan, operands: Sequence[Any], device: Device
+) -> tuple[float, ...]:
     """The median time of each step over some runs of a program.
 
     Args:
         executable: the program; it runs with all its effects.
+        plan: of the program.
+        device: that the plan is for; operands of other platforms are copied there.
         operands: on which; of those that it donates it gets copies.
 
     Raises:
@@ -49,6 +54,7 @@ def step_seconds(executable: Executable, operands: Sequence[Any]) -> tuple[float
         ),
         RuntimeError,
     )
+    operands = [_on(device, operand) for operand in operands]
     recording = state.recording = Recording()
     arenas.renew()
     runs: list[list[float]] = []
@@ -57,18 +63,21 @@ def step_seconds(executable: Executable, operands: Sequence[Any]) -> tuple[float
         for number in range(_RUNS + 1):
             begin = len(recording.events)
             block_until_ready(executable(_fresh(executable, operands)))
-            mine = [
-                event for event in recording.events[begin:]
-                if event.row in _STEP_ROWS and event.thread == get_ident()
-            ]  # fmt: skip
-            runs.append([event.duration / 1e9 for event in outermost(mine)])
+            # Steps of programs inside of these are others.
+            times = {id(event.step): event.duration / 1e9 for event in recording.events[begin:]}
+            runs.append([times[id(step)] for step in plan.steps])
             if number and time.perf_counter() - started > _LONG:
                 break
     finally:
         state.recording = None
         arenas.renew()
     # In the first run drivers are printed, and memory is touched for the first time.
-    return tuple(median(times) for times in zip(*runs[1:], strict=True))
+    return tuple(float(np.median(times)) for times in zip(*runs[1:], strict=True))
+
+
+def _on(device: Device, operand: Any) -> Any:
+    elsewhere = type(operand) is Array and operand.device.platform != device.platform
+    return device_put(operand, device) if elsewhere else operand
 
 
 def _fresh(executable: Executable, operands: Sequence[Any]) -> list[Any]:

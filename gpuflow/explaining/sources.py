@@ -37,14 +37,14 @@ def sources_of(lines: Iterable[SourceLine]) -> list[Source]:
 
 
 def _source(file: str, numbers: set[int]) -> Source:
-    found = linecache.getlines(file)
+    lines = linecache.getlines(file)
     shown: set[int] = set()
-    spans = _functions("".join(found))
+    spans = _functions("".join(lines))
     for number in numbers:
         around = [(a, b) for a, b in spans if a <= number <= b and b - a < _LONGEST]
         first, last = max(around, default=(number - _BEFORE, number + _AFTER), key=_length)
-        shown.update(k for k in range(first, last + 1) if 1 <= k <= len(found))
-    return Source(file, "".join(found), tuple(sorted(shown | numbers)))
+        shown.update(k for k in range(first, last + 1) if 1 <= k <= len(lines))
+    return Source(file, "".join(lines), tuple(sorted(shown | numbers)))
 
 
 def _length(span: tuple[int, int]) -> int:

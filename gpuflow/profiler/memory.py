@@ -114,8 +114,8 @@ class _Frame:
 def _stack(group: ArrayGroup) -> list[_Frame]:
     """The type of the arrays, below the line that made them, below the platform."""
     line = group.line
-    made = [] if line is None else [_Frame(line.function, line.file, line.line)]
-    return [_Frame(group.type), *made, _Frame(group.platform)]
+    lines = [] if line is None else [_Frame(line.function, line.file, line.line)]
+    return [_Frame(group.type), *lines, _Frame(group.platform)]
 
 
 def _profile(groups: list[ArrayGroup]) -> bytes:

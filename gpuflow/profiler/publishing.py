@@ -132,7 +132,7 @@ def request(folder: Path) -> None:
 
 def processes(folder: Path) -> list[Mapping[str, Any]]:
     """What processes have written, by number; files of those that have ended are removed."""
-    found = []
+    states = []
     for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name)):
         if not path.stem.isdigit():
             continue
@@ -142,8 +142,8 @@ def processes(folder: Path) -> list[Mapping[str, Any]]:
         with suppress(OSError, ValueError):  # it is being replaced, or is no file of ours
             state = parse_json(read_private(path))
             if isinstance(state, dict) and state.get("pid") == int(path.stem):
-                found.append(state)
-    return found
+                states.append(state)
+    return states
 
 
 def _is_running(pid: int) -> bool:

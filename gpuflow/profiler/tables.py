@@ -215,16 +215,16 @@ class _Work:
 def own_times(events: Sequence[tuple[str, ProfileEvent]]) -> list[_Work]:
     """Events of one thread with their rows: for each the time without events inside of it."""
     ordered = sorted(events, key=lambda pair: (pair[1].start_ns, -pair[1].duration_ns))
-    own = [event.duration_ns for _, event in ordered]
+    times = [event.duration_ns for _, event in ordered]
     around: list[int] = []
     for number, (_, event) in enumerate(ordered):
         # Times in the file are rounded to a nanosecond.
         while around and ordered[around[-1]][1].end_ns <= event.start_ns + _NANOSECOND:
             around.pop()
         if around:
-            own[around[-1]] -= event.duration_ns
+            times[around[-1]] -= event.duration_ns
         around.append(number)
-    pairs = zip(ordered, own, strict=True)
+    pairs = zip(ordered, times, strict=True)
     return [_Work(row, event, max(0.0, time)) for (row, event), time in pairs]
 
 
@@ -232,7 +232,7 @@ def _by_op(works: Sequence[_Work], total: float) -> tuple[OpTime, ...]:
     groups: dict[tuple[str, str], list[_Work]] = {}
     for work in works:
         groups.setdefault((work.event.name, work.row), []).append(work)
-    found = [
+    ops = [
         OpTime(
             name, row, len(group), sum(work.nanoseconds for work in group) / 1e9,
             sum(work.nanoseconds for work in group) / total,
@@ -241,7 +241,7 @@ def _by_op(works: Sequence[_Work], total: float) -> tuple[OpTime, ...]:
         )
         for (name, row), group in groups.items()
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda op: -op.seconds))
+    return tuple(sorted(ops, key=lambda op: -op.seconds))
 
 
 def _by_line(works: Sequence[_Work], total: float) -> tuple[LineTime, ...]:
@@ -252,8 +252,8 @@ def _by_line(works: Sequence[_Work], total: float) -> tuple[LineTime, ...]:
         for line in lines:
             times[line] = times.get(line, 0.0) + work.nanoseconds / len(lines)
             calls[line] = calls.get(line, 0) + 1
-    found = [LineTime(line, calls[line], ns / 1e9, ns / total) for line, ns in times.items()]
-    return tuple(sorted(found, key=lambda line: -line.seconds))
+    rows = [LineTime(line, calls[line], ns / 1e9, ns / total) for line, ns in times.items()]
+    return tuple(sorted(rows, key=lambda line: -line.seconds))
 
 
 def _row_and_thread(line: ProfileLine) -> tuple[str, str]:
@@ -262,16 +262,16 @@ def _row_and_thread(line: ProfileLine) -> tuple[str, str]:
 
 
 def _file_of(path: str | os.PathLike[str] | None) -> Path:
-    found = last_trace() if path is None else Path(path)
-    if found is not None and found.is_dir():
-        files = found.rglob("*.trace.json.gz")
-        found = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
-    if found is None or not found.is_file():
+    file = last_trace() if path is None else Path(path)
+    if file is not None and file.is_dir():
+        files = file.rglob("*.trace.json.gz")
+        file = max(files, key=lambda one: one.stat().st_mtime_ns, default=None)
+    if file is None or not file.is_file():
         raise ValueError(
             f"[table] there must be a trace; got {'none' if path is None else os.fspath(path)}. "
             "Fix: with gpuflow.profiler.trace(folder): ..., then gpuflow.profiler.table()."
         )
-    return found
+    return file
 
 
 def _rate(amount: int, seconds: float) -> str:

@@ -59,17 +59,17 @@ class Marks:
         if self._step is None:
             return
         details = details_of(self._plan, self._step)
-        note = partial(_note, row_of(self._step), self._step.name, details)
+        note = partial(_note, self._step, details)
         if self._wait is not None:
             self._text.line(f"{self._text.constant('wait', self._wait)}()")
         self._text.line(f"{self._text.constant('note', note)}(begun)")
         self._step = None
 
 
-def _note(row: str, name: str, details: dict[str, Any], begun: int) -> None:
+def _note(step: Step, details: dict[str, Any], begun: int) -> None:
     recording = state.recording
     if recording is not None:
-        recording.add(row, name, begun, details)
+        recording.add(row_of(step), step.name, begun, details, step)
 
 
 def row_of(step: Step) -> str:

@@ -29,8 +29,8 @@ class Origins:
         key, known = id(data), self._known
 
         def forget(reference: weakref.ref[Any]) -> None:
-            found = known.get(key)
-            if found is not None and found[0] is reference:  # or another array has its place
+            pair = known.get(key)
+            if pair is not None and pair[0] is reference:  # or another array has its place
                 known.pop(key, None)
 
         known[key] = weakref.ref(data, forget), line
@@ -38,9 +38,9 @@ class Origins:
     def of(self, data: Any) -> SourceLine | None:
         """The line that made an array, or the memory that it is a view of."""
         while data is not None:
-            found = self._known.get(id(data))
-            if found is not None and found[0]() is data:
-                return found[1]
+            pair = self._known.get(id(data))
+            if pair is not None and pair[0]() is data:
+                return pair[1]
             data = getattr(data, "base", None)
         return None
 

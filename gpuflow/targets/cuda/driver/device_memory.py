@@ -121,8 +121,8 @@ class Memory:
 
     def made_at(self, address: int) -> SourceLine | None:
         """The user's line that made the block at an address, if it is large."""
-        found = self._large.get(address)
-        return None if found is None else found[2]
+        block = self._large.get(address)
+        return None if block is None else block[2]
 
     def guard(self, block: Block, stream: int) -> None:
         """Remember that another stream uses the block: it must not be reused before that is done.
@@ -183,8 +183,8 @@ class Memory:
         if largest:
             lines.append("The largest arrays:")
             for size, text, line in largest:
-                made = "" if line is None else f", made at {line}"
-                lines.append(f"  {in_units(size)}: {text}{made}")
+                where = "" if line is None else f", made at {line}"
+                lines.append(f"  {in_units(size)}: {text}{where}")
         lines.append(
             "Fix: use a smaller batch, donate arguments that are not needed again "
             "(donate_argnums), recompute instead of storing (checkpoint), or delete arrays."

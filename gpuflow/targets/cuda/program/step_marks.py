@@ -11,14 +11,14 @@ import threading
 from typing import Any
 
 from gpuflow.base.recording import Event, Recording, clock, state
-from gpuflow.compiler.planning.plan import Plan
+from gpuflow.compiler.planning.plan import Plan, Step
 from gpuflow.runtime.marks import details_of, row_of
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.targets.cuda.driver.api import DeviceEvent
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.program.work import Work
 
-_Row = tuple[str, str, dict[str, Any]]
+_Row = tuple[Step, dict[str, Any]]
 
 
 class Timeline:
@@ -26,7 +26,7 @@ class Timeline:
 
     Args:
         device: that it runs on.
-        rows: of each step its row, its name and what else is known.
+        rows: the steps, and what else is known of each.
     """
 
     def __init__(self, device: GpuDevice, rows: list[_Row]) -> None:
@@ -58,10 +58,12 @@ class Timeline:
             return
         between, thread = self._device.api.nanoseconds, threading.get_ident()
         for number, begun, ended in self._events:
-            row, name, details = self._rows[number]
+            step, details = self._rows[number]
             start = self._started + between(self._origin, begun)
             duration = between(begun, ended)
-            recording.events.append(Event(row, name, start, duration, thread, details))
+            recording.events.append(
+                Event(row_of(step), step.name, start, duration, thread, details, step)
+            )
         self._write_side_work(recording, thread)
 
     def _write_side_work(self, recording: Recording, thread: int) -> None:
@@ -110,7 +112,7 @@ class GpuMarks:
         if not self.active:
             return
         self._end_step()
-        self._rows.append((row_of(step), step.name, details_of(self._plan, step)))
+        self._rows.append((step, details_of(self._plan, step)))
         self._work.line(f"{self._name}.begin()")
         self._open = True
 
