@@ -154,7 +154,7 @@ class Writer:
     def _array(self, value: Any) -> Any:
         is_host, aval = isinstance(value, np.ndarray), aval_of(value)
         if not aval.shape and not dtypes.is_extended(aval.dtype):
-            return ["scalar", _number(as_numpy(value, aval)[()]), aval.weak_type, is_host]
+            return ["scalar", _number(np.asarray(as_numpy(value, aval))), aval.weak_type, is_host]
         if id(value) not in self._known:
             self._kept.append(value)
             self._known[id(value)] = len(self.arrays)
@@ -182,11 +182,11 @@ def _is_dtype(value: Any) -> bool:
         return False
 
 
-def _number(value: np.generic) -> list[Any]:
+def _number(value: np.generic | np.ndarray) -> list[Any]:
     return ["number", name_of(value.dtype), np.asarray(value).tobytes().hex()]
 
 
-def number_of(dtype: str, text: str) -> np.generic:
+def number_of(dtype: str, text: str) -> Any:
     """The scalar of a dtype's name and its bytes."""
     if not text:  # float0 has none
         return np.zeros((), dtype_of(dtype))[()]
@@ -320,7 +320,7 @@ class Reader:
     def _type(self, dtype: str, shape: list[int], weak: bool) -> ShapedArray:
         return ShapedArray(tuple(shape), dtype_of(dtype), weak)
 
-    def _number(self, dtype: str, text: str) -> np.generic:
+    def _number(self, dtype: str, text: str) -> Any:
         return number_of(dtype, text)
 
     def _array(self, number: int) -> Any:
