@@ -89,7 +89,8 @@ FUNCTIONS = {
 KEYWORDS = {"tree": {"s": 2.0}}
 
 ROOT = Path(__file__).parents[1]
-READER = Path(__file__).with_name("export_reader.py")
+CASES = Path(__file__).parent
+READER = CASES / "export_reader.py"
 
 
 def read_elsewhere(folder, *, compiler, cache, **environment):
@@ -100,6 +101,13 @@ def read_elsewhere(folder, *, compiler, cache, **environment):
         env={**os.environ, **told}, cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     return done, dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+def run_elsewhere(arguments, **environment):
+    """A program in another process."""
+    told = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", *map(str, arguments)]
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=True)
 
 
 def write(folder, name, exported, leaves, **options):
