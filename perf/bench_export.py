@@ -2,8 +2,9 @@
 
     python perf/bench_export.py [--rounds 7]
 
-For each model: the seconds from the start of a process to the first step's result, and those of
-them behind the imports and the arrays. In turn, `--rounds` processes of each kind:
+For each model: the seconds from the start of a process to the first step's result, those of them
+behind the imports and the arrays, and the processor's seconds in these. In turn, `--rounds`
+processes of each kind:
 
     traced      the model's source, its kernels in the cache folder
     exported    the file of `export`, its kernels in the file, the cache folder empty but for BLAS
@@ -48,7 +49,7 @@ def child(kind: str, model: str, folder: Path) -> None:
     stored = np.load(folder / f"{model}.npz")
     leaves = [jnp.asarray(stored[f"arr_{k}"]) for k in range(len(stored.files))]
     gf.block_until_ready(leaves)
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     if kind == "exported":
         exported = export.deserialize((folder / f"{model}.gf").read_bytes())
         args, _ = gf.tree.unflatten(exported.in_tree, leaves)
@@ -56,8 +57,8 @@ def child(kind: str, model: str, folder: Path) -> None:
     else:
         out = step(*gf.tree.unflatten(treedef, leaves))
     gf.block_until_ready(out)
-    seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "built": gf.cache_stats().built}))
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    print(json.dumps({"seconds": seconds, "used": used, "built": gf.cache_stats().built}))
 
 
 def prepare(model: str, folder: Path) -> int:
@@ -104,7 +105,7 @@ def main() -> None:
             runs = [(kind, measured(kind, model, folder))
                     for _ in range(options.rounds) for kind in KINDS]  # fmt: skip
             print(f"{model.lower()}: a file of {size / 1e3:.0f} kB", flush=True)
-            for what in ("seconds", "process"):
+            for what in ("used", "seconds", "process"):
                 middle = {
                     kind: statistics.median(run[what] for k, run in runs if k == kind)
                     for kind in KINDS

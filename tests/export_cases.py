@@ -72,6 +72,11 @@ FUNCTIONS = {
         lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"),
         (IMAGES,),
     ),
+    "pool_gradient": (
+        gf.grad(lambda x: lax.reduce_window(
+            x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").sum()),
+        (IMAGES,),
+    ),
     "reduce": (lambda x: lax.reduce(x, jnp.float32(0), lambda a, b: a + b * 2, (0,)), (X,)),
     "index": (lambda x: (x[jnp.array([3, 1, 2])], x.at[jnp.array([0, 1])].set(0)), (X,)),
     "attention": (lambda q: nn.dot_product_attention(q, q, q, is_causal=True),
