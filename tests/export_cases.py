@@ -72,6 +72,11 @@ FUNCTIONS = {
         lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"),
         (IMAGES,),
     ),
+    "pool_gradient": (
+        gf.grad(lambda x: lax.reduce_window(
+            x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").sum()),
+        (IMAGES,),
+    ),
     "reduce": (lambda x: lax.reduce(x, jnp.float32(0), lambda a, b: a + b * 2, (0,)), (X,)),
     "index": (lambda x: (x[jnp.array([3, 1, 2])], x.at[jnp.array([0, 1])].set(0)), (X,)),
     "attention": (lambda q: nn.dot_product_attention(q, q, q, is_causal=True),
@@ -89,7 +94,8 @@ FUNCTIONS = {
 KEYWORDS = {"tree": {"s": 2.0}}
 
 ROOT = Path(__file__).parents[1]
-READER = Path(__file__).with_name("export_reader.py")
+CASES = Path(__file__).parent
+READER = CASES / "export_reader.py"
 
 
 def read_elsewhere(folder, *, compiler, cache, **environment):
@@ -100,6 +106,13 @@ def read_elsewhere(folder, *, compiler, cache, **environment):
         env={**os.environ, **told}, cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     return done, dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+def run_elsewhere(arguments, **environment):
+    """A program in another process."""
+    told = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", *map(str, arguments)]
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=True)
 
 
 def write(folder, name, exported, leaves, **options):

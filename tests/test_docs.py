@@ -41,6 +41,7 @@ PAGES = [
     "docs/sparse.md",
     "docs/kernels.md",
     "docs/checkpoints.md",
+    "docs/export.md",
     "docs/data.md",
     "docs/mixed_precision.md",
     "docs/from_numpy.md",

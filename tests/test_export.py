@@ -7,7 +7,7 @@ from collections import namedtuple
 import export_cases
 import numpy as np
 import pytest
-from export_cases import read_elsewhere, write
+from export_cases import CASES, read_elsewhere, run_elsewhere, write
 from export_reader import digest
 
 import gpuflow as gf
@@ -216,6 +216,8 @@ def test_platforms_are_checked():
     made = export.export(gf.jit(jnp.sin), platforms=("elsewhere",))(jnp.ones(2))
     with pytest.raises(ExportError, match="must be called on elsewhere; got arrays on"):
         made.call(jnp.ones(2))
+    with pytest.raises(ExportError, match="must be called on elsewhere"):
+        gf.jit(made.call)(jnp.ones(2))
     checks = [export.DisabledSafetyCheck.platform()]
     free = export.export(gf.jit(jnp.sin), platforms=("elsewhere",), disabled_checks=checks)
     read = export.deserialize(free(jnp.ones(2)).serialize())
@@ -226,3 +228,24 @@ def test_platforms_are_checked():
 def test_keys_are_arguments():
     _, read = exported_and_read(lambda k: random.normal(k, (3,)), random.key(1))
     np.testing.assert_array_equal(read.call(random.key(5)), random.normal(random.key(5), (3,)))
+
+
+@pytest.mark.cuda_toolchain
+def test_on_a_simulated_gpu(tmp_path):
+    """Both variants of a kernel are in the file; a process without compiler builds nothing."""
+    program = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from export_cases import FUNCTIONS, write
+from export_reader import digest
+import gpuflow as gf
+from gpuflow import export
+function, args = FUNCTIONS["gradient"]
+write(Path(sys.argv[1]), "gradient", export.export(gf.jit(function))(*args), args)
+print(digest([gf.jit(function)(*args)]))
+"""
+    place = {"GPUFLOW_PLATFORM": "cuda_sim"}
+    here = run_elsewhere([program, tmp_path, CASES], **place)
+    done, there = read_elsewhere(tmp_path, compiler=False, cache=tmp_path / "empty", **place)
+    assert there == {"gradient": here.stdout.strip(), "built": 0}, done.stderr

@@ -181,7 +181,7 @@ def test_records_keep_what_params_hold():
         record = json.loads(json.dumps(writer.value(value)))
         again = Reader(writer.programs, [x for x, _, _ in writer.arrays]).value(record)
         assert type(again) is type(value) and again == value, value
-    with pytest.raises(ExportError, match="must hold data alone; got the .* .print."):
+    with pytest.raises(ExportError, match=r"must hold data alone; got the .* .print."):
         Writer().value(print)
-    with pytest.raises(ExportError, match="must hold data alone; got the function .doubled."):
+    with pytest.raises(ExportError, match=r"must hold data alone; got the function .doubled."):
         Writer().value(doubled)

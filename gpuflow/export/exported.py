@@ -22,6 +22,7 @@ from gpuflow.export.fitting import sizes_to_look_at
 from gpuflow.export.kernels import Built, built_kernels, give_kernels, kernels_record
 from gpuflow.export.program import Program, program_from, program_record, trees_of
 from gpuflow.export.shapes import type_at
+from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.execute import executable_of
 
@@ -270,6 +271,7 @@ class Exported:
                 f"[export] arguments of {self.fun_name} must have the structure {self.in_tree}; "
                 f"got {treedef}. Fix: pass the trees that it was exported for."
             )
+        self._check_platform(leaves)
         avals = operand_avals(leaves)
         sizes = self._sizes(avals)
         is_traced = thread_state.trace is not eval_trace or any(
@@ -314,7 +316,6 @@ class Exported:
         )
 
     def _run(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
-        self._check_platform(leaves)
         program = self._program
         with program.configured():
             closed = program.at(sizes)
@@ -332,8 +333,8 @@ class Exported:
     def _check_platform(self, leaves: Sequence[Any]) -> None:
         if DisabledSafetyCheck.platform() in self.disabled_safety_checks:
             return
-        devices = [leaf.device for leaf in leaves if hasattr(leaf, "device")]
-        here = getattr(devices[-1] if devices else None, "platform", default_export_platform())
+        devices = [leaf.device for leaf in leaves if type(leaf) is Array]
+        here = devices[-1].platform if devices else default_export_platform()
         check(here in self.platforms, lambda: (
             f"[export] {self.fun_name} must be called on {' or '.join(self.platforms)}; got arrays "
             f"on {here}. Fix: export(f, platforms=[..., {here!r}]), or "

@@ -44,7 +44,7 @@ def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Bu
         for program, donated in programs:
             flags = tuple(k in donated for k in range(len(program.in_avals)))
             compiled = Executable(program, flags).compiled(default_device())
-            compiled.program.code_bytes()
+            compiled.program.build()
             if compiled.plan.arena_bytes <= _MOST_MEMORY:
                 compiled.program.driver_text()
     # Which parts of the runtime are asked for again depends on what this process ran before.

@@ -231,17 +231,20 @@ def program_from(container: Container) -> Program:
             aval = type_of([dtype, shape, weak])
             arrays.append((_array(data[offset : offset + length], aval), aval, is_host))
         records = parse_json(zlib.decompress(container.section("program")))
+        in_tree, out_tree = content["trees"]
+        settings = content["settings"].items()
         return Program(
-            content["name"],
-            tuple(map(type_of, content["in"])),
-            tuple(map(type_of, content["out"])),
-            *content["trees"],
-            records,
-            tuple(arrays),
-            tuple(content["donated"]),
-            tuple(content["constraints"]),
-            {name: value for name, value in content["settings"].items() if name in _SETTINGS},
-            container.version,
+            name=content["name"],
+            in_avals=tuple(map(type_of, content["in"])),
+            out_avals=tuple(map(type_of, content["out"])),
+            in_tree=in_tree,
+            out_tree=out_tree,
+            records=records,
+            arrays=tuple(arrays),
+            donated=tuple(content["donated"]),
+            constraints=tuple(content["constraints"]),
+            settings={name: value for name, value in settings if name in _SETTINGS},
+            version=container.version,
         )
     except (*_UNREADABLE, zlib.error) as error:
         raise ExportError(

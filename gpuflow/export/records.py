@@ -28,7 +28,7 @@ from gpuflow.core.aval import NOT_MANUAL, ShapedArray, aval_of
 from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import HostCall
-from gpuflow.core.primitive import registry
+from gpuflow.core.primitive import Primitive, registry
 from gpuflow.core.sharding import Mesh, Sharding
 from gpuflow.export.trees import OURS, looked_up, structure_from, structure_record
 from gpuflow.runtime.array import Array, as_numpy, from_numpy
@@ -91,7 +91,7 @@ class Writer:
     def _equation(
         self, eqn: Eqn, atom: Callable[[Atom], Any], define: Callable[[Var], Any]
     ) -> list[Any]:
-        _check_portable(eqn)
+        _check_portable(eqn, eqn.primitive)
         outer, self._eqn = self._eqn, eqn
         inputs = [atom(one) for one in eqn.inputs]
         params = [[name, self.value(value)] for name, value in sorted(eqn.params.items())]
@@ -132,6 +132,9 @@ class Writer:
             return ["jaxpr", self.program(value.memo("closed", lambda: ClosedJaxpr(value)))]
         if isinstance(value, ShapedArray):
             return self._type(value)
+        if isinstance(value, Primitive):
+            _check_portable(self._eqn, value)
+            return ["op", value.name]
         if isinstance(value, np.generic):
             return _number(value)
         if isinstance(value, Array | np.ndarray):
@@ -154,7 +157,7 @@ class Writer:
     def _array(self, value: Any) -> Any:
         is_host, aval = isinstance(value, np.ndarray), aval_of(value)
         if not aval.shape and not dtypes.is_extended(aval.dtype):
-            return ["scalar", _number(as_numpy(value, aval)[()]), aval.weak_type, is_host]
+            return ["scalar", _number(np.asarray(as_numpy(value, aval))), aval.weak_type, is_host]
         if id(value) not in self._known:
             self._kept.append(value)
             self._known[id(value)] = len(self.arrays)
@@ -182,11 +185,11 @@ def _is_dtype(value: Any) -> bool:
         return False
 
 
-def _number(value: np.generic) -> list[Any]:
+def _number(value: np.generic | np.ndarray) -> list[Any]:
     return ["number", name_of(value.dtype), np.asarray(value).tobytes().hex()]
 
 
-def number_of(dtype: str, text: str) -> np.generic:
+def number_of(dtype: str, text: str) -> Any:
     """The scalar of a dtype's name and its bytes."""
     if not text:  # float0 has none
         return np.zeros((), dtype_of(dtype))[()]
@@ -211,10 +214,10 @@ def _many_devices(what: str) -> str:
     )
 
 
-def _check_portable(eqn: Eqn) -> None:
+def _check_portable(eqn: Eqn | None, primitive: Primitive) -> None:
     """Raise ExportError for what another process does not have."""
     check(
-        not isinstance(eqn.primitive.lower, HostCall),
+        not isinstance(primitive.lower, HostCall),
         lambda: (
             f"[export] an exported program must not call Python; got {_where(eqn)[4:]}. Fix: take "
             "callbacks out of the exported function."
@@ -222,7 +225,7 @@ def _check_portable(eqn: Eqn) -> None:
         ExportError,
     )
     check(
-        registry().get(eqn.primitive.name) is eqn.primitive,
+        registry().get(primitive.name) is primitive,
         lambda: (
             "[export] ops of an exported program must be gpuflow's own; got one from elsewhere"
             f"{_where(eqn)}. Fix: write it in terms of gpuflow's ops."
@@ -320,7 +323,7 @@ class Reader:
     def _type(self, dtype: str, shape: list[int], weak: bool) -> ShapedArray:
         return ShapedArray(tuple(shape), dtype_of(dtype), weak)
 
-    def _number(self, dtype: str, text: str) -> np.generic:
+    def _number(self, dtype: str, text: str) -> Any:
         return number_of(dtype, text)
 
     def _array(self, number: int) -> Any:
@@ -332,6 +335,9 @@ class Reader:
 
     def _tree(self, record: Any) -> TreeDef:
         return structure_from(record)
+
+    def _op(self, name: str) -> Primitive:
+        return self._ops[name]
 
     def _dtype(self, name: str) -> Any:
         return dtype_of(name)
@@ -364,5 +370,5 @@ class Reader:
 
 _KINDS = frozenset(
     {"float", "complex", "tuple", "list", "dict", "set", "slice", "program", "jaxpr", "type"}
-    | {"number", "array", "scalar", "tree", "dtype", "enum", "named", "record", "name"}
+    | {"number", "array", "scalar", "op", "tree", "dtype", "enum", "named", "record", "name"}
 )

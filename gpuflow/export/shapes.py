@@ -125,11 +125,11 @@ def symbolic_args_specs(
     return tree.unflatten(treedef, structs)
 
 
-def is_symbolic_dim(d: Any) -> bool:
+def is_symbolic_dim(p: Any) -> bool:
     """Whether a size is symbolic.
 
     Args:
-        d: a size from a shape.
+        p: a size from a shape.
 
     Returns:
         True for what ``symbolic_shape`` made of names.
@@ -139,7 +139,7 @@ def is_symbolic_dim(d: Any) -> bool:
         >>> [export.is_symbolic_dim(d) for d in export.symbolic_shape("b, 3")]
         [True, False]
     """
-    return isinstance(d, Dimension)
+    return isinstance(p, Dimension)
 
 
 class SymbolicType(ShapedArray):

@@ -117,13 +117,13 @@ def _size(node: ast.expr, text: str, scope: SymbolicScope) -> Any:
             raise _no_size(text)
         return _OPERATORS[type(node.op)](left, right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
-        name, pair = node.func.id, [_size(part, text, scope) for part in node.args]
+        name, (left, right) = node.func.id, [_size(part, text, scope) for part in node.args]
         if name == "floordiv":
-            return pair[0] // pair[1]
+            return left // right
         if name == "mod":
-            return pair[0] % pair[1]
+            return left % right
         if name in FUNCTIONS:
-            return call(name, *pair, scope)
+            return call(name, left, right, scope)
     raise _no_size(text)
 
 
@@ -145,4 +145,4 @@ def _constraint(text: str, scope: SymbolicScope) -> Constraint:
           f"got {text!r}. Fix: 'b >= 8'.", ValueError)  # fmt: skip
     assert known is not None
     left, right = _size(node.left, text, scope), _size(node.comparators[0], text, scope)
-    return Constraint(text.strip(), left, known[1], right)
+    return Constraint(text=text.strip(), left=left, compare=known[1], right=right)

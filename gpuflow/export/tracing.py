@@ -137,11 +137,19 @@ def _program(
     avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]], constraints: tuple[str, ...] = (),
 ) -> Program:  # fmt: skip
     donated = tuple(k for k, flag in enumerate(entry.donated) if flag)
+    in_avals, out_avals = avals
     return Program(
-        function.name, *map(tuple, avals), structure_record(in_tree),
-        structure_record(entry.out_tree), records, tuple(writer.arrays), donated,
-        constraints, settings_now(),
-    )  # fmt: skip
+        name=function.name,
+        in_avals=tuple(in_avals),
+        out_avals=tuple(out_avals),
+        in_tree=structure_record(in_tree),
+        out_tree=structure_record(entry.out_tree),
+        records=records,
+        arrays=tuple(writer.arrays),
+        donated=donated,
+        constraints=constraints,
+        settings=settings_now(),
+    )
 
 
 def _symbolic_program(
@@ -192,7 +200,9 @@ def _scope_of(function: JitFunction[..., Any], symbolic: Sequence[Dimension]) ->
         f"{len(scopes)} for {', '.join(map(str, symbolic))}. Fix: scope = SymbolicScope(); "
         "symbolic_shape(..., scope=scope)."
     ), ExportError)  # fmt: skip
-    return scopes[0]
+    scope = scopes[0]
+    assert isinstance(scope, SymbolicScope)
+    return scope
 
 
 def _struct_at(leaf: Any, sizes: Sizes) -> Any:

@@ -36,6 +36,10 @@ class Program(Protocol):
         """The text of what runs the plan, for people."""
         ...
 
+    def build(self) -> None:
+        """Build all kernels that a call may ask for."""
+        ...
+
     def code_bytes(self) -> int:
         """Bytes of the machine code of all kernels, which are built."""
         ...

@@ -68,6 +68,10 @@ class CpuProgram:
         finally:
             arenas.release(memory)
 
+    def build(self) -> None:
+        """Build all kernels that a call may ask for."""
+        self.code_bytes()
+
     def code_bytes(self) -> int:
         """Bytes of the object code of all kernels, which are built."""
         kernels, services = all_kernels(self.plan), native_services()

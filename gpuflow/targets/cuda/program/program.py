@@ -91,17 +91,24 @@ class GpuProgram:
             paths.append(cuda_source_path(kernel, kernel_cache(), capability, vectorize))
         return [path for path in paths if path is not None]
 
-    def _built_kernels(self, plan: Plan) -> Iterator[CudaKernel]:
+    def build(self) -> None:
+        """Build all kernels that a call may ask for: those for unaligned addresses as well."""
+        for _ in self._built_kernels(self.plan, unaligned=True):
+            pass
+
+    def _built_kernels(self, plan: Plan, unaligned: bool = False) -> Iterator[CudaKernel]:
         """The kernels of a plan and of the programs inside it."""
         capability = self.device.compute_capability
         for step in plan.steps:
             if isinstance(step, ProgramStep):
                 for inner in step.programs:
-                    yield from self._built_kernels(inner.plan)
+                    yield from self._built_kernels(inner.plan, unaligned)
             elif isinstance(step, KernelStep):
                 for calls in step.launches:
                     kernel, vectorize = launched_kernel(step, calls)
                     yield compile_cuda(kernel, kernel_cache(), capability, vectorize)
+                    if unaligned:
+                        yield compile_cuda(kernel, kernel_cache(), capability, False)
 
 
 _NO_DRIVER: tuple[int, Any] = (-1, None)
