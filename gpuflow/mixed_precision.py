@@ -150,6 +150,10 @@ def _multiplied(values: _Tree, factor: ArrayLike) -> _Tree:
     return tree.tree_map(lambda leaf: leaf * factor if _scales(leaf) else leaf, values)
 
 
+def _zero() -> Any:
+    return np.zeros((), np.int32)
+
+
 def _scales(leaf: Any) -> bool:
     return type(leaf) is float or _is_float(leaf)
 
@@ -189,7 +193,7 @@ class StaticLossScale:
         loss_scale: the factor, a float scalar.
     """
 
-    loss_scale: ArrayLike
+    loss_scale: float | Array
 
     def scale(self, values: _Tree) -> _Tree:
         """The tree, its floats times the factor."""
@@ -197,7 +201,7 @@ class StaticLossScale:
 
     def unscale(self, values: _Tree) -> _Tree:
         """The tree, its floats divided by the factor."""
-        return _multiplied(values, 1 / self.loss_scale)  # type: ignore[operator]
+        return _multiplied(values, 1 / self.loss_scale)
 
     def adjust(self, grads_finite: ArrayLike) -> StaticLossScale:
         """Itself."""
@@ -229,11 +233,11 @@ class DynamicLossScale:
         [16.0, 4.0]
     """
 
-    loss_scale: ArrayLike
-    counter: ArrayLike = dataclasses.field(default_factory=lambda: np.zeros((), np.int32))
+    loss_scale: float | Array
+    counter: Array = dataclasses.field(default_factory=_zero)
     period: int = dataclasses.field(default=2000, metadata={"static": True})
     factor: float = dataclasses.field(default=2, metadata={"static": True})
-    min_loss_scale: ArrayLike = dataclasses.field(default_factory=lambda: np.ones((), np.float32))
+    min_loss_scale: float | Array = 1.0
 
     def scale(self, values: _Tree) -> _Tree:
         """The tree, its floats times the factor: a loss, before it is differentiated."""
@@ -244,7 +248,7 @@ class DynamicLossScale:
 
         Those of float16 become float32 beside a factor of float32, so that small ones are kept.
         """
-        return _multiplied(values, 1 / self.loss_scale)  # type: ignore[operator]
+        return _multiplied(values, 1 / self.loss_scale)
 
     def adjust(self, grads_finite: ArrayLike) -> DynamicLossScale:
         """The scale for the next step.

@@ -15,7 +15,7 @@ SLOW_PACKAGES = ("numba", "scipy", "cupy", "sklearn", "rich", "matplotlib", "saf
 OUR_LATER_MODULES = (
     "gpuflow.compiler.pipeline", "gpuflow.targets.cpu", "gpuflow.targets.cuda",
     "gpuflow.parallel.processes", "gpuflow.nn", "gpuflow.checkpointing", "gpuflow.data",
-    "gpuflow.export",
+    "gpuflow.export", "gpuflow.mixed_precision",
 )  # fmt: skip
 # With NumPy, which it imports; 3.0 to 3.8 were measured, and in seconds a machine's speed counts.
 ALLOWED_MULTIPLE_OF_NUMPY = 4.5

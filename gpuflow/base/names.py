@@ -19,6 +19,7 @@ else:
 
 
 _MOST_CLOSE, _CLOSENESS = 5, 0.77
+_ELSEWHERE = ("gpuflow", "random", "lax", "nn", "jnp")  # where names are looked for; the last wins
 _published: dict[str, list[str]] = {}  # names by what users call their module
 
 
@@ -97,9 +98,12 @@ class _Unknown:
         if known is not None:
             mend = f"it is here {known}"
         else:
-            places = {name: short for short, public in _published.items() for name in public}
+            modules = [short for short in _ELSEWHERE if short in _published]
+            places = {name: short for short in modules for name in _published[short]}
             places.update(dict.fromkeys(self.public, self.short))  # this module's come first
             close = difflib.get_close_matches(self.name, places, _MOST_CLOSE, _CLOSENESS)
+            if not close and len(self.public) <= _MOST_CLOSE:
+                close = self.public
             named = [f"{places[match]}.{match}" for match in close]
             mend = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"
         return (

@@ -205,9 +205,11 @@ class Group:
         for other in self._output.tracebacks():
             if other != rank and self._output.take(other):
                 self._print(other, last_traceback(self._output.lines_of(other))[-1:])
-        lines = last_traceback(self._output.lines_of(rank))
-        if not self._output.take(rank):  # it was printed when it came
-            lines = lines[-1:]
+        lines: list[str] = []
+        if rank in self._output.tracebacks():
+            is_held = self._output.take(rank)
+            lines = last_traceback(self._output.lines_of(rank))
+            lines = lines if is_held else lines[-1:]  # the others were printed when they came
         say(f"{what}; ended the group.{' Its last lines:' if lines else ''}")
         self._print(rank, lines)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.progress import building
 from gpuflow.base.recording import span
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -46,6 +47,18 @@ class Compiled:
         others: Iterable[Compiled],
     ) -> None:  # fmt: skip
         self.target = driver.target
+        with building(len(jaxpr.jaxpr.eqns)):
+            self._build(jaxpr, donated, driver, others)
+        self.constants = [driver.from_host(as_numpy(v, aval_of(v))) for v in self._values]
+        taken = set(self.plan.in_place.values())
+        self.overwritten = [k for k in donated if k in taken]
+        outputs = [out for out in self.plan.outputs if isinstance(out, int)]
+        self.forwarded = [out for out in outputs if self.plan.is_input(out)]
+
+    def _build(
+        self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver,
+        others: Iterable[Compiled],
+    ) -> None:  # fmt: skip
         same_target = next((other for other in others if other.target is self.target), None)
         if same_target is not None:  # another device of the platform has the same plan
             self.plan, self._values = same_target.plan, same_target._values
@@ -54,13 +67,7 @@ class Compiled:
                 self.plan, self._values = pipeline.compile_plan(
                     jaxpr, donated, target=driver.target
                 )
-        values = self._values
         self.program = driver.program(self.plan, jaxpr.out_avals)
-        self.constants = [driver.from_host(as_numpy(value, aval_of(value))) for value in values]
-        taken = set(self.plan.in_place.values())
-        self.overwritten = [k for k in donated if k in taken]
-        outputs = [out for out in self.plan.outputs if isinstance(out, int)]
-        self.forwarded = [out for out in outputs if self.plan.is_input(out)]
 
 
 class Executable:

@@ -118,8 +118,10 @@ def _inside(
     if not isinstance(rule, Loop):
         return None
     form = rule.form(eqn.params)
-    turns = _scan_turns if isinstance(form, ScanForm) else _while_turns
-    turn, operands = turns(replay, form, values)
+    if isinstance(form, ScanForm):
+        turn, operands = _scan_turns(replay, form, values)
+    else:
+        turn, operands = _while_turns(replay, form, values)
     if turn is None:
         return None
     here = f"{place}, in turn {turn} of {eqn.primitive.name}"

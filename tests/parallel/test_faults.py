@@ -218,7 +218,8 @@ def test_over_mpi(mode):
 
 def test_restarts_and_logs(tmp_path):
     ended, _ = launched(
-        "-n", "2", "--max-restarts", "2", "--log-dir", str(tmp_path), str(PROGRAM), "once"
+        "-n", "2", "--max-restarts", "2", "--log-dir", str(tmp_path), str(PROGRAM), "once",
+        limit=2 * LIMIT,  # the group starts twice
     )
     assert ended.status == 0, ended.output
     log = (tmp_path / "rank-1.log").read_text()

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.private_files import parse_json, read_private, replace_file
+from gpuflow.base.progress import kernel_built
 from gpuflow.base.recording import clock, state
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.size import trim
@@ -211,6 +212,7 @@ class KernelCache:
         with self._lock:
             self.stats.built += 1
             self.stats.build_seconds += seconds
+        kernel_built()
         self._write(key, entry)
         return entry
 

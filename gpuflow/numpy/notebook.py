@@ -1,0 +1,84 @@
+"""Arrays and tracers in notebooks: what they are, and their values or how these are spread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.lazy import LazyModule
+from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
+
+if TYPE_CHECKING:
+    import html
+else:
+    html = LazyModule("html")
+
+_MOST_SHOWN = 256  # elements; of more a histogram is drawn
+_SAMPLE = 1 << 16  # elements that a histogram counts
+_BINS, _BAR, _HEIGHT = 40, 6, 48  # bars, and their width and height in pixels
+
+
+def repr_html(self: Any) -> str | None:
+    """The array for a notebook; it waits for the values, as ``repr`` does.
+
+    Returns:
+        HTML: dtype and shape, device, values of small arrays, and of others the range, what is not
+        finite, and a histogram of a regular sample of 65,536 elements. None for arrays that are
+        deleted.
+    """
+    if isinstance(self, Tracer):
+        return _page(self, self.describe(), "")
+    if self.is_deleted():
+        return None
+    host, aval = self.host(), aval_of(self)
+    body = f"<pre>{html.escape(str(self))}</pre>"
+    if aval.size > _MOST_SHOWN and not dtypes.is_extended(aval.dtype):
+        with np.errstate(all="ignore"):
+            spread = _spread(host)
+        body = f"{spread}<details><summary>values</summary>{body}</details>"
+    sharding = "" if self.sharding.num_devices == 1 else f", sharded as {self.sharding.spec}"
+    return _page(self, f"{self.device}{sharding}", body)
+
+
+def _page(self: Any, place: str, body: str) -> str:
+    aval = aval_of(self)
+    weak = ", weak type" if aval.weak_type else ""
+    name = type(self).__name__ if isinstance(self, Tracer) else "Array"
+    head = f"<b>{html.escape(name)}</b> <code>{html.escape(str(aval))}</code>{weak}"
+    return f"<div>{head} <small>{html.escape(place)}</small>{body}</div>"
+
+
+def _spread(host: np.ndarray) -> str:
+    """The range of the values and a histogram."""
+    flat = host.reshape(-1)
+    sample = flat[:: -(-flat.size // _SAMPLE)]
+    what = "" if sample.size == flat.size else f" of a sample of {sample.size:,} of {flat.size:,}"
+    if sample.dtype == np.bool_:
+        return f"<p>True: {sample.mean():.1%}{what}</p>"
+    if sample.dtype.kind == "c":
+        sample, what = np.abs(sample), f" of magnitudes{what}"
+    sample = sample.astype(np.float64)
+    finite = sample[np.isfinite(sample)]
+    bad = sample.size - finite.size
+    said = f", {bad:,} not finite" if bad else ""
+    if not finite.size:
+        return f"<p>no finite values{said}{what}</p>"
+    lowest, highest = finite.min(), finite.max()
+    text = f"{lowest:.4g} to {highest:.4g}, mean {finite.mean():.4g}{said}{what}"
+    return f"<p>{text}</p>{_histogram(finite, lowest, highest)}"
+
+
+def _histogram(values: np.ndarray, lowest: float, highest: float) -> str:
+    if not np.isfinite(highest - lowest):  # float64 of both signs, near its end
+        values, lowest, highest = values / 2, lowest / 2, highest / 2
+    counts, _ = np.histogram(values, _BINS, (lowest, highest))
+    bars = [
+        f'<rect x="{k * _BAR}" y="{_HEIGHT - height:.1f}" width="{_BAR - 1}" '
+        f'height="{height:.1f}"/>'
+        for k, height in enumerate(counts * (_HEIGHT / counts.max()))
+    ]
+    size = f'width="{_BINS * _BAR}" height="{_HEIGHT}"'
+    return f'<svg {size} fill="currentColor" role="img">{"".join(bars)}</svg>'
