@@ -65,7 +65,7 @@ def target_of(fullname: str) -> str | None:
         return MODULES[fullname]
     parent, _, last = fullname.rpartition(".")
     ours = target_of(parent) if parent not in ("", "jax") else "gpuflow"
-    return f"{ours}.{last}" if ours is not None and first == "jax" and rest else None
+    return f"{ours}.{last}" if ours is not None and rest else None
 
 
 class _AliasLoader(Loader):

@@ -155,6 +155,22 @@ def _entry(cls: type) -> Any:
     return optree.register_pytree_node.get(cls, namespace=NAMESPACE)  # type: ignore[attr-defined]
 
 
+def node_of(cls: type, aux: Any, children: Iterable[Any]) -> Any:
+    """A node of a class, of what ``node_parts`` gave."""
+    if cls is dict:
+        return dict(zip(aux, children, strict=True))
+    return _entry(cls).unflatten_func(aux, tuple(children))
+
+
+def node_parts(node: Any) -> tuple[tuple[Any, ...], Any]:
+    """The children of a node, and the rest; of a dict its values by sorted keys, and these."""
+    if type(node) is dict:
+        keys = tuple(sorted(node))
+        return tuple(node[key] for key in keys), keys
+    children, aux, *_ = _entry(type(node)).flatten_func(node)
+    return tuple(children), aux
+
+
 def register_node(
     cls: type,
     flatten_function: Callable[[Any], tuple[Iterable[Any], Any]],

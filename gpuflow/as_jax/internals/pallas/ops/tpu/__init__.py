@@ -1,0 +1,1 @@
+"""``jax.experimental.pallas.ops.tpu``: see the package above."""
