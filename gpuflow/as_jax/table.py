@@ -14,7 +14,6 @@ MODULES = {
     "jax.experimental.array_serialization": f"{_INTERNALS}.array_serialization",
     "jax.experimental.colocated_python": f"{_INTERNALS}.colocated_python",
     "jax.experimental.hijax": f"{_INTERNALS}.hijax",
-    "jax.experimental.layout": f"{_INTERNALS}.layout",
     "jax.experimental.pallas": f"{_INTERNALS}.pallas",
     "jax.version": "gpuflow.as_jax.versions",
     "jaxlib": f"{_INTERNALS}.jaxlib",

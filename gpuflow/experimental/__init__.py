@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gpuflow.experimental import compilation_cache as compilation_cache
     from gpuflow.experimental import ensemble as ensemble
     from gpuflow.experimental import key_reuse as key_reuse
+    from gpuflow.experimental import layout as layout
     from gpuflow.experimental import mesh_utils as mesh_utils
     from gpuflow.experimental import multihost_utils as multihost_utils
     from gpuflow.experimental import ode as ode
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # Submodules, each imported when it is first asked for.
 _MODULES = (
-    "checkify", "compilation_cache", "ensemble", "key_reuse", "mesh_utils", "multihost_utils", "ode",
-    "pjit", "shard_map", "sparse",
+    "checkify", "compilation_cache", "ensemble", "key_reuse", "layout", "mesh_utils",
+    "multihost_utils", "ode", "pjit", "shard_map", "sparse",
 )  # fmt: skip
 _publish(globals(), "experimental", _public_names(globals()), _MODULES)

@@ -66,6 +66,19 @@ class Client:
 
 
 @record
+class Memory:
+    """A memory of a device: there is one for each.
+
+    Attributes:
+        device: whose it is.
+        kind: ``"device"``.
+    """
+
+    device: Device
+    kind: str = "device"
+
+
+@record
 class Device:
     """One device of a platform."""
 
@@ -86,6 +99,14 @@ class Device:
     def client(self) -> Client:
         """The device's platform."""
         return Client(self.platform)
+
+    def addressable_memories(self) -> list[Memory]:
+        """The memories that the device reads and writes: its own."""
+        return [self.default_memory()]
+
+    def default_memory(self) -> Memory:
+        """The memory in which arrays are made."""
+        return Memory(self)
 
     @property
     def is_local(self) -> bool:

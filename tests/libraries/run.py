@@ -62,6 +62,15 @@ LIBRARIES = (
     Library("mctx", "mctx_search", ("mctx", "chex")),
     Library("gymnax", "gymnax_roll", ("gymnax", "gymnasium", "matplotlib")),
     Library("penzai", "penzai_model", ("penzai", "treescope", "ordered_set")),
+    Library("pgx", "pgx_play", ("pgx", "svgwrite")),
+    Library("e3nn-jax", "e3nn_network", ("e3nn_jax", "sympy", "flax", "optax")),
+    Library("jax-md", "jax_md_simulate", ("jax_md", "haiku", "jraph", "flax", "ml_collections")),
+    Library("orbax-checkpoint", "orbax_restore", ("orbax", "tensorstore", "etils", "optax")),
+    Library("mujoco-mjx", "mjx_simulate", ("mujoco", "trimesh")),
+    Library("brax", "brax_roll", ("brax", "mujoco", "trimesh", "ml_collections", "flax")),
+    Library("gpjax", "gpjax_fit", ("gpjax", "paramax", "lineax", "equinox", "optax")),
+    Library("jaxlie", "jaxlie_poses", ("jaxlie", "jax_dataclasses")),
+    Library("flowjax", "flowjax_fit", ("flowjax", "paramax", "equinox", "optax")),
     Library("dynamax", "dynamax_filter", ("dynamax", "tensorflow_probability", "fastprogress")),
 )
 
@@ -83,7 +92,8 @@ def run(library: Library, precision: str, on_gpuflow: bool) -> tuple[dict, str]:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return {}, lines[-1][:200] if lines else f"status {done.returncode}"
-    return json.loads(done.stdout), ""
+    # Some libraries print while they are imported.
+    return json.loads(done.stdout.splitlines()[-1]), ""
 
 
 def differences(found: dict, stored: dict) -> dict[str, float]:

@@ -31,7 +31,9 @@ def roll():
 
 
 def policy():
-    nets = ppo_networks.make_ppo_networks(4, 2, policy_hidden_layer_sizes=(8, 8), value_hidden_layer_sizes=(8,))
+    nets = ppo_networks.make_ppo_networks(
+        4, 2, policy_hidden_layer_sizes=(8, 8), value_hidden_layer_sizes=(8,)
+    )
     one, two, three = jax.random.split(jax.random.key(1), 3)
     params = (None, nets.policy_network.init(one))
     act = ppo_networks.make_inference_fn(nets)(params)

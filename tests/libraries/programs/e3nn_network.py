@@ -30,14 +30,16 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(self, features, positions, senders, receivers):
-        edges = e3nn.spherical_harmonics("0e + 1o + 2e", positions[receivers] - positions[senders], True)
+        edges = e3nn.spherical_harmonics(
+            "0e + 1o + 2e", positions[receivers] - positions[senders], True
+        )
         messages = e3nn.concatenate(
             [features[senders], e3nn.tensor_product(features[senders], edges)]
         ).regroup()
         messages = e3nn.flax.Linear(self.target)(messages)
         summed = e3nn.scatter_sum(messages, dst=receivers, output_size=len(positions))
         kept = e3nn.flax.Linear(self.target, force_irreps_out=True)(features)
-        return e3nn.flax.Linear(self.target, force_irreps_out=True)(summed / 2.0) + kept
+        return e3nn.flax.Linear(self.target, force_irreps_out=True)(summed / 6.0) + kept
 
 
 class Network(nn.Module):
@@ -46,8 +48,10 @@ class Network(nn.Module):
         features = e3nn.IrrepsArray("0e", jnp.ones((len(positions), 1)))
         for target in ("8x0e + 4x1o", "8x0e + 4x1o + 2x2e"):
             features = Layer(e3nn.Irreps(target))(features, positions, senders, receivers)
-            features = e3nn.norm_activation(features, [jax.nn.silu, *[None] * (len(features.irreps) - 1)])
-        return e3nn.flax.Linear("0e")(features).array.sum()
+            features = e3nn.norm_activation(
+                features, [jax.nn.silu, *[None] * (len(features.irreps) - 1)]
+            )
+        return 0.1 * e3nn.flax.Linear("0e")(features).array.mean()
 
 
 def network():

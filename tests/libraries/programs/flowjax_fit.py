@@ -21,10 +21,21 @@ def fitted():
         extra = {"transformer": RationalQuadraticSpline(knots=4, interval=3)}
         extra = {} if make is coupling_flow else extra
         flow = make(
-            jr.key(0), base_dist=Normal(jnp.zeros(2)), flow_layers=2, nn_width=8, nn_depth=1, **extra
+            jr.key(0),
+            base_dist=Normal(jnp.zeros(2)),
+            flow_layers=2,
+            nn_width=8,
+            nn_depth=1,
+            **extra,
         )
         flow, losses = fit_to_data(
-            jr.key(1), flow, data=x, learning_rate=1e-2, max_epochs=3, batch_size=50, show_progress=False
+            jr.key(1),
+            flow,
+            data=x,
+            learning_rate=1e-2,
+            max_epochs=3,
+            batch_size=50,
+            show_progress=False,
         )
         results += [losses, flow.log_prob(x[:5]), flow.sample(jr.key(2), (3,))]
     return results

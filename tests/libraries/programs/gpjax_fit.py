@@ -33,7 +33,12 @@ def regression():
 
 def kernels():
     found = []
-    for kind in (gpx.kernels.RBF, gpx.kernels.Matern32, gpx.kernels.RationalQuadratic, gpx.kernels.Periodic):
+    for kind in (
+        gpx.kernels.RBF,
+        gpx.kernels.Matern32,
+        gpx.kernels.RationalQuadratic,
+        gpx.kernels.Periodic,
+    ):
         kernel = kind()
         found.append(kernel.gram(X[:5]).as_matrix())
     return found

@@ -61,7 +61,9 @@ def thermostats():
         simulate.brownian(total, shift, 1e-3, kT=0.2, gamma=0.1),
     ):
         state = init(jax.random.key(1), points())
-        run = jax.jit(lambda state, apply=apply: jax.lax.fori_loop(0, 10, lambda _, s: apply(s), state))
+        run = jax.jit(
+            lambda state, apply=apply: jax.lax.fori_loop(0, 10, lambda _, s: apply(s), state)
+        )
         results.append(run(state).position)
     return results
 

@@ -15,7 +15,8 @@ PENDULUM = """
       <geom type="capsule" size="0.05" fromto="0 0 0 0 0 -0.5" mass="1"/>
       <body pos="0 0 -0.5">
         <joint name="two" type="hinge" axis="0 1 0"/>
-        <geom type="capsule" size="0.05" fromto="0 0 0 0 0 -0.5" mass="1" contype="0" conaffinity="0"/>
+        <geom type="capsule" size="0.05" fromto="0 0 0 0 0 -0.5" mass="1" contype="0"
+              conaffinity="0"/>
       </body>
     </body>
   </worldbody>

@@ -46,13 +46,12 @@ def saved_and_restored():
     params, state, step = training()
     _, params, state = after(params, state, step)
     everything = {"params": params, "state": state, "step": 3}
-    with tempfile.TemporaryDirectory() as folder:
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(Path(folder) / "one", everything)
-            checkpointer.wait_until_finished()
-            wanted = jax.tree.map(ocp.utils.to_shape_dtype_struct, everything)
-            back = checkpointer.restore(Path(folder) / "one", wanted)
-            plain = checkpointer.restore(Path(folder) / "one")
+    with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(Path(folder) / "one", everything)
+        checkpointer.wait_until_finished()
+        wanted = jax.tree.map(ocp.utils.to_shape_dtype_struct, everything)
+        back = checkpointer.restore(Path(folder) / "one", wanted)
+        plain = checkpointer.restore(Path(folder) / "one")
     assert jax.tree.structure(back) == jax.tree.structure(everything)
     same = jax.tree.map(lambda a, b: (jnp.asarray(a) == jnp.asarray(b)).all(), back, everything)
     dtypes = jax.tree.map(lambda a, b: jnp.result_type(a) == jnp.result_type(b), back, everything)
