@@ -156,17 +156,12 @@ def _entry(cls: type) -> Any:
 
 
 def node_of(cls: type, aux: Any, children: Iterable[Any]) -> Any:
-    """A node of a class, of what ``node_parts`` gave."""
-    if cls is dict:
-        return dict(zip(aux, children, strict=True))
+    """A node of a registered class."""
     return _entry(cls).unflatten_func(aux, tuple(children))
 
 
 def node_parts(node: Any) -> tuple[tuple[Any, ...], Any]:
-    """The children of a node, and the rest; of a dict its values by sorted keys, and these."""
-    if type(node) is dict:
-        keys = tuple(sorted(node))
-        return tuple(node[key] for key in keys), keys
+    """The children of a node of a registered class, and the rest."""
     children, aux, *_ = _entry(type(node)).flatten_func(node)
     return tuple(children), aux
 

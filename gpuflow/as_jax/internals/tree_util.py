@@ -17,11 +17,16 @@ class _Entry:
     cls: type
 
     def to_iter(self, node: Any) -> tuple[Iterable[Any], Any]:
-        """The children of a node, and the rest."""
+        """The children of a node, and the rest: of a dict its sorted keys."""
+        if self.cls is dict:
+            keys = tuple(sorted(node))
+            return [node[key] for key in keys], keys
         return tree.node_parts(node)
 
     def from_iter(self, aux: Any, children: Iterable[Any]) -> Any:
         """A node of children and the rest."""
+        if self.cls is dict:
+            return dict(zip(aux, children, strict=True))
         return tree.node_of(self.cls, aux, children)
 
 
