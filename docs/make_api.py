@@ -85,7 +85,8 @@ class Module:
         value = self.holder()
         for part in name.split("."):
             value = getattr(value, part, ABSENT)
-        return value
+        # Some names can be imported, and refuse to be used.
+        return ABSENT if isinstance(value, type) and "is_absent" in vars(value) else value
 
 
 def read_modules() -> tuple[str, dict[str, Module]]:

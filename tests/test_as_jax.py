@@ -5,6 +5,8 @@ Each test that installs the alias does so in a process of its own.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import subprocess
 import sys
@@ -15,11 +17,11 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.as_jax.internals import api_util, core, hijax
+from gpuflow.as_jax.internals import api_util, colocated_python, core, hijax, pallas, tree_util
+from gpuflow.as_jax.internals.array_serialization import serialization
 from gpuflow.as_jax.internals.extend import core as extend_core
 from gpuflow.as_jax.internals.extend import linear_util
-from gpuflow.as_jax.internals.interpreters import partial_eval
-from gpuflow.as_jax.internals.layout import Format
+from gpuflow.as_jax.internals.interpreters import batching, partial_eval
 from gpuflow.as_jax.versions import JAX_VERSION
 
 DATA = Path(__file__).parent / "data"
@@ -150,7 +152,7 @@ import jax
 for statement, error in (
     ("import jax.nonsense", ModuleNotFoundError),
     ("import jax.numpy.nonsense", ModuleNotFoundError),
-    ("import jaxlib.xla_client", ModuleNotFoundError),
+    ("import jaxlib.mlir", ModuleNotFoundError),
     ("import jaxx", ModuleNotFoundError),
     ("from jax import nonsense", ImportError),
     ("jax.nonsense", AttributeError),
@@ -297,9 +299,89 @@ def test_functions_of_keywords_are_flattened():
 
 
 def test_what_is_absent_says_so():
-    with pytest.raises(NotImplementedError, match=r"\[jax.experimental.layout.Format\] an array"):
-        Format("x")
-    assert not isinstance(3, Format)
+    manager = serialization.GlobalAsyncCheckpointManagerBase
+    with pytest.raises(NotImplementedError, match=r"Fix: gpuflow.checkpointing.save and restore"):
+        manager()
+    assert not isinstance(3, manager)
+    with pytest.raises(NotImplementedError, match=r"\[jax.experimental.pallas.pallas_call\]"):
+        pallas.pallas_call(lambda x: x)
+    with pytest.raises(NotImplementedError, match=r"gpuflow\.kernel\.block or gpuflow\.raw_kernel"):
+        pallas.tpu.roll(1, 2)
+    attention = pallas.ops.tpu.splash_attention
+    with pytest.raises(NotImplementedError, match=r"splash_attention_mask\.CausalMask"):
+        attention.splash_attention_mask.CausalMask((2, 2))
+    assert (pallas.cdiv(7, 2), pallas.next_power_of_2(5), pallas.next_power_of_2(8)) == (4, 8, 8)
+    for name in ("colocated_python", "colocated_python_class", "colocated_cpu_devices"):
+        with pytest.raises(NotImplementedError, match="driven by their own process"):
+            getattr(colocated_python, name)(int)
+
+
+def test_a_missing_name_says_who_asked_and_whether_it_is_private():
+    code = """
+import importlib.util, gpuflow.as_jax
+gpuflow.as_jax.install()
+import jax, jax._src
+assert importlib.util.find_spec("jax.lib") is None and importlib.util.find_spec("jax.what") is None
+assert not any(hasattr(module, "foo") for module in (jax, jax._src, jax._src.core))
+assert jax._src.tree_util.tree_map is jax.tree.map
+for line in (
+    "import jax.lib.xla_bridge", "from jax._src.core import foo", "jax._src.foo",
+    "import jaxlib.foo", "from jax import foo", "import jax.experimental.foo",
+    "from jax._src import foo",
+):
+    try:
+        exec(line, {"__name__": "some_library.inner", "jax": jax})
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    lines = run_code(code).stdout.splitlines()
+    private = ", a name private to JAX, which may change with any version of it"
+    asked = ", from some_library.inner of some_library. Fix:"
+    for line, kind, name, said in zip(
+        lines,
+        ("ModuleNotFoundError", "ImportError", "AttributeError", "ModuleNotFoundError",
+         "ImportError", "ModuleNotFoundError", "ImportError"),
+        ("jax.lib", "jax._src.core.foo", "jax._src.foo", "jaxlib.foo", "jax.foo",
+         "jax.experimental.foo", "jax._src.foo"),
+        (private, private, private, private, "", "", private),
+        strict=True,
+    ):  # fmt: skip
+        begin = f"{kind} [as_jax] a name must be one that gpuflow has; got {name}{said}{asked}"
+        assert line.startswith(begin), line
+
+
+def test_types_with_their_own_way_to_be_mapped_are_refused_where_they_are_mapped():
+    @gf.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Own:
+        x: gf.Array
+
+    batching.register_vmappable(Own, int, int, None, None, None)
+    own = Own(jnp.arange(3.0))
+    assert batching.is_vmappable(own) and not batching.is_vmappable(3)
+    assert gf.vmap(lambda o, y: o.x * y, (None, 0))(own, jnp.ones(2)).shape == (2, 3)
+    with pytest.raises(NotImplementedError, match="got axis 0 in in_axes for a Own"):
+        gf.vmap(lambda o: o.x)(own)
+
+
+def test_nodes_are_taken_apart_as_jax_does():
+    for node in ({"b": 2, "a": 1}, [1, 2], (1, 2)):
+        entry = tree_util._registry[type(node)]
+        children, aux = entry.to_iter(node)
+        assert tuple(children) == (1, 2) and entry.from_iter(aux, children) == node
+        hash(aux)
+    with pytest.raises(KeyError):
+        tree_util._registry[int]
+
+
+def test_numbers_and_names_of_arguments():
+    sig = inspect.signature(lambda a, b, *, c=1: None)
+    infer = api_util.infer_argnums_and_argnames
+    assert infer(sig, None, None) == ((), ())
+    assert infer(sig, 1, None) == ((1,), ("b",))
+    assert infer(sig, None, "a") == ((0,), ("a",))
+    assert infer(sig, None, ("b", "c")) == ((1,), ("b", "c"))
+    assert infer(sig, (0, 1), ("c",)) == ((0, 1), ("c",))
 
 
 # --- libraries -----------------------------------------------------------------------------

@@ -82,30 +82,28 @@ def vmap(
         size = mapped_size(
             "vmap", leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
         )
-        out_trees: list[tree.TreeDef] = []
+        elements: list[Any] = []
         wanted: list[list[Any]] = []
 
         def flat(*values: Any) -> list[Any]:
             inner = {k: borrowed(values[k]) for k in refs}
             leaves = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
             call_args, call_kwargs = tree.unflatten(in_tree, leaves)
-            result = fun(*call_args, **call_kwargs)  # type: ignore[call-arg]
-            outs, out_tree = tree.flatten(result)
+            element = fun(*call_args, **call_kwargs)  # type: ignore[call-arg]
+            outs = tree.leaves(element)
             refuse_refs("vmap", outs, f"results of {name}")
-            out_trees.append(out_tree)
-            wanted.append(leaf_axes("vmap", "out_axes", out_axes, result))
+            elements.append(element)
+            wanted.append(leaf_axes("vmap", "out_axes", out_axes, element))
             return [*outs, *map(read, inner.values())]
 
         uniform: list[bool] = []
         axis = AxisData(axis_name, size, mesh_names)
         outs, dims = batch_flat(flat, axis, leaves, axes, uniform)
-        out_tree = out_trees[-1]
+        element, targets = elements[-1], wanted[-1]
         for k, ref in reversed(refs.items()):
             at = axes[k]
             assert at is not None  # refs that are not mapped are not among these
             write(ref, batch_to_dim(outs.pop(), dims.pop(), at, size))
-        result = tree.unflatten(out_tree, outs)
-        targets = wanted[-1]
         for k, target in enumerate(targets):
             dim = dims[k]
             if target is None and dim is not None and uniform[k] and size > 0:
@@ -113,9 +111,9 @@ def vmap(
             elif target is None and dim is not None and sum_match:
                 outs[k], dims[k] = summed("vmap", outs[k], dim), None
         results = [
-            placed("vmap", out, dim, target, size, lambda k=k: output_name(result, k, name))
+            placed("vmap", out, dim, target, size, lambda k=k: output_name(element, k, name))
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, targets))
         ]
-        return tree.unflatten(out_tree, results)
+        return tree.unflatten(tree.structure(element), results)
 
     return _named(vmap_f, fun, "vmap")

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import gpuflow
+from gpuflow.as_jax import missing
 from gpuflow.as_jax.table import MODULES
 from gpuflow.as_jax.versions import JAX_VERSION, JAX_VERSION_INFO
 
@@ -31,7 +32,10 @@ class JaxModule(ModuleType):
         except AttributeError:
             if not name.startswith("_") and find_spec(full) is not None:
                 return importlib.import_module(full)
-            raise
+            frame = sys._getframe(1)
+            if name.startswith("__") or not missing.is_import_from(frame):
+                raise
+            raise missing.error(full, frame) from None
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(gpuflow)})
@@ -43,12 +47,18 @@ class AliasFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
-        """A spec for JAX's modules that exist here, and none for all others."""
+        """A spec for JAX's modules that exist here, and none for all others.
+
+        Raises:
+            ModuleNotFoundError: an import of a module of JAX's that there is not here.
+        """
         del path, target
         if fullname == "jax":
             return ModuleSpec(fullname, _TopLoader(), is_package=True)
         ours = target_of(fullname)
         if ours is None or find_spec(ours) is None:
+            if fullname.startswith(("jax.", "jaxlib.")) and missing.is_import():
+                raise ModuleNotFoundError(missing.message(fullname), name=fullname)
             return None
         return ModuleSpec(fullname, _AliasLoader(ours), is_package=True)
 
@@ -65,7 +75,7 @@ def target_of(fullname: str) -> str | None:
         return MODULES[fullname]
     parent, _, last = fullname.rpartition(".")
     ours = target_of(parent) if parent not in ("", "jax") else "gpuflow"
-    return f"{ours}.{last}" if ours is not None and first == "jax" and rest else None
+    return f"{ours}.{last}" if ours is not None and rest else None
 
 
 class _AliasLoader(Loader):
@@ -79,7 +89,10 @@ class _AliasLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Register ours: the import system gives out what stands in ``sys.modules`` now."""
-        sys.modules[module.__name__] = importlib.import_module(self.ours)
+        ours = importlib.import_module(self.ours)
+        if self.ours.startswith("gpuflow.as_jax."):
+            missing.explain(ours, module.__name__)
+        sys.modules[module.__name__] = ours
 
 
 class _TopLoader(Loader):

@@ -11,8 +11,10 @@ MODULES = {
     "jax.extend": f"{_INTERNALS}.extend",
     "jax.interpreters": f"{_INTERNALS}.interpreters",
     "jax.api_util": f"{_INTERNALS}.api_util",
+    "jax.experimental.array_serialization": f"{_INTERNALS}.array_serialization",
+    "jax.experimental.colocated_python": f"{_INTERNALS}.colocated_python",
     "jax.experimental.hijax": f"{_INTERNALS}.hijax",
-    "jax.experimental.layout": f"{_INTERNALS}.layout",
+    "jax.experimental.pallas": f"{_INTERNALS}.pallas",
     "jax.version": "gpuflow.as_jax.versions",
-    "jaxlib": "gpuflow.as_jax.versions",
+    "jaxlib": f"{_INTERNALS}.jaxlib",
 }

@@ -160,6 +160,12 @@ def node_of(cls: type, aux: Any, children: Iterable[Any]) -> Any:
     return _entry(cls).unflatten_func(aux, tuple(children))
 
 
+def node_parts(node: Any) -> tuple[tuple[Any, ...], Any]:
+    """The children of a node of a registered class, and the rest."""
+    children, aux, *_ = _entry(type(node)).flatten_func(node)
+    return tuple(children), aux
+
+
 def register_node(
     cls: type,
     flatten_function: Callable[[Any], tuple[Iterable[Any], Any]],

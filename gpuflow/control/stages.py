@@ -21,6 +21,7 @@ from gpuflow.core.aval import (
     ShapedArray,
     register_value_type,
 )
+from gpuflow.core.formats import Format, format_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.refs import type_of
 from gpuflow.core.sharding import PartitionSpec, Sharding, SingleDeviceSharding
@@ -87,6 +88,17 @@ class ShapeDtypeStruct:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @property
+    def format(self) -> Format:
+        """The layout, which is row-major, and the sharding."""
+        where = self.sharding if isinstance(self.sharding, Sharding) else None
+        return format_of(len(self.shape), where)
+
+    @property
+    def is_ref(self) -> bool:
+        """Whether it stands for a Ref: it does not."""
+        return False
 
     @property
     def size(self) -> int:

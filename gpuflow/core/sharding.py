@@ -238,6 +238,11 @@ class Sharding:
         indices = self.devices_indices_map(global_shape)
         return {device: index for device, index in indices.items() if device.is_local}
 
+    @property
+    def _addressable_device_assignment(self) -> tuple[Any, ...]:
+        """This process's devices in their order, by the name that libraries ask for."""
+        return tuple(device for device in self._devices if device.is_local)
+
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
         """Whether the same devices have the same parts of arrays of ``ndim`` dimensions."""
         return self._devices == other._devices and self._cuts(ndim) == other._cuts(ndim)

@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import aval_of
+from gpuflow.core.formats import Format
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import (
     Index,
@@ -64,9 +65,12 @@ def _apart(array: Array, x: Any) -> Array:
 def as_sharding(where: Any, op: str) -> Any:
     """A place that a user named: a PartitionSpec stands for one of the mesh in force.
 
+    A Format stands for its sharding, as there is one layout.
+
     Raises:
         ValueError: it is no place, or a PartitionSpec without a mesh.
     """
+    where = where.sharding if isinstance(where, Format) else where
     if isinstance(where, PartitionSpec):
         check(
             config.mesh is not None,

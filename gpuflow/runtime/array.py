@@ -15,6 +15,7 @@ from gpuflow.base.errors import DeletedArrayError
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
 from gpuflow.core.aval import HasAval, ShapedArray, check_fits, register_value_type, storage_dtype
+from gpuflow.core.formats import Format, format_of
 from gpuflow.core.rules import Zero
 from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica_ids
 from gpuflow.core.trace import Tracer
@@ -86,6 +87,11 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     def sharding(self) -> Sharding:
         """Which device has which part: here one has all."""
         return SingleDeviceSharding(self.device)
+
+    @property
+    def format(self) -> Format:
+        """The layout, which is row-major, and the sharding."""
+        return format_of(self.aval.ndim, self.sharding)
 
     @property
     def global_shards(self) -> list[Shard]:

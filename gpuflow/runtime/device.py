@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from gpuflow.base.config import config
 from gpuflow.base.records import record
@@ -33,6 +33,52 @@ process = _Process()
 
 
 @record
+class Client:
+    """One platform with its devices, as programs written for JAX ask for it.
+
+    Attributes:
+        platform: its name, such as ``"cpu"``.
+        runtime_type: what runs programs.
+    """
+
+    platform: str
+    runtime_type: ClassVar[str] = "gpuflow"
+
+    def devices(self) -> list[Device]:
+        """Its devices, those of other processes too."""
+        return list(devices(self.platform))
+
+    def local_devices(self) -> list[Device]:
+        """This process's devices."""
+        return list(local_devices(self.platform))
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return len(devices(self.platform))
+
+    def local_device_count(self) -> int:
+        """How many of them are this process's."""
+        return len(local_devices(self.platform))
+
+    def process_index(self) -> int:
+        """The number of this process."""
+        return process.index
+
+
+@record
+class Memory:
+    """A memory of a device: there is one for each.
+
+    Attributes:
+        device: whose it is.
+        kind: ``"device"``.
+    """
+
+    device: Device
+    kind: str = "device"
+
+
+@record
 class Device:
     """One device of a platform."""
 
@@ -48,6 +94,19 @@ class Device:
     @property
     def device_kind(self) -> str:
         return self.platform
+
+    @property
+    def client(self) -> Client:
+        """The device's platform."""
+        return Client(self.platform)
+
+    def addressable_memories(self) -> list[Memory]:
+        """The memories that the device reads and writes: its own."""
+        return [self.default_memory()]
+
+    def default_memory(self) -> Memory:
+        """The memory in which arrays are made."""
+        return Memory(self)
 
     @property
     def is_local(self) -> bool:

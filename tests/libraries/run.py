@@ -4,7 +4,9 @@
     python tests/libraries/run.py equinox lineax      some of them
     python tests/libraries/run.py --all --x64         in float64
 
-Install them without their dependency on JAX (``pip install --no-deps``), and what else they import.
+The last column is the processor time of the whole program, imports and compiling with it, over
+JAX's where JAX is installed, and else in seconds. Install the libraries without their dependency
+on JAX (``pip install --no-deps``), and what else they import.
 ``--store`` writes stored.json anew, in an environment with JAX and without gpuflow's alias.
 """
 
@@ -13,9 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -62,6 +64,15 @@ LIBRARIES = (
     Library("mctx", "mctx_search", ("mctx", "chex")),
     Library("gymnax", "gymnax_roll", ("gymnax", "gymnasium", "matplotlib")),
     Library("penzai", "penzai_model", ("penzai", "treescope", "ordered_set")),
+    Library("pgx", "pgx_play", ("pgx", "svgwrite")),
+    Library("e3nn-jax", "e3nn_network", ("e3nn_jax", "sympy", "flax", "optax")),
+    Library("jax-md", "jax_md_simulate", ("jax_md", "haiku", "jraph", "flax", "ml_collections")),
+    Library("orbax-checkpoint", "orbax_restore", ("orbax", "tensorstore", "etils", "optax")),
+    Library("mujoco-mjx", "mjx_simulate", ("mujoco", "trimesh")),
+    Library("brax", "brax_roll", ("brax", "mujoco", "trimesh", "ml_collections", "flax")),
+    Library("gpjax", "gpjax_fit", ("gpjax", "paramax", "lineax", "equinox", "optax")),
+    Library("jaxlie", "jaxlie_poses", ("jaxlie", "jax_dataclasses")),
+    Library("flowjax", "flowjax_fit", ("flowjax", "paramax", "equinox", "optax")),
     Library("dynamax", "dynamax_filter", ("dynamax", "tensorflow_probability", "fastprogress")),
 )
 
@@ -83,7 +94,8 @@ def run(library: Library, precision: str, on_gpuflow: bool) -> tuple[dict, str]:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return {}, lines[-1][:200] if lines else f"status {done.returncode}"
-    return json.loads(done.stdout), ""
+    # Some libraries print while they are imported.
+    return json.loads(done.stdout.splitlines()[-1]), ""
 
 
 def differences(found: dict, stored: dict) -> dict[str, float]:
@@ -123,10 +135,27 @@ def store(libraries: list[Library], precision: str) -> None:
         print(f"{library.name}: stored", flush=True)
 
 
+def timed(library: Library, precision: str, on_gpuflow: bool) -> tuple[dict, str, float]:
+    """What ``run`` gives, and the processor time that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    output, error = run(library, precision, on_gpuflow)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return output, error, seconds
+
+
+def beside(library: Library, precision: str, seconds: float) -> str:
+    """The program's processor time on gpuflow over that on JAX, where that is installed."""
+    if find_spec("jax") is None:
+        return f"{seconds:.0f} s"
+    _, error, others = timed(library, precision, on_gpuflow=False)
+    return f"{seconds:.0f} s" if error else f"{seconds / others:.2f}"
+
+
 def compare(libraries: list[Library], precision: str) -> bool:
     """Run programs on gpuflow and print the table; whether all agree with JAX."""
     stored = stored_results()
-    print("| library | version | what runs | largest difference | from JAX's inside | seconds |")
+    print("| library | version | what runs | largest difference | from JAX's inside | time |")
     print("| --- | --- | --- | --- | --- | --- |")
     all_agree = True
     for library in libraries:
@@ -136,13 +165,11 @@ def compare(libraries: list[Library], precision: str) -> bool:
             why = f"needs {', '.join(absent)}" if absent else "no stored results"
             print(f"| {library.name} | | not run: {why} | | | |", flush=True)
             continue
-        started = time.perf_counter()
-        output, error = run(library, precision, on_gpuflow=True)
-        seconds = time.perf_counter() - started
+        output, error, seconds = timed(library, precision, on_gpuflow=True)
         version = metadata.version(library.name)
         if error:
             all_agree = False
-            row = f"| {library.name} | {version} | fails: {error} | | | {seconds:.0f} |"
+            row = f"| {library.name} | {version} | fails: {error} | | | {seconds:.0f} s |"
             print(row, flush=True)
             continue
         far = differences(output["results"], wanted)
@@ -153,7 +180,7 @@ def compare(libraries: list[Library], precision: str) -> bool:
         private = ", ".join(name.removeprefix("jax.") for name in output["private"]) or "nothing"
         print(
             f"| {library.name} | {version} | {what} | {max(far.values()):.1e} | {private} "
-            f"| {seconds:.0f} |",
+            f"| {beside(library, precision, seconds)} |",
             flush=True,
         )
     return all_agree

@@ -18,4 +18,5 @@ def absent_class(name: str, reason: str) -> type:
     def refuse(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(message)
 
-    return type(name.rpartition(".")[2], (), {"__new__": refuse, "__doc__": message})
+    namespace = {"__new__": refuse, "__doc__": message, "is_absent": True}
+    return type(name.rpartition(".")[2], (), namespace)

@@ -25,6 +25,25 @@ def fun_signature(fun: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
+def infer_argnums_and_argnames(
+    sig: inspect.Signature, argnums: int | Iterable[int] | None,
+    argnames: str | Iterable[str] | None,
+) -> tuple[tuple[int, ...], tuple[str, ...]]:  # fmt: skip
+    """Numbers and names of arguments, those that are left out from the others."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
+    names = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
+    positional = [
+        (k, name)
+        for k, (name, parameter) in enumerate(sig.parameters.items())
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if argnums is None:
+        numbers = tuple(k for k, name in positional if name in names)
+    elif argnames is None:
+        names = tuple(name for k, name in positional if k in numbers)
+    return numbers, names
+
+
 def flatten_axes(name: str, treedef: Any, axis_tree: Any) -> list[Any]:
     """For each leaf of a tree the axis that a tree prefix has for it."""
     leaves = tree.unflatten(treedef, [0.0] * treedef.num_leaves)

@@ -1,14 +1,45 @@
 """``jax._src.tree_util``: jax.tree_util, and which classes are nodes of trees."""
 
-from gpuflow.base.tree import is_node_type
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.records import record
 from gpuflow.tree_util import *  # noqa: F403
 
 
+@record
+class _Entry:
+    """How nodes of one class are taken apart and made."""
+
+    cls: type
+
+    def to_iter(self, node: Any) -> tuple[Iterable[Any], Any]:
+        """The children of a node, and the rest: of a dict its sorted keys."""
+        if self.cls is dict:
+            keys = tuple(sorted(node))
+            return [node[key] for key in keys], keys
+        return tree.node_parts(node)
+
+    def from_iter(self, aux: Any, children: Iterable[Any]) -> Any:
+        """A node of children and the rest."""
+        if self.cls is dict:
+            return dict(zip(aux, children, strict=True))
+        return tree.node_of(self.cls, aux, children)
+
+
 class _Registry:
-    """Answers ``cls in _registry``."""
+    """Answers ``cls in _registry`` and ``_registry[cls]``."""
 
     def __contains__(self, cls: type) -> bool:
-        return is_node_type(cls)
+        return tree.is_node_type(cls)
+
+    def __getitem__(self, cls: type) -> _Entry:
+        if not tree.is_node_type(cls):
+            raise KeyError(cls)
+        return _Entry(cls)
 
 
 _registry = _Registry()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from gpuflow.as_jax.internals.primitives import Primitive, fancy_primitive_batchers
 from gpuflow.as_jax.internals.primitives import axis_primitive_batchers as axis_primitive_batchers
 from gpuflow.as_jax.internals.primitives import primitive_batchers as primitive_batchers
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import safe_zip
+from gpuflow.control.mapped_axes import register_axes
 from gpuflow.core.rules import AxisData as AxisData
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -33,10 +35,33 @@ def moveaxis(x: Any, src: int, dst: int) -> Any:
     return x if src == dst else move_axis(x, src, dst)
 
 
+_vmappable: set[type] = set()
+
+
 def is_vmappable(x: Any) -> bool:
-    """Whether ``x`` is of a type with a way of its own to be mapped: there are none."""
-    del x
-    return False
+    """Whether ``x`` is of a type with a way of its own to be mapped."""
+    return type(x) in _vmappable
+
+
+def register_vmappable(
+    data_type: type, spec_type: type, axis_size_type: type, to_elt: Callable[..., Any],
+    from_elt: Callable[..., Any], make_iota: Callable[..., Any] | None = None,
+) -> None:  # fmt: skip
+    """Note that values of a type have a way of their own to be mapped, which is refused.
+
+    They pass through everything else, and through vmap where they are not mapped.
+    """
+    del spec_type, axis_size_type, to_elt, from_elt, make_iota
+    _vmappable.add(data_type)
+    register_axes(data_type, _refuse_axis)
+
+
+def _refuse_axis(node: Any, axis: int, what: str) -> NoReturn:
+    raise NotImplementedError(
+        f"[vmap] mapped values must be trees of arrays that are mapped alike; got axis {axis} in "
+        f"{what} for a {type(node).__name__}, a type of a library with its own way "
+        "(register_vmappable). Fix: in_axes=None for it, or a loop."
+    )
 
 
 def defvectorized(primitive: Primitive) -> None:

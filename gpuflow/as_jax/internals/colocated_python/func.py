@@ -1,0 +1,1 @@
+"""``jax.experimental.colocated_python.func``: there is nothing in it."""

@@ -1,0 +1,5 @@
+"""``jax.experimental.pallas.ops.tpu``: see the package above."""
+
+from gpuflow.base.names import publish
+
+publish(globals(), "jax.experimental.pallas.ops.tpu", (), ("splash_attention",))
