@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuflow.kir import nodes
 from gpuflow.kir.machine import Machine, Place, storage_dtype
-from gpuflow.kir.nodes import Kernel, Mode, Operand, Stride
+from gpuflow.kir.nodes import Kernel, Mode, Operand
 from gpuflow.kir.rules import KernelError
 from gpuflow.kir.scalar import compute_dtype, storage_bytes
 
@@ -173,7 +173,7 @@ def _all_strides(
     for operand in kernel.operands:
         steps = []
         for axis, stride in zip(kernel.axes, operand.strides, strict=False):
-            fixed = {Stride.ZERO: 0, Stride.UNIT: 1}.get(stride)
+            fixed = stride.number
             steps.append(strides[operand.name, axis.name] if fixed is None else fixed)
         strides_of[operand.name] = tuple(steps)
     return strides_of

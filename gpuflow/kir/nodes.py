@@ -49,6 +49,16 @@ class Stride(Enum):
     ZERO = "0"  # the operand does not change along the axis
     UNIT = "1"  # contiguous; only ever on the innermost axis
     ANY = "s"  # a run-time argument
+    # Written into the text, by schedules.
+    BACK = "-1"
+    TWO = "2"
+    THREE = "3"
+    FOUR = "4"
+
+    @property
+    def number(self) -> int | None:
+        """How far apart they lie; None: an argument says so."""
+        return None if self is Stride.ANY else int(self.value)
 
 
 class Mode(Enum):

@@ -417,6 +417,8 @@ class KernelPrinter(Lines):
         step = axis.name
         if stride is Stride.ANY:
             step = self.index_product(axis.name, self.names.stride(operand.name, axis.name))
+        elif stride is not Stride.UNIT:
+            step = self.index_product(axis.name, stride.value)
         base = self.offsets[operand.name]
         if base == "0" and stride is Stride.UNIT:
             self.offsets[operand.name] = axis.name

@@ -24,6 +24,7 @@ from gpuflow.kir.nodes import Mode
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.schedules import (
     interchange,
+    known_strides,
     row_phases,
     rows_across_lanes,
     split_reductions,
@@ -45,6 +46,7 @@ SMALL = {
     row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
     gpu_row_phases: {"SHORTEST_ROW": 12},
     rows_across_lanes: {"SMALLEST_TURNED": 32},
+    known_strides: {"SMALLEST_KNOWN": 16},
     tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
     gpu_tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "SIDE": 4},
@@ -54,6 +56,8 @@ MAPS = (
     lambda x, y: x * 2 - y,
     lambda x, y: jnp.where(x > y, x, -y),
     lambda x, y: jnp.minimum(x, y)[..., ::-1],
+    lambda x, y: x[..., ::2] - y[..., ::-2],
+    lambda x, y: x[..., 1::3] + y[..., ::-1][..., : -(-(x.shape[-1] - 1) // 3)],
 )
 REDUCTIONS = (jnp.sum, jnp.max, jnp.min, jnp.argmax, lambda x, axis: (x * x + 1).sum(axis))
 ROWS = (

@@ -54,7 +54,7 @@ def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:
     for operand in kernel.operands:
         for place, axis in enumerate(kernel.axes):
             kind = operand.strides[place] if place < len(operand.strides) else Stride.ZERO
-            known = {Stride.ZERO: 0, Stride.UNIT: 1}.get(kind)
+            known = kind.number
             stride = Argument("stride", operand.name, axis.name)
             table[operand.name, axis.name] = (
                 Distance(place_of[stride]) if known is None else Distance(None, known)

@@ -11,7 +11,8 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.schedules.tiled_maps import TILE, TILED_MAPS, transposing_copy
+from gpuflow.targets.cpu.schedules.copies import copying_call
+from gpuflow.targets.cpu.schedules.tiled_maps import TILE, TILED_MAPS
 
 # Around a tile, around a band of them, and primes.
 SIZES = [(16, 300), (300, 16), (63, 64), (64, 65), (65, 129), (255, 257), (256, 256), (521, 67)]
@@ -74,14 +75,54 @@ def test_dtypes(dtype):
         np.testing.assert_array_equal(found[1], np.asarray(x.T) + np.asarray(x.T[:, :1]))
 
 
-def test_copies_that_tiles_are_for():
-    assert transposing_copy([(300, 1), (300, 300)], 4).kernel.locals
-    assert transposing_copy([(5, 90000), (300, 1), (300, 300)], 8).points == 5 * 90000
-    verify(transposing_copy([(300, 1), (300, 300)], 4).kernel)
-    assert transposing_copy([(300, 600), (300, 2)], 4) is None  # every second element
-    assert transposing_copy([(300, 1), (300, 300)], 16) is None
-    assert transposing_copy([(90000, 3)], 4) is None
-    assert transposing_copy([(10, 1), (10, 10)], 4) is None
+def test_copies_that_kernels_are_for():
+    assert copying_call([(300, 1), (300, 300)], 4).kernel.locals
+    assert copying_call([(5, 90000), (300, 1), (300, 300)], 8).points == 5 * 90000
+    verify(copying_call([(300, 1), (300, 300)], 4).kernel)
+    assert copying_call([(300, 1), (300, 300)], 16) is None
+    assert copying_call([(10, 1), (10, 10)], 4) is None
+    assert copying_call([(90000, 7)], 4) is None
+    known = {2: Stride.TWO, 3: Stride.THREE, 4: Stride.FOUR, -1: Stride.BACK, 1: Stride.UNIT}
+    for stride, kind in known.items():
+        for axes in ([(90000, stride)], [(300, 700), (300, stride)]):
+            call = copying_call(axes, 4)
+            assert call.kernel.operands[0].strides[-1] is kind
+            verify(call.kernel)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32", "int64", "complex64"])
+@pytest.mark.parametrize("step", [-1, 2, 3, 4, -2, 5])
+def test_elements_that_lie_apart(step, dtype):
+    """Of lengths that vectors do not divide, at the end of memory, with and without arithmetic."""
+    with gf.enable_x64(True):
+        for count in (4096, 4099, 12301, 70001):
+            x = jnp.asarray((normals(count) * 10).astype(np.int32)).astype(dtype)
+            want = np.asarray(x)[::step]
+            copied, doubled, turned = gf.jit(
+                lambda x: (x[::step], x[::step] + x[::step], x[: count // 2][::-1])
+            )(x)
+            np.testing.assert_array_equal(copied, want)
+            np.testing.assert_array_equal(doubled, want + want)
+            np.testing.assert_array_equal(turned, np.asarray(x)[: count // 2][::-1])
+        rows = jnp.asarray((normals(90, 130) * 10).astype(np.int32)).astype(dtype)
+
+        def views(x):
+            return x[:, ::step], x[::-1], x[::-1, ::step], x[1:, 1::step] * x[0, 0]
+
+        for got, want in zip(gf.jit(views)(rows), views(np.asarray(rows)), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_which_strides_are_in_the_text():
+    def strides(function, *shapes):
+        (call,) = calls_of(function, *shapes)
+        return [o.strides[-1].value for o in call.kernel.operands if o.name.startswith("x")]
+
+    assert strides(lambda x: jnp.exp(x[::2]), (9000,)) == ["2"]
+    assert strides(lambda x: jnp.exp(x[::-1]), (9000,)) == ["-1"]
+    assert strides(lambda x, y: x[:, ::3] + y, (300, 90), (300, 30)) == ["3", "1"]
+    assert strides(lambda x: jnp.exp(x[::5]), (90000,)) == ["s"]
+    assert strides(lambda x: jnp.exp(x[::2]), (900,)) == ["s"]  # one more kernel is not worth it
 
 
 @pytest.mark.parametrize("axis", [0, 1])

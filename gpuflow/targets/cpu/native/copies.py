@@ -19,7 +19,7 @@ from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
 from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.schedules.tiled_maps import transposing_copy
+from gpuflow.targets.cpu.schedules.copies import copying_call
 
 
 class Places(Protocol):
@@ -69,9 +69,9 @@ def copy_view(
         name, rest, extent = "gf_copy", [], size * itemsize
     else:
         axes = _moving_axes(view)
-        tiled = transposing_copy(axes, itemsize)
-        if tiled is not None:
-            _copy_tiles(tiled, source, target, services, code)
+        call = copying_call(axes, itemsize)
+        if call is not None:
+            _copy_in_kernel(call, source, target, services, code)
             return
         *outer, (row, stride) = axes
         rest = [len(outer), row, stride * itemsize]
@@ -83,7 +83,7 @@ def copy_view(
     code.run(services.function(name), block, extent, services.chunk(extent, size), size)
 
 
-def _copy_tiles(
+def _copy_in_kernel(
     call: KernelCall, source: Place, target: Place, services: NativeServices, code: Code
 ) -> None:
     block = code.block(call.words)

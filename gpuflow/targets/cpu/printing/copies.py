@@ -112,7 +112,7 @@ class _Copied:
         stride = self.operand.strides[place]
         if stride is Stride.ANY:
             return self.printer.names.stride(self.operand.name, axis)
-        return "1" if stride is Stride.UNIT else "0"
+        return stride.value
 
     def _block(self, start: str) -> None:
         """Rows of memory begin with the element that comes first in it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuflow.compiler.schedules.schedule import KernelRewrite
 from gpuflow.targets.cpu.schedules.full_memory_order import FULL_MEMORY_ORDER
 from gpuflow.targets.cpu.schedules.interchange import columns_in_rows
+from gpuflow.targets.cpu.schedules.known_strides import KNOWN_STRIDES
 from gpuflow.targets.cpu.schedules.lane_blocks import FEW_LANES, lanes_in_blocks
 from gpuflow.targets.cpu.schedules.memory_order import MEMORY_ORDER
 from gpuflow.targets.cpu.schedules.row_phases import ROW_PHASES
@@ -24,6 +25,7 @@ CPU_SCHEDULES = (
     FEW_LANES,
     ROWS_ACROSS_LANES,
     TILED_MAPS,
+    KNOWN_STRIDES,
 )
 
 CPU_REWRITES = (
