@@ -282,6 +282,15 @@ def explain(
     return explanation.Explanation(compiled, stage, platform, top, operands)
 
 
+# Classes of sizes that are no numbers, each with what eval_shape does where there are such.
+_symbolic: dict[type, Callable[..., Any]] = {}
+
+
+def register_symbolic(cls: type, evaluate: Callable[..., Any]) -> None:
+    """Let ``eval_shape`` take sizes of a class, by ``evaluate(fun, args, kwargs)``."""
+    _symbolic[cls] = evaluate
+
+
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The shapes and dtypes of ``fun(*args, **kwargs)``, without computing anything.
 
@@ -293,6 +302,11 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         The output tree with ShapeDtypeStruct leaves.
     """
     leaves, in_tree = tree.flatten((args, kwargs))
+    if _symbolic:
+        for leaf in leaves:
+            for size in leaf.shape if isinstance(leaf, ShapeDtypeStruct) else ():
+                if type(size) in _symbolic:
+                    return _symbolic[type(size)](fun, args, kwargs)
     key = ("eval_shape", in_tree, tuple(map(_type_of, leaves)), config.trace_context())
     known = shared_traces.find(fun, key)
     if known is None:

@@ -18,6 +18,7 @@ from gpuflow.export.exported import (
 from gpuflow.export.exported import (
     minimum_supported_calling_convention_version as minimum_supported_calling_convention_version,
 )
+from gpuflow.export.shape_inference import eval_symbolic_shape as _eval_symbolic_shape  # noqa: F401
 from gpuflow.export.shapes import is_symbolic_dim as is_symbolic_dim
 from gpuflow.export.shapes import symbolic_args_specs as symbolic_args_specs
 from gpuflow.export.shapes import symbolic_shape as symbolic_shape

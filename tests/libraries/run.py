@@ -71,6 +71,7 @@ LIBRARIES = (
     Library("mujoco-mjx", "mjx_simulate", ("mujoco", "trimesh")),
     Library("brax", "brax_roll", ("brax", "mujoco", "trimesh", "ml_collections", "flax")),
     Library("gpjax", "gpjax_fit", ("gpjax", "paramax", "lineax", "equinox", "optax")),
+    Library("keras", "keras_train", ("keras", "namex", "h5py", "optree", "rich")),
     Library("jaxlie", "jaxlie_poses", ("jaxlie", "jax_dataclasses")),
     Library("flowjax", "flowjax_fit", ("flowjax", "paramax", "equinox", "optax")),
     Library("dynamax", "dynamax_filter", ("dynamax", "tensorflow_probability", "fastprogress")),

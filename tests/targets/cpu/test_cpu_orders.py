@@ -99,7 +99,7 @@ def test_elements_that_lie_apart(step, dtype):
             x = jnp.asarray((normals(count) * 10).astype(np.int32)).astype(dtype)
             want = np.asarray(x)[::step]
             copied, doubled, turned = gf.jit(
-                lambda x: (x[::step], x[::step] + x[::step], x[: count // 2][::-1])
+                lambda x: (x[::step], x[::step] + x[::step], x[: x.size // 2][::-1])
             )(x)
             np.testing.assert_array_equal(copied, want)
             np.testing.assert_array_equal(doubled, want + want)

@@ -1,0 +1,61 @@
+"""``eval_shape`` of symbolic sizes: from the shapes at several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.api import programs
+from gpuflow.base import tree
+from gpuflow.base.errors import ExportError, check
+from gpuflow.control.stages import ShapeDtypeStruct
+from gpuflow.export.dimensions import Dimension, symbols_of, value_of
+from gpuflow.export.fitting import Fit, sizes_to_look_at
+from gpuflow.export.texts import parsed
+
+
+def eval_symbolic_shape(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What ``eval_shape`` gives for arguments with symbolic sizes.
+
+    Raises:
+        ExportError: results whose structure or types depend on the sizes, or sizes of several scopes.
+    """
+    leaves, treedef = tree.flatten((args, kwargs))
+    symbolic = [n for x in leaves for n in getattr(x, "shape", ()) if isinstance(n, Dimension)]
+    scopes = list({id(size.scope): size.scope for size in symbolic}.values())
+    check(len(scopes) == 1, lambda: (
+        f"[eval_shape] symbolic sizes must share a scope; got {len(scopes)} scopes for "
+        f"{', '.join(map(str, symbolic))}. Fix: symbolic_shape(..., scope=scope)."
+    ), ExportError)  # fmt: skip
+    symbols = tuple(dict.fromkeys(s for size in symbolic for s in sorted(symbols_of(size))))
+    looked_at = sizes_to_look_at(symbols, scopes[0])
+    found = []
+    for sizes in looked_at:
+        at = [
+            leaf.update(shape=tuple(value_of(size, sizes) for size in leaf.shape))
+            if isinstance(leaf, ShapeDtypeStruct)
+            else leaf
+            for leaf in leaves
+        ]
+        call_args, call_kwargs = tree.unflatten(treedef, at)
+        found.append(programs.eval_shape(fun, *call_args, **call_kwargs))
+    structure = tree.structure(found[0])
+    check(all(tree.structure(one) == structure for one in found), lambda: (
+        "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
+        "numbers in place of symbols."
+    ), ExportError)  # fmt: skip
+    shapes = Fit(looked_at, scopes[0]).joined(
+        [[list(leaf.shape) for leaf in tree.leaves(one)] for one in found]
+    )
+    outs = [
+        leaf.update(
+            shape=tuple(parsed(n["size"], scopes[0]) if isinstance(n, dict) else n for n in shape)
+        )
+        for leaf, shape in zip(tree.leaves(found[0]), shapes, strict=True)
+    ]
+    return tree.unflatten(structure, outs)
+
+
+programs.register_symbolic(Dimension, eval_symbolic_shape)
