@@ -20,7 +20,8 @@ def eval_symbolic_shape(
     """What ``eval_shape`` gives for arguments with symbolic sizes.
 
     Raises:
-        ExportError: results whose structure or types depend on the sizes, or sizes of several scopes.
+        ExportError: results whose structure or types depend on the sizes, or sizes of several
+            scopes.
     """
     leaves, treedef = tree.flatten((args, kwargs))
     symbolic = [n for x in leaves for n in getattr(x, "shape", ()) if isinstance(n, Dimension)]

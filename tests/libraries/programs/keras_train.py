@@ -49,10 +49,12 @@ def convolutional():
         ]
     )
     weights_of(model)
-    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="categorical_crossentropy")
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(optimizer=optimizer, loss="categorical_crossentropy")
     targets = np.eye(5, dtype=np.float32)[LABELS]
     images = POINTS.reshape(-1, 4, 4, 1)
-    return model.fit(images, targets, epochs=3, batch_size=64, shuffle=False, verbose=0).history["loss"]
+    fitted = model.fit(images, targets, epochs=3, batch_size=64, shuffle=False, verbose=0)
+    return fitted.history["loss"]
 
 
 def sequences():
