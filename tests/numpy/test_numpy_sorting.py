@@ -103,3 +103,22 @@ def test_choice_follows_its_probabilities():
 def test_errors(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int16])
+def test_places_in_arrays_larger_than_a_cache(side, dtype):
+    """They are found in a loop, which has derivatives and can be mapped."""
+    generator = np.random.default_rng(2)
+    a = np.sort(generator.integers(-1000, 1000, 200_001)).astype(dtype)
+    v = generator.integers(-1100, 1100, (7, 31)).astype(dtype)
+    if dtype is np.float32:
+        a[-5:], v[0, :3] = np.nan, [np.nan, np.inf, -np.inf]
+    for method in ("scan", "scan_unrolled"):
+        got = jnp.searchsorted(a, v, side, method=method)
+        np.testing.assert_array_equal(got, np.searchsorted(a, v, side))
+    got = gf.vmap(lambda v: jnp.searchsorted(a, v, side))(v)
+    np.testing.assert_array_equal(got, np.searchsorted(a, v, side))
+    points = jnp.arange(100_000.0)
+    slope = gf.grad(lambda y: jnp.interp(y, points, points**2).sum())(jnp.array([3.5, 99.25]))
+    np.testing.assert_array_equal(slope, [7.0, 199.0])

@@ -291,3 +291,25 @@ def test_integer_quotients_are_exact(dtype):
     )
     np.testing.assert_array_equal(np.asarray(quotient).astype(np.int64), want)
     np.testing.assert_array_equal(np.asarray(rest).astype(np.int64), x - want * y)
+
+
+@pytest.mark.parametrize("source", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)])
+def test_floats_become_integers(source, dtype):
+    """Without their fraction; what is out of bounds becomes the nearest there is, nan 0."""
+    generator = np.random.default_rng(1)
+    spread = generator.standard_normal(2000) * 10.0 ** generator.uniform(-3, 25, 2000)
+    ends = [s * 2.0**k + d for k in (7, 8, 15, 16, 31, 32, 63, 64) for s in (1, -1) for d in (0, 1)]
+    with np.errstate(all="ignore"):
+        x = np.array([*spread, *ends, 0.99, -0.99, -0.0, np.inf, -np.inf, np.nan]).astype(source)
+        x = np.concatenate([x, np.nextafter(x, source(0)), np.nextafter(x, source(np.inf))])
+    bounds = np.iinfo(dtype)
+    want = [
+        0 if np.isnan(v) else int(max(min(v, bounds.max), bounds.min)) if np.isinf(v) else
+        max(min(int(v), bounds.max), bounds.min)
+        for v in x.astype(np.float64).tolist()
+    ]  # fmt: skip
+    with gf.enable_x64(True):
+        for count in (1, len(x)):
+            got = gf.jit(lambda x: x.astype(dtype))(x[:count])
+            np.testing.assert_array_equal(got, np.array(want[:count], dtype))

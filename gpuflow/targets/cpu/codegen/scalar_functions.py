@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from gpuflow.targets.cpu.codegen import gamma, libm, narrow_floats, polynomials
 from gpuflow.targets.llvm.lanes import (
     Lane,
@@ -86,6 +88,28 @@ def _rem(x: Lane, y: Lane) -> Lane:
     safe = select(zero | minus_one, x.constant(1), y)
     rest = x - _quotient(x, safe) * safe
     return select(zero, x, select(minus_one, x.constant(0), rest))
+
+
+def truncated(x: Lane, dtype: str) -> Lane:
+    """A float as an integer: without its fraction, the nearest there is, and 0 for nan.
+
+    That is what ``llvm.fptosi.sat`` gives, for which LLVM makes slow vectors, or none.
+    """
+    bounds, kind = np.iinfo(dtype), np.dtype(x.dtype).type
+    largest = kind(bounds.max)
+    if int(largest) > bounds.max:
+        largest = np.nextafter(largest, kind(0))
+    # nan becomes the largest, as in instructions of x86; nothing is out of bounds.
+    inside = select(x < float(largest), x, float(largest))
+    least = float(bounds.min)
+    inside = select(inside > least, inside, least)
+    # Shorter integers by way of int32, for which there are instructions.
+    wide = "int32" if bits(dtype) < 32 else dtype
+    convert = x.builder.fptosi if is_signed(wide) else x.builder.fptoui
+    whole = cast(Lane(x.builder, convert(inside.value, llvm_type(wide)), wide), dtype)
+    if int(largest) != bounds.max:
+        whole = select(x > float(largest), whole.constant(int(bounds.max)), whole)
+    return select(x.is_nan(), whole.constant(0), whole)
 
 
 def _quotient(x: Lane, y: Lane) -> Lane:

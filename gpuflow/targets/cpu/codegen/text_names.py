@@ -44,9 +44,9 @@ from gpuflow.targets.cpu.codegen.elements import (
     widened,
 )
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, emit_tile
-from gpuflow.targets.cpu.codegen.scalar_functions import emit_function
+from gpuflow.targets.cpu.codegen.scalar_functions import emit_function, truncated
 from gpuflow.targets.cpu.codegen.transposes import emit_transpose
-from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
+from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, is_float, llvm_type
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -147,7 +147,9 @@ def _function(fn: str, dtype: str) -> Named:
 
 def _cast(source: str, dtype: str) -> Named:
     def emit(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return cast(Lane(builder, value, source), dtype).value
+        lane = Lane(builder, value, source)
+        truncates = is_float(source) and not is_float(dtype) and dtype != "bool"
+        return (truncated if truncates else cast)(lane, dtype).value
 
     return Named((source,), (dtype,), emit)
 
