@@ -341,3 +341,74 @@ def test_two_dimensions_are_not_one_lane():
     with pytest.raises(arrays.NotLanesError, match="one lane"):
         arrays.LaneArray((3, 3), (1, 1), np.empty((), object))
     arrays.LaneArray((3, 3), (arrays.SMALL, arrays.SMALL), np.empty((3, 3), object))
+
+
+def halved_until(x, n):
+    return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 2, s[1] * 0.5 + s[0]), (1, x))
+
+
+def rows_until(x, n):
+    """A loop that counts, with one in it, and a branch by the counter."""
+
+    def turn(i, y):
+        y = lax.fori_loop(0, i, lambda k, z: z + k * y, y)
+        return lax.cond(i % 2 == 0, lambda z: z * 0.5, lambda z: z - 1.0, y)
+
+    return lax.fori_loop(0, n, turn, x)
+
+
+def inside_another(x, n):
+    """Lanes stop by themselves; in a turn, all that go on count to the same number."""
+
+    def turn(y):
+        return lax.fori_loop(0, n, lambda k, z: z + 1.0 / (k + 1.0), y + 0.5)
+
+    return gf.vmap(lambda y: lax.while_loop(lambda z: z < 5.0, turn, y))(x)
+
+
+def of_lanes_after_all(x, n):
+    """The second counter begins alike and does not stay so."""
+
+    def turn(s):
+        return s[0] + 1, s[1] + (s[2] > 0.0), s[2] - 0.25
+
+    def each(y):
+        return lax.while_loop(lambda s: s[0] < n, turn, (0, 0, y))
+
+    return gf.vmap(each)(x)[1:]
+
+
+def twice(x, n):
+    """Two numbers that all lanes have, and the condition needs the one that follows the other."""
+    start = (jnp.int32(0), jnp.int32(1), x)
+    return lax.while_loop(
+        lambda s: s[1] < n * n, lambda s: (s[0] + 1, s[1] + s[0], s[2] + s[1]), start
+    )
+
+
+ALIKE = {halved_until: 1, rows_until: 2, inside_another: 1, of_lanes_after_all: 1, twice: 1}
+
+
+@pytest.mark.parametrize("function", ALIKE)
+def test_what_all_lanes_count_alike_needs_no_mask(function, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeTarget, "lane_loops", False)
+        wants = {}
+        for count in (0, 1, 20, 200):
+            for n in (0, 1, 6, 9):
+                x = np.linspace(-3, 3, count).astype(np.float32)
+                wants[count, n] = gf.jit(lambda *args: function(*args))(x, n)
+    for (count, n), want in wants.items():
+        x = np.linspace(-3, 3, count).astype(np.float32)
+        got = gf.jit(lambda *args: function(*args))(x, n)
+        for one, other in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+    (kernel,) = kernels(function, np.linspace(-3, 3, 200).astype(np.float32), 6)
+    done = lanes_in_blocks(kernel)
+    verify(done)
+    # A mask is an array; that of the lanes that there are is one.
+    masks = [local for local in done.locals if local.dtype == "bool"]
+    assert len(masks) == (1 if function is not inside_another else 2), masks
+    loops = [s for s in statements(done.body) if isinstance(s, While)]
+    alike = [s for s in loops if any(v.dtype == "int32" for v in s.outs)]
+    assert len(alike) == ALIKE[function]

@@ -13,7 +13,8 @@ kept in local arrays. Lanes that have stopped compute on, and keep what they hav
 loops become selects; their loads and stores happen where the branch is taken.
 
 A part that is the whole body of a loop does several turns at once, as then carries stay in
-registers, and fewer turns ask whether some lane goes on.
+registers, and fewer turns ask whether some lane goes on. Where what a loop asks is the same for all
+lanes, as of one that counts, it needs no masks, and its counters are those of the block.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class _Blocks:
         same: values that all lanes of a block have, with what they are now.
         in_memory: operands that are no numbers: a loop that accesses one must stop at the end.
         still: operands that have one element for all lanes.
+        alike: loops that all lanes of a block leave in the same turn, by their identity, with the
+            numbers of the carries that all lanes have alike.
         size: lanes of a block.
         is_padded: loops may go over as many lanes in a last block that is shorter.
     """
@@ -161,9 +164,13 @@ class _Blocks:
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
         last = len(kernel.axes) - 1
         self.still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
+        self.alike: dict[int, tuple[int, ...]] = {}
+        self._find_alike(kernel.body, False)
+        self.same, self.cheap = {}, {}
         loops = [
             s for s in statements(kernel.body)
             if isinstance(s, While) and not _has_loop(s.body.body) and may_move(s, self.still)
+            and id(s) not in self.alike
         ]  # fmt: skip
         size = lanes_of_a_block(loops) if loops else 0
         self.is_padded = size <= LANES
@@ -240,6 +247,103 @@ class _Blocks:
             return False
         return all(map(self.is_same, uses_of(s)))
 
+    # --- loops that all lanes leave at once ---
+
+    def _find_alike(self, block: Block, in_lanes: bool) -> None:
+        """Fill ``alike``; what all lanes have alike is in ``same`` and ``cheap`` meanwhile."""
+        for s in block.body:
+            if not in_lanes or self._looks_same(s):
+                self.same.update({value: value for value in results_of(s)})
+            if isinstance(s, While):
+                places = self._alike_carries(s)
+                if places:
+                    self.alike[id(s)] = places
+                for k in places:
+                    self.same[s.outs[k]] = s.outs[k]
+                    self.same[s.body.params[k]] = s.body.params[k]
+                self._find_alike(s.body, in_lanes)
+            elif isinstance(s, For):
+                if s.count is not None and self.is_same(s.count):
+                    self.same[s.body.params[0]] = s.body.params[0]
+                self._find_alike(s.body, in_lanes or s.axis == self.axis)
+            elif isinstance(s, If):
+                self._find_alike(s.then, in_lanes)
+                self._find_alike(s.orelse, in_lanes)
+
+    def _looks_same(self, s: Statement) -> bool:
+        """Whether a statement gives all lanes the same; notes constants and the like."""
+        if self._is_cheap(s):
+            assert isinstance(s, Const | Load)
+            self.cheap[s.out] = s
+            return False  # whether it is the same, ``is_same`` says
+        return self._gives_same(s)
+
+    def _alike_carries(self, s: While) -> tuple[int, ...]:
+        """The carries that all lanes have alike, if the condition follows from them."""
+        places = [k for k, value in enumerate(s.init) if self.is_same(value)]
+        before = dict(self.same)
+
+        def follow(block: Block) -> bool:
+            """Whether all statements of a block give all lanes the same."""
+            self.same = {**before, **{block.params[k]: block.params[k] for k in places}}
+            whole = True
+            for inner in block.body:
+                if self._looks_same(inner):
+                    self.same.update({value: value for value in results_of(inner)})
+                else:
+                    whole = whole and self._is_cheap(inner)
+            return whole
+
+        while places:
+            follow(s.body)
+            kept = [k for k in places if self.is_same(s.body.results[k])]
+            if kept == places:
+                break
+            places = kept
+        is_alike = bool(places) and follow(s.cond) and self.is_same(s.cond.results[0])
+        self.same = before
+        return tuple(places) if is_alike else ()
+
+    def _while_alike(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+        """A loop without masks of its own; the carries that all lanes have alike are its own."""
+        alike = self.alike[id(s)]
+        others = [k for k in range(len(s.outs)) if k not in alike]
+
+        def of(values: Sequence[Value], places: Iterable[int]) -> tuple[Value, ...]:
+            return tuple([values[k] for k in places])
+
+        arrays = self._begin(
+            of(s.outs, others), of(s.body.params, others), of(s.init, others), out
+        )
+        head = Code(self, out)
+        init = tuple([head.value(value) for value in of(s.init, alike)])
+        outs, turn, tested = (tuple([self.fresh(v.dtype) for v in init]) for _ in range(3))
+        test: list[Statement] = []
+        condition = Block(of(s.cond.params, alike), s.cond.body, s.cond.results)
+        goes_on = Code(self, test).block(condition, tested)[0]
+        body = Block(
+            (*of(s.body.params, alike), *of(s.body.params, others)), s.body.body,
+            of(s.body.results, others),
+        )  # fmt: skip
+        loop = _Counted(body, arrays, mask, lambda code, number: turn, True)
+        self.same.update(zip(body.params, turn, strict=False))
+        inner: list[Statement] = []
+        part, scalars = Code(self), Code(self, inner)
+        if _has_loop(body.body):
+            self.sequence(body.body, body.results, mask, inner)
+            self._turn(part, loop, None)
+        else:
+            for statement in body.body:
+                if self._looks_same(statement):
+                    scalars.run((statement,))
+                    self.same.update({v: scalars.value(v) for v in results_of(statement)})
+            self._turn(part, loop, [turn])
+        inner.append(part.loop())
+        results = tuple([scalars.value(value) for value in of(s.body.results, alike)])
+        body = Block(turn, tuple(inner), results)
+        out.append(While(outs, init, Block(tested, tuple(test), (goes_on,)), body))
+        self.same.update(zip(of(s.outs, alike), outs, strict=True))
+
     # --- statements in order ---
 
     def sequence(
@@ -286,7 +390,9 @@ class _Blocks:
         out.append(code.loop())
 
     def _control(self, s: Statement, mask: Local | None, out: list[Statement]) -> None:
-        if isinstance(s, While):
+        if isinstance(s, While) and id(s) in self.alike:
+            self._while_alike(s, mask, out)
+        elif isinstance(s, While):
             self._while(s, mask, out)
         elif isinstance(s, If):
             self._branch(s, mask, out)
@@ -310,11 +416,14 @@ class _Blocks:
 
     # --- loops ---
 
-    def _begin(self, s: While | For, params: Sequence[Value], out: list[Statement]) -> list[Local]:
+    def _begin(
+        self, outs: Sequence[Value], params: Sequence[Value], init: Sequence[Value],
+        out: list[Statement],
+    ) -> list[Local]:  # fmt: skip
         """Give carries their arrays, with what they begin with."""
         code = Code(self)
-        arrays = [self.keep(value) for value in s.outs]
-        for array, param, value in zip(arrays, params, s.init, strict=True):
+        arrays = [self.keep(value) for value in outs]
+        for array, param, value in zip(arrays, params, init, strict=True):
             self.arrays[param] = array
             code.store(array, code.value(value))
         if arrays:
@@ -328,7 +437,7 @@ class _Blocks:
             arrays = Compaction(self, s, mask, turns, work).write(out)
             self.arrays.update(zip(s.outs, arrays, strict=True))
             return
-        arrays = self._begin(s, s.body.params, out)
+        arrays = self._begin(s.outs, s.body.params, s.init, out)
         going, code = self.array("bool"), Code(self)
         carry = [code.load(array) for array in arrays]
         goes_on = code.block(s.cond, carry)[0]
@@ -382,7 +491,7 @@ class _Blocks:
 
     def _count(self, s: For, mask: Local | None, out: list[Statement]) -> None:
         assert s.count is not None
-        arrays = self._begin(s, s.body.params[1:], out)
+        arrays = self._begin(s.outs, s.body.params[1:], s.init, out)
         code = Code(self, out)
         count = code.value(s.count)
         tiles = Tiles(self, s, self._operands) if mask is None and self.is_padded else None
