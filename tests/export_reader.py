@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-if sys.argv[2] == "no-compiler":
+if sys.argv[2:] == ["no-compiler"]:
     for package in ("llvmlite", "llvmlite.binding", "llvmlite.ir", "numba"):
         sys.modules[package] = None
 

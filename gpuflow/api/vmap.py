@@ -82,7 +82,7 @@ def vmap(
         size = mapped_size(
             "vmap", leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
         )
-        elements: list[Any] = []
+        out_trees: list[tree.TreeDef] = []
         wanted: list[list[Any]] = []
 
         def flat(*values: Any) -> list[Any]:
@@ -90,16 +90,16 @@ def vmap(
             leaves = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
             call_args, call_kwargs = tree.unflatten(in_tree, leaves)
             element = fun(*call_args, **call_kwargs)  # type: ignore[call-arg]
-            outs = tree.leaves(element)
+            outs, out_tree = tree.flatten(element)
             refuse_refs("vmap", outs, f"results of {name}")
-            elements.append(element)
+            out_trees.append(out_tree)
             wanted.append(leaf_axes("vmap", "out_axes", out_axes, element))
             return [*outs, *map(read, inner.values())]
 
         uniform: list[bool] = []
         axis = AxisData(axis_name, size, mesh_names)
         outs, dims = batch_flat(flat, axis, leaves, axes, uniform)
-        element, targets = elements[-1], wanted[-1]
+        out_tree, targets = out_trees[-1], wanted[-1]
         for k, ref in reversed(refs.items()):
             at = axes[k]
             assert at is not None  # refs that are not mapped are not among these
@@ -111,9 +111,9 @@ def vmap(
             elif target is None and dim is not None and sum_match:
                 outs[k], dims[k] = summed("vmap", outs[k], dim), None
         results = [
-            placed("vmap", out, dim, target, size, lambda k=k: output_name(element, k, name))
+            placed("vmap", out, dim, target, size, lambda k=k: output_name(out_tree, k, name))
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, targets))
         ]
-        return tree.unflatten(tree.structure(element), results)
+        return tree.unflatten(out_tree, results)
 
     return _named(vmap_f, fun, "vmap")

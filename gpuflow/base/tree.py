@@ -193,6 +193,11 @@ def paths(tree: Any) -> list[str]:
     return [accessor.codify("") for accessor in accessors]
 
 
+def paths_in(treedef: TreeDef) -> list[str]:
+    """The same for each leaf of a structure."""
+    return [accessor.codify("") for accessor in optree.treespec_accessors(treedef)]
+
+
 def broadcast_prefix(
     prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None
 ) -> list[Any]:

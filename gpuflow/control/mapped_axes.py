@@ -153,8 +153,8 @@ def mapped_size(
     return distinct.pop()
 
 
-def output_name(result: Any, number: int, name: str) -> str:
-    path = tree.paths(result)[number]
+def output_name(structure: tree.TreeDef, number: int, name: str) -> str:
+    path = tree.paths_in(structure)[number]
     return f"{name} at {path}" if path else name
 
 

@@ -328,7 +328,6 @@ def _from_the_end(start: Any, size: int) -> Any:
     return start + convert_element_type(is_negative, dtype) * np.asarray(size, dtype)
 
 
-@composite
 def dynamic_slice_in_dim(
     operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
     allow_negative_indices: bool = True,
@@ -341,7 +340,6 @@ def dynamic_slice_in_dim(
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
-@composite
 def dynamic_index_in_dim(
     operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
     allow_negative_indices: bool = True,
@@ -354,7 +352,6 @@ def dynamic_index_in_dim(
     return out if keepdims else squeeze(out, (place,))
 
 
-@composite
 def dynamic_update_slice_in_dim(
     operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
@@ -367,7 +364,6 @@ def dynamic_update_slice_in_dim(
     )
 
 
-@composite
 def dynamic_update_index_in_dim(
     operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,

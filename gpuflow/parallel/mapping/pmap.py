@@ -186,7 +186,6 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
             result = self._function(*full, **kwargs)
             outs, mapped.out_tree = tree.flatten(result)
             mapped.targets = leaf_axes("pmap", "out_axes", options.out_axes, result)
-            mapped.result = tree.unflatten(mapped.out_tree, range(len(outs)))
             return outs
 
         def flat(*values: Any) -> list[Any]:
@@ -198,10 +197,10 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, mapped.targets)):
                 if target is None and dim is not None:
                     if not uniform[k] and config.environment.check:
-                        mapped.unequal.append(output_name(mapped.result, k, self.name))
+                        mapped.unequal.append(output_name(mapped.out_tree, k, self.name))
                         tests.append(move_axis(out, dim, 0))
                     out, dim = equal_element(out, dim), None
-                where = functools.partial(output_name, mapped.result, k, self.name)
+                where = functools.partial(output_name, mapped.out_tree, k, self.name)
                 results.append(placed("pmap", out, dim, target, size, where))
             return [*results, *tests]
 

@@ -34,7 +34,6 @@ class Mapped:
         donated: the numbers of donated leaves.
         traced, consts: the program of one of several memories, and what it closes over.
         out_tree, targets: of the outputs, known once it was traced.
-        result: the tree of their numbers, to name them.
         unequal: names of the outputs that are made to compare them.
         shardings: by where the axis is and the rank.
     """
@@ -48,7 +47,6 @@ class Mapped:
     traced: ClosedJaxpr | None = None
     consts: Sequence[Any] = ()
     out_tree: Any = None
-    result: Any = None
     targets: list[int | None] = field(default_factory=list)
     unequal: list[str] = field(default_factory=list)
     shardings: dict[tuple[int | None, int], NamedSharding] = field(default_factory=dict)

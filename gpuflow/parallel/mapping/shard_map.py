@@ -64,7 +64,6 @@ class _Blocks:
     consts: Sequence[Any] = ()
     out_tree: Any = None
     specs: list[PartitionSpec] = field(default_factory=list)
-    result: Any = None  # the user's, while it is traced
 
     def scope(self) -> AbstractContextManager[None]:
         """The user's names of axes stand for their parts between memories and within one."""
@@ -168,11 +167,10 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         result = self._function(*tree.unflatten(in_tree, values))
         outs, blocks.out_tree = tree.flatten(result)
         blocks.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
-        blocks.result = result
         for k, (out, spec) in enumerate(safe_zip(outs, blocks.specs)):
             counts_of(
                 self._options, spec, aval_of(out).shape, "out_specs",
-                lambda k=k: output_name(result, k, self.name),
+                lambda k=k: output_name(blocks.out_tree, k, self.name),
             )  # fmt: skip
         return outs
 
@@ -213,7 +211,6 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             varying = config.override("varying_axes", checked)
             with varying, config.override("mesh", self._options.inner_mesh):
                 outs = program(*operands)
-        blocks.result = None  # tracers must not outlive their trace
         return [out_of_blocks(out, spec, axes) for out, spec in safe_zip(outs, blocks.specs)]
 
     def _gathered(
@@ -230,7 +227,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             lambda: (
                 f"[shard_map] an output that out_specs does not split over mesh axis "
                 f"{name!r} must be equal along it; got {spec} for "
-                f"{output_name(blocks.result, k, self.name)}, which may vary. Fix: name the axis "
+                f"{output_name(blocks.out_tree, k, self.name)}, which may vary. Fix: name the axis "
                 f"in out_specs, reduce over it with lax.psum, or pass check_vma=False."
             ),
             ValueError,
