@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuflow.api import programs
+from gpuflow.api.programs import eval_shape, register_symbolic
 from gpuflow.base import tree
 from gpuflow.base.errors import ExportError, check
 from gpuflow.control.stages import ShapeDtypeStruct
@@ -41,7 +41,7 @@ def eval_symbolic_shape(
             for leaf in leaves
         ]
         call_args, call_kwargs = tree.unflatten(treedef, at)
-        found.append(programs.eval_shape(fun, *call_args, **call_kwargs))
+        found.append(eval_shape(fun, *call_args, **call_kwargs))
     structure = tree.structure(found[0])
     check(all(tree.structure(one) == structure for one in found), lambda: (
         "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
@@ -59,4 +59,4 @@ def eval_symbolic_shape(
     return tree.unflatten(structure, outs)
 
 
-programs.register_symbolic(Dimension, eval_symbolic_shape)
+register_symbolic(Dimension, eval_symbolic_shape)

@@ -320,6 +320,8 @@ def _from_the_end(start: Any, size: int) -> Any:
     if isinstance(start, int):
         place = start + size if start < 0 else start
         return place if abs(place) < 2**31 else dtypes.index_dtype(abs(place)).type(place)
+    if isinstance(start, np.integer) and start >= 0:
+        return start
     start = asarray(start)
     is_negative = start < 0
     if size > np.iinfo(aval.dtype).max:  # an addition in uint32 wraps to what int64 gives
