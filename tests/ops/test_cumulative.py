@@ -101,3 +101,23 @@ def test_compiled_running_sums_are_rounded_once(shape):
         exact = np.cumsum(x.astype(np.float64), axis)
         got = np.asarray(gf.jit(lambda x, axis=axis: lax.cumsum(x, axis))(x))
         assert np.all(np.abs(got - exact) <= 0.51 * np.spacing(exact.astype(np.float32)))
+
+
+@pytest.mark.parametrize("x", [[3.0, 3.0], [3.0, 3.0, 1.0], [0.0] * 5, [1.0, -2.0, 1.0, 3.0]])
+def test_second_derivatives_of_logsumexp_where_elements_are_equal(x):
+    """Those of a maximum and of a distance are no help there: they gave other matrices."""
+    x = np.array(x)
+    weights = np.linspace(-1, 1, len(x))
+    want = np.zeros((len(x), len(x)))
+    for k, weight in enumerate(weights):
+        share = np.where(np.arange(len(x)) <= k, np.exp(x), 0)
+        share /= share.sum()
+        want += weight * (np.diag(share) - np.outer(share, share))
+
+    def loss(x):
+        return lax.reduce_sum(lax.mul(lax.cumlogsumexp(x), weights), (0,))
+
+    orders = [(gf.jacfwd, gf.jacrev), (gf.jacrev, gf.jacrev), (gf.jacrev, gf.jacfwd)]
+    with gf.enable_x64(True):
+        for outer, inner in orders:
+            np.testing.assert_allclose(outer(inner(loss))(x), want, atol=1e-14)

@@ -19,14 +19,13 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, neg, sub
+from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, sub
 from gpuflow.ops.elementwise.arithmetic import max as op_max
 from gpuflow.ops.elementwise.arithmetic import min as op_min
-from gpuflow.ops.elementwise.comparison import eq, ne
-from gpuflow.ops.elementwise.complex_numbers import abs as op_abs
+from gpuflow.ops.elementwise.comparison import eq, is_finite, ne
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
-from gpuflow.ops.elementwise.transcendental import exp, log1p
+from gpuflow.ops.elementwise.transcendental import exp, log
 from gpuflow.ops.handwritten.blocks import scan_block
 from gpuflow.ops.layout.axes import insert_axis, reshape
 from gpuflow.ops.layout.concatenate import concatenate
@@ -214,15 +213,12 @@ def _extremum_pair(pick: Callable[[Any, Any], Any]) -> Callable[[Pair, Pair], Pa
 def _logaddexp_pair(first: Pair, second: Pair) -> Pair:
     (x, x_tangent), (y, y_tangent) = first, second
     larger = op_max(x, y)
-    if dtypes.is_complex(aval_of(x).dtype):
-        # Not wrapped to one turn: only its exponential is used.
-        distance = sub(add(x, y), add(larger, larger))
-        out = add(larger, log1p(exp(distance)))
-    else:
-        distance = sub(x, y)
-        stable = add(larger, log1p(exp(neg(op_abs(distance)))))
-        # Equal infinities have no distance; there, and for nan, the sum is the answer.
-        out = where(ne(distance, distance), add(x, y), stable)
+    if not dtypes.is_complex(aval_of(x).dtype):
+        larger = where(is_finite(larger), larger, constant(larger, 0))
+    # Whatever stands for the larger one, the sum is the same, and so are all its derivatives; those
+    # of a distance would be wrong from the second one on where both are equal. Of complex numbers
+    # it is not wrapped to one turn: only its exponential is used.
+    out = add(larger, log(add(exp(sub(x, larger)), exp(sub(y, larger)))))
     parts = [mul(t, _share(v, out)) for v, t in ((x, x_tangent), (y, y_tangent))]
     return out, add(*parts)
 
