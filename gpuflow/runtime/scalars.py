@@ -27,16 +27,10 @@ def array_of(number: Any) -> Array:
     Raises:
         OverflowError: an int that does not fit.
     """
-    kind, device = type(number), default_device()
+    kind = type(number)
     # 0.0 and -0.0 are equal, also as parts of complex numbers.
     value = number if number and kind is not complex else repr(number)
-    key = config.trace_context(), kind, value  # settings say what type numbers have
-    array = _known.get(key)
-    if array is None or array.device is not device:
-        aval = aval_of(number)
-        array = Array(device.driver.from_host(as_numpy(number, aval)), aval, device)
-        _known.put(key, array)
-    return array
+    return _kept(number, kind, value)
 
 
 def array_of_scalar(value: Any) -> Array | None:
@@ -49,13 +43,15 @@ def array_of_scalar(value: Any) -> Array | None:
         return array_of(value)
     if not isinstance(value, np.generic) and (type(value) is not np.ndarray or value.ndim):
         return None
-    device, dtype = default_device(), value.dtype
-    if dtype.hasobject:
-        return None
-    key = config.trace_context(), dtype, value.tobytes()
+    return None if value.dtype.hasobject else _kept(value, value.dtype, value.tobytes())
+
+
+def _kept(number: Any, kind: Any, value: Any) -> Array:
+    """The array of a number, by its kind and what tells it from others of that kind."""
+    key, device = (config.trace_context(), kind, value), default_device()  # settings choose types
     array = _known.get(key)
     if array is None or array.device is not device:
-        aval = aval_of(value)
-        array = Array(device.driver.from_host(as_numpy(value, aval)), aval, device)
+        aval = aval_of(number)
+        array = Array(device.driver.from_host(as_numpy(number, aval)), aval, device)
         _known.put(key, array)
     return array

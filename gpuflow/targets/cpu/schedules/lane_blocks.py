@@ -51,6 +51,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.rewrite import taken
 from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
+from gpuflow.targets.cpu.schedules.lane_alike import alike_loops
 from gpuflow.targets.cpu.schedules.lane_code import Code
 from gpuflow.targets.cpu.schedules.lane_compaction import Compaction, lanes_of_a_block, may_move
 from gpuflow.targets.cpu.schedules.lane_tiles import Tiles
@@ -164,8 +165,7 @@ class _Blocks:
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
         last = len(kernel.axes) - 1
         self.still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
-        self.alike: dict[int, tuple[int, ...]] = {}
-        self._find_alike(kernel.body, False)
+        self.alike = alike_loops(self, kernel.body)
         self.same, self.cheap = {}, {}
         loops = [
             s for s in statements(kernel.body)
@@ -225,7 +225,8 @@ class _Blocks:
         self.cheap[value] = Const(value, number)
         return value
 
-    def _is_cheap(self, s: Statement) -> bool:
+    def is_cheap(self, s: Statement) -> bool:
+        """Whether each part writes a statement again."""
         if isinstance(s, Const):
             return True
         plain = isinstance(s, Load) and s.offset is None and s.where is None
@@ -249,60 +250,13 @@ class _Blocks:
 
     # --- loops that all lanes leave at once ---
 
-    def _find_alike(self, block: Block, in_lanes: bool) -> None:
-        """Fill ``alike``; what all lanes have alike is in ``same`` and ``cheap`` meanwhile."""
-        for s in block.body:
-            if not in_lanes or self._looks_same(s):
-                self.same.update({value: value for value in results_of(s)})
-            if isinstance(s, While):
-                places = self._alike_carries(s)
-                if places:
-                    self.alike[id(s)] = places
-                for k in places:
-                    self.same[s.outs[k]] = s.outs[k]
-                    self.same[s.body.params[k]] = s.body.params[k]
-                self._find_alike(s.body, in_lanes)
-            elif isinstance(s, For):
-                if s.count is not None and self.is_same(s.count):
-                    self.same[s.body.params[0]] = s.body.params[0]
-                self._find_alike(s.body, in_lanes or s.axis == self.axis)
-            elif isinstance(s, If):
-                self._find_alike(s.then, in_lanes)
-                self._find_alike(s.orelse, in_lanes)
-
-    def _looks_same(self, s: Statement) -> bool:
+    def looks_same(self, s: Statement) -> bool:
         """Whether a statement gives all lanes the same; notes constants and the like."""
-        if self._is_cheap(s):
+        if self.is_cheap(s):
             assert isinstance(s, Const | Load)
             self.cheap[s.out] = s
             return False  # whether it is the same, ``is_same`` says
         return self._gives_same(s)
-
-    def _alike_carries(self, s: While) -> tuple[int, ...]:
-        """The carries that all lanes have alike, if the condition follows from them."""
-        places = [k for k, value in enumerate(s.init) if self.is_same(value)]
-        before = dict(self.same)
-
-        def follow(block: Block) -> bool:
-            """Whether all statements of a block give all lanes the same."""
-            self.same = {**before, **{block.params[k]: block.params[k] for k in places}}
-            whole = True
-            for inner in block.body:
-                if self._looks_same(inner):
-                    self.same.update({value: value for value in results_of(inner)})
-                else:
-                    whole = whole and self._is_cheap(inner)
-            return whole
-
-        while places:
-            follow(s.body)
-            kept = [k for k in places if self.is_same(s.body.results[k])]
-            if kept == places:
-                break
-            places = kept
-        is_alike = bool(places) and follow(s.cond) and self.is_same(s.cond.results[0])
-        self.same = before
-        return tuple(places) if is_alike else ()
 
     def _while_alike(self, s: While, mask: Local | None, out: list[Statement]) -> None:
         """A loop without masks of its own; the carries that all lanes have alike are its own."""
@@ -334,7 +288,7 @@ class _Blocks:
             self._turn(part, loop, None)
         else:
             for statement in body.body:
-                if self._looks_same(statement):
+                if self.looks_same(statement):
                     scalars.run((statement,))
                     self.same.update({v: scalars.value(v) for v in results_of(statement)})
             self._turn(part, loop, [turn])
@@ -360,7 +314,7 @@ class _Blocks:
         """
         straight: list[Statement] = []
         for place, statement in enumerate(items):
-            if self._is_cheap(statement):
+            if self.is_cheap(statement):
                 assert isinstance(statement, Const | Load)
                 self.cheap[statement.out] = statement
             elif self._gives_same(statement):
