@@ -53,6 +53,7 @@ from gpuflow.targets.cpu.printing import (
 from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 from gpuflow.targets.cpu.schedules import (
     interchange,
+    lane_alike,
     lane_blocks,
     lane_code,
     lane_compaction,
@@ -75,6 +76,7 @@ _EMITTERS = (
     interrupts,
     row_values,
     interchange,
+    lane_alike,
     lane_blocks,
     lane_code,
     lane_compaction,
