@@ -30,6 +30,13 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
     Raises:
         TypeError: a leaf that is not an array; or the vector given back has another dtype.
         ValueError: the vector given back has another length.
+
+    Example:
+        >>> vector, back = gf.flatten_util.ravel_pytree({"w": jnp.ones((2, 2)), "b": jnp.zeros(1)})
+        >>> vector
+        Array([0., 1., 1., 1., 1.], dtype=float32)
+        >>> back(2 * vector)["w"].shape
+        (2, 2)
     """
     leaves, treedef = base_tree.flatten(pytree)
     leaves = check_arraylike("ravel_pytree", *leaves)
