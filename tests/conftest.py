@@ -8,6 +8,7 @@ the op sweep and whole programs. Files that are named run there too, but for wha
 """
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -87,6 +88,17 @@ def pytest_configure(config):
     nothing_named = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if ON_SIMULATED_GPU and nothing_named:
         config.args[:] = [str(Path(__file__).parent / name) for name in SIMULATED]
+
+
+def pytest_collection_finish(session):
+    """Spare the garbage collector the collected tests, which live to the end.
+
+    It went over some thirty thousand of them again and again: a quarter of the run's time.
+    """
+    del session
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_report_header(config):

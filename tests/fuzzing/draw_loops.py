@@ -13,6 +13,7 @@ from math import ceil, log2
 from typing import Any
 
 from fuzzing.loops import Block, Input, Kind, LoopProgram, Statement
+from fuzzing.maker import pick
 from hypothesis import strategies as st
 
 FLOAT_BOUND, INT_BOUND = 4.0, 40.0
@@ -60,7 +61,7 @@ class Writer:
         self.first = count[0]  # what is numbered above it is of this block
 
     def pick(self, choices: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(choices))
+        return pick(self.draw, choices)
 
     def chance(self) -> bool:
         return self.draw(st.booleans())

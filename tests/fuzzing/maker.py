@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -66,6 +67,16 @@ class Options:
     most_elements: int = MOST_ELEMENTS
 
 
+def pick(draw: Any, choices: Sequence[Any]) -> Any:
+    """One of several; hypothesis's own strategy for that is checked anew whenever it is made."""
+    return choices[draw(_positions(len(choices)))]
+
+
+@cache
+def _positions(count: int) -> Any:
+    return st.integers(0, count - 1)
+
+
 class Maker:
     """Adds steps. A draw is a function of a Maker that adds some, or none where nothing fits."""
 
@@ -95,7 +106,7 @@ class Maker:
     # --- choices ---------------------------------------------------------------------------
 
     def pick(self, choices: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(list(choices)))
+        return pick(self.draw, choices)
 
     def chance(self) -> bool:
         return self.pick([True, False])
