@@ -95,5 +95,17 @@ def make_user_context(default_value: Any = None) -> UserContext:
 
     Args:
         default_value: outside of all blocks.
+
+    Returns:
+        A context, which is called with a value; its ``value`` is the one in force.
+
+    Example:
+        >>> scale = gf.make_user_context(1.0)
+        >>> f = gf.jit(lambda x: x * scale.value)
+        >>> with scale(3.0):
+        ...     print(f(2.0))
+        6.0
+        >>> print(f(2.0))
+        2.0
     """
     return UserContext(default_value)

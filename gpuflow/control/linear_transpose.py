@@ -38,6 +38,11 @@ def linear_transpose(
     Raises:
         NotImplementedError: ``reduce_axes``, or from the call: an op of ``fun`` is not linear.
         TypeError: floats and integers are mixed; from the call, a cotangent does not match.
+
+    Example:
+        >>> f = gf.linear_transpose(lambda x: 3 * x[:2], jnp.zeros(3))
+        >>> f(jnp.array([1.0, 2.0]))
+        (Array([3., 6., 0.], dtype=float32),)
     """
     refuse_reduce_axes("linear_transpose", reduce_axes)
     leaves, in_tree = tree.flatten(primals)
@@ -135,6 +140,12 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
 
     Raises:
         TypeError: from the call, arguments of another tree.
+
+    Example:
+        >>> w = jnp.float32(2)
+        >>> f, values = gf.closure_convert(lambda x: w * x, 1.0)
+        >>> f(3.0, *values)
+        Array(6., dtype=float32)
     """
     leaves, in_tree = tree.flatten(example_args)
     avals = [aval_of(leaf) for leaf in leaves]

@@ -267,6 +267,11 @@ def pmap(
     Raises:
         ValueError: sizes that differ, or more elements than devices.
         TypeError: axes that are no ints or None, names that are not hashable.
+
+    Example:
+        >>> f = gf.pmap(lambda x: x / gf.lax.psum(x, "i"), "i")
+        >>> f(jnp.array([[2.0, 4.0]]))
+        Array([[1., 1.]], dtype=float32)
     """
     del global_arg_shapes
     check(
