@@ -18,6 +18,23 @@ _FLAGS = (True, False)
 
 Guard = Callable[..., AbstractContextManager[None]]
 
+_DOC = """Changes nothing: {why}.
+
+    Args:
+        value: one of {choices}; by default the first.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        ValueError: inside ``with``, another value.
+
+    Example:
+        >>> with gf.{name}({first}):
+        ...     print(jnp.ones(2) + 1)
+        [2. 2.]
+    """
+
 
 def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
     """A context manager that checks its value and changes nothing."""
@@ -35,7 +52,8 @@ def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
         yield
 
     guard.__name__ = guard.__qualname__ = name
-    guard.__doc__ = f"Changes nothing: {why}."
+    named = ", ".join(f"``{choice!r}``" for choice in choices)
+    guard.__doc__ = _DOC.format(why=why, choices=named, name=name, first=repr(choices[0]))
     return guard
 
 

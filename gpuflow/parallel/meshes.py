@@ -91,7 +91,7 @@ def set_mesh(mesh: Mesh | None) -> _MeshScope:
     Example:
         >>> mesh = gf.make_mesh((1,), ("x",))
         >>> with gf.set_mesh(mesh):
-        ...     print(gf.get_mesh() is mesh)
+        ...     print(gf.get_mesh() == mesh)
         True
     """
     before = config.mesh
