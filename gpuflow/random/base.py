@@ -385,7 +385,7 @@ def randint(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: a dtype or bounds that are no integers.
+        TypeError: a dtype that is no integer dtype.
         ValueError: bounds that do not fit the shape.
 
     Example:

@@ -465,6 +465,7 @@ def orthogonal(
 
     Raises:
         TypeError: ``n`` or ``m`` is not an int.
+        ValueError: a dtype that is neither.
 
     Source: F. Mezzadri, How to generate random matrices from the classical compact groups, 2007.
 
