@@ -21,7 +21,7 @@ from gpuflow import lax
 from gpuflow import numpy as jnp
 
 MODULES: tuple[str, ...] = (
-    "", "flatten_util", "image", "nn", "nn.initializers", "random", "tree", "tree_util",
+    "", "flatten_util", "image", "lax", "nn", "nn.initializers", "random", "tree", "tree_util",
 )
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = {"gf": gf, "jnp": jnp, "lax": lax, "np": np}

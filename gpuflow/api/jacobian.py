@@ -13,10 +13,11 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.convert import convert, convert_element_type
-from gpuflow.ops.layout.axes import move_axis, reshape
+from gpuflow.ops.layout.axes import reshape
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.zeros import instantiate, zeros_of
 from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat

@@ -541,10 +541,6 @@ def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
     return ShapedArray(broadcast_shape("pow", (x, y)), x.dtype, weak)
 
 
-def _pow_impl(xp: Any, x: Any, y: Any) -> Any:
-    return xp.power(x, y.astype(x.dtype))
-
-
 def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
     del out
     if not dtypes.is_integer(aval_of(y).dtype):
@@ -573,7 +569,7 @@ def _pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: A
 pow_p = define(
     "pow",
     shape=_pow_shape,
-    impl=widened(_pow_impl),
+    impl=widened(lambda xp, x, y: xp.power(x, y.astype(x.dtype))),
     jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
     batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
     lower=Elementwise(_pow_body, continuous=True),

@@ -38,7 +38,7 @@ from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import sharding_constraint
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
 from gpuflow.parallel.mapping.pmap_axes import (
     NO_NAME,
