@@ -180,10 +180,9 @@ def register_static(cls: type[_Node]) -> type[_Node]:
 
 
 def static(**arguments: Any) -> Any:
-    """
+    """A field of a dataclass that is part of the structure, not a child.
 
     Args:
-        field of a dataclass that is part of the structure, not a child.
         arguments: those of ``dataclasses.field``.
 
     Returns:

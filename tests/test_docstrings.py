@@ -55,6 +55,8 @@ def complaints(name: str, doc: str, parameters: list[str]) -> list[str]:
     headings = set(HEADINGS.findall(inspect.cleandoc(doc)))
     wanted = {"Returns", "Example"} | ({"Args"} if parameters else set())
     lacking = [f"{name}: no {heading}:" for heading in sorted(wanted - headings)]
+    if not doc.split("\n")[0].strip():
+        lacking.append(f"{name}: its first line does not say what it gives")
     if "Example" in headings and ">>> " not in doc:
         lacking.append(f"{name}: its example has no line that begins with >>>")
     return lacking + [
@@ -103,6 +105,9 @@ def test_complaints():
     assert complaints("f", whole, ["x", "step"]) == []
     assert complaints("f", whole.replace("step", "by"), ["x", "step"]) == ["f: nothing about step"]
     assert complaints("f", whole.replace("Returns", "Gives"), ["x"]) == ["f: no Returns:"]
+    assert complaints("f", whole.replace("Adds one.", "", 1), ["x"]) == [
+        "f: its first line does not say what it gives"
+    ]
     assert complaints("f", "Adds one.", []) == ["f: no Example:", "f: no Returns:"]
     assert complaints("f", whole.replace(">>>", ""), []) == [
         "f: its example has no line that begins with >>>"

@@ -441,4 +441,5 @@ def empty(
         >>> lax.empty((2,), jnp.float32)
         Array([0., 0.], dtype=float32)
     """
-    return in_sharding("empty", full_of(tuple(shape), 0, dtype), out_sharding)
+    wanted = dtypes.default_float() if dtype is None else dtype
+    return in_sharding("empty", full_of(tuple(shape), 0, wanted), out_sharding)

@@ -68,10 +68,13 @@ def sigmoid(x: ArrayLike) -> Array:
     """``1 / (1 + exp(-x))``.
 
     Args:
-        x: array of real or complex numbers, of any shape; integers become floats.
+        x: array of floats or complex numbers, of any shape.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
 
     Example:
         >>> gf.nn.sigmoid(jnp.array([-jnp.inf, 0.0, jnp.inf]))
@@ -85,10 +88,13 @@ def silu(x: ArrayLike) -> Array:
     """``x * sigmoid(x)``; also called swish.
 
     Args:
-        x: array of real or complex numbers, of any shape; integers become floats.
+        x: array of floats or complex numbers, of any shape.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
 
     Example:
         >>> gf.nn.silu(jnp.array([-1.0, 0.0, 1.0])).round(3)

@@ -32,10 +32,9 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
 
 
 def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None) -> Array:
-    """
+    """A typed key from an integer seed.
 
     Args:
-        typed key from an integer seed.
         seed: an integer, also a traced one.
         impl: the name of the generator, ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``; by
             default the one of the setting ``default_prng_impl``.
@@ -79,10 +78,9 @@ def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
 
 
 def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
-    """
+    """A raw key from an integer seed; ``key`` makes a typed one.
 
     Args:
-        raw key from an integer seed; ``key`` makes a typed one.
         seed: an integer, also a traced one.
         impl: the name of the generator; by default the one of the setting ``default_prng_impl``.
 
@@ -160,10 +158,9 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
 
 
 def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
-    """
+    """A key that also depends on an integer, such as a step number.
 
     Args:
-        key that also depends on an integer, such as a step number.
         key: a key.
         data: an integer, also a traced one; its lowest 32 bits count.
 

@@ -161,7 +161,7 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Maximum over named axes; nan wins.
 
     Args:
-        x: array of real numbers, or a tree of them.
+        x: array of real numbers or bools, or a tree of them.
         axis_name: a name, or several; ints among them are dimensions of ``x``.
         axis_index_groups: groups of indices that are reduced on their own.
 
@@ -183,7 +183,7 @@ def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Minimum over named axes; nan wins.
 
     Args:
-        x: array of real numbers, or a tree of them.
+        x: array of real numbers or bools, or a tree of them.
         axis_name: a name, or several; ints among them are dimensions of ``x``.
         axis_index_groups: groups of indices that are reduced on their own.
 

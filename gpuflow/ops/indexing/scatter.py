@@ -226,7 +226,7 @@ def scatter_min(
     nan wins; derivatives are shared by all that equal the result.
 
     Args:
-        operand: array of numbers.
+        operand: array of numbers or bools.
         scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
@@ -262,7 +262,7 @@ def scatter_max(
     nan wins; derivatives are shared by all that equal the result.
 
     Args:
-        operand: array of numbers.
+        operand: array of numbers or bools.
         scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.

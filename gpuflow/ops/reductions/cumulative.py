@@ -378,7 +378,7 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
     Args:
-        operand: array of numbers or bools.
+        operand: array of numbers.
         axis: a dimension of ``operand``, counted from the front.
         reverse: from the end.
 
@@ -386,6 +386,7 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
+        TypeError: bools.
         ValueError: no such axis.
 
     Example:
@@ -399,7 +400,7 @@ def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
     Args:
-        operand: array of numbers or bools.
+        operand: array of numbers.
         axis: a dimension of ``operand``, counted from the front.
         reverse: from the end.
 
@@ -407,6 +408,7 @@ def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
+        TypeError: bools.
         ValueError: no such axis.
 
     Example:
