@@ -142,10 +142,12 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
         TypeError: from the call, arguments of another tree.
 
     Example:
-        >>> w = jnp.float32(2)
-        >>> f, values = gf.closure_convert(lambda x: w * x, 1.0)
-        >>> f(3.0, *values)
-        Array(6., dtype=float32)
+        >>> @gf.jit
+        ... def f(w):
+        ...     g, values = gf.closure_convert(lambda x: w * x, 1.0)
+        ...     return g(3.0, *values)
+        >>> f(2.0)
+        Array(6., dtype=float32, weak_type=True)
     """
     leaves, in_tree = tree.flatten(example_args)
     avals = [aval_of(leaf) for leaf in leaves]
