@@ -40,6 +40,12 @@ def pure_callback(
     Raises:
         ValueError: another ``vmap_method``, results of other types, or differentiation.
         NotImplementedError: vmap without a method.
+
+    Example:
+        >>> struct = gf.ShapeDtypeStruct((3,), jnp.float32)
+        >>> f = gf.jit(lambda x: gf.pure_callback(lambda x: np.cumsum(x), struct, x))
+        >>> f(jnp.ones(3))
+        Array([1., 2., 3.], dtype=float32)
     """
     del sharding
     check(

@@ -42,6 +42,12 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     Raises:
         TypeError: ``init_val`` is no array.
         NotImplementedError: ``memory_space`` is given.
+
+    Example:
+        >>> ref = gf.new_ref(jnp.zeros(3))
+        >>> ref[1] += 2
+        >>> ref[...]
+        Array([0., 2., 0.], dtype=float32)
     """
     del kind
     check(
@@ -67,22 +73,66 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
 
 
 def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
-    """A ref of the shape and dtype of ``ty``; the array in it is zeros."""
+    """A ref of the shape and dtype of ``ty``; the array in it is zeros.
+
+    Args:
+        ty: something with a shape and a dtype, such as a ShapeDtypeStruct.
+        memory_space: must be None.
+
+    Returns:
+        The Ref.
+
+    Raises:
+        NotImplementedError: ``memory_space`` is given.
+
+    Example:
+        >>> ref = gf.empty_ref(gf.ShapeDtypeStruct((2,), jnp.int32))
+        >>> ref[0] = 5
+        >>> ref[...]
+        Array([5, 0], dtype=int32)
+    """
     return new_ref(zeros(ty.shape, ty.dtype), memory_space=memory_space)
 
 
 def freeze(ref: Ref) -> Array:
     """The array in ``ref``, which must not be used any more.
 
+    Args:
+        ref: a Ref.
+
+    Returns:
+        An Array of the shape and dtype of the ref.
+
     Raises:
         TypeError: something else than a Ref.
         ValueError: the ref was frozen before, or made outside of the function that is traced.
+
+    Example:
+        >>> ref = gf.new_ref(jnp.zeros(2))
+        >>> ref[0] = 1.0
+        >>> gf.freeze(ref)
+        Array([1., 0.], dtype=float32)
     """
     return close(_ref("freeze", ref))
 
 
 def free_ref(ref: Ref) -> tuple[()]:
-    """End the use of ``ref``, as ``freeze`` does."""
+    """End the use of ``ref``, as ``freeze`` does.
+
+    Args:
+        ref: a Ref.
+
+    Returns:
+        Nothing: ``()``.
+
+    Raises:
+        TypeError: something else than a Ref.
+        ValueError: the ref was frozen before, or made outside of the function that is traced.
+
+    Example:
+        >>> gf.free_ref(gf.new_ref(0.0))
+        ()
+    """
     close(_ref("free_ref", ref))
     return ()
 

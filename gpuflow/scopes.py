@@ -47,7 +47,19 @@ class named_scope(contextlib.ContextDecorator):
 
 
 def named_call(fun: Callable[_P, _T], *, name: str | None = None) -> Callable[_P, _T]:
-    """``fun`` inside a ``named_scope`` of its own name, or ``name``."""
+    """``fun`` inside a ``named_scope`` of its own name, or ``name``.
+
+    Args:
+        fun: a function.
+        name: of the scope; by default that of ``fun``.
+
+    Returns:
+        A function of the same arguments with the same results.
+
+    Example:
+        >>> gf.named_call(lambda x: x + 1, name="one_more")(1)
+        2
+    """
     label = name or getattr(fun, "__name__", type(fun).__name__)
 
     @functools.wraps(fun)

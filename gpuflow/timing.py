@@ -128,6 +128,11 @@ def timeit(
     Raises:
         TypeError: `function` cannot be called.
         ValueError: `runs` is less than 1.
+
+    Example:
+        >>> timing = gf.timeit(gf.jit(lambda x: x + 1), jnp.ones(3), runs=5, seconds=0.01)
+        >>> timing.runs
+        5
     """
     if not callable(function):
         raise TypeError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
@@ -11,7 +10,6 @@ from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
-from gpuflow.base.records import record
 from gpuflow.base.tree_keys import DictKey as DictKey
 from gpuflow.base.tree_keys import FlattenedIndexKey as FlattenedIndexKey
 from gpuflow.base.tree_keys import GetAttrKey as GetAttrKey
@@ -19,6 +17,14 @@ from gpuflow.base.tree_keys import KeyEntry as KeyEntry
 from gpuflow.base.tree_keys import KeyPath as KeyPath
 from gpuflow.base.tree_keys import SequenceKey as SequenceKey
 from gpuflow.base.tree_keys import keystr as keystr
+from gpuflow.tree_nodes import Partial as Partial
+from gpuflow.tree_nodes import register_dataclass as register_dataclass
+from gpuflow.tree_nodes import register_pytree_node as register_pytree_node
+from gpuflow.tree_nodes import register_pytree_node_class as register_pytree_node_class
+from gpuflow.tree_nodes import register_pytree_with_keys as register_pytree_with_keys
+from gpuflow.tree_nodes import register_pytree_with_keys_class as register_pytree_with_keys_class
+from gpuflow.tree_nodes import register_static as register_static
+from gpuflow.tree_nodes import static as static
 
 _MOST_CHARACTERS = 300  # of a structure in a message
 PyTreeDef = base_tree.TreeDef
@@ -30,25 +36,78 @@ _Node = TypeVar("_Node")
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
     """The leaves of ``tree`` and its structure.
 
+    Args:
+        tree: a tree: containers of containers of leaves.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        A list of leaves, and a PyTreeDef.
+
     Raises:
         ValueError: a dict whose keys cannot be sorted.
+
+    Example:
+        >>> gf.tree.flatten({"b": 1, "a": (2, 3)})
+        ([2, 3, 1], PyTreeSpec({'a': (*, *), 'b': *}))
     """
     leaves, treedef = base_tree.flatten(tree, is_leaf)
     return leaves, base_tree.check_keys(treedef)
 
 
 def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of ``tree``; ValueError for dicts whose keys cannot be sorted."""
+    """The leaves of ``tree``, in its order; those of a dict in the order of its keys.
+
+    Args:
+        tree: a tree: containers of containers of leaves.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        A list.
+
+    Raises:
+        ValueError: a dict whose keys cannot be sorted.
+
+    Example:
+        >>> gf.tree.leaves({"b": 1, "a": (2, None, 3)})
+        [2, 3, 1]
+    """
     return tree_flatten(tree, is_leaf)[0]
 
 
 def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
-    """The structure of ``tree``; ValueError for dicts whose keys cannot be sorted."""
+    """The structure of ``tree``.
+
+    Args:
+        tree: a tree: containers of containers of leaves.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        A PyTreeDef.
+
+    Raises:
+        ValueError: a dict whose keys cannot be sorted.
+
+    Example:
+        >>> gf.tree.structure({"b": 1, "a": (2, 3)})
+        PyTreeSpec({'a': (*, *), 'b': *})
+    """
     return base_tree.check_keys(base_tree.structure(tree, is_leaf))
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether no item is a container."""
+    """Whether no item is a container.
+
+    Args:
+        iterable: items.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        bool.
+
+    Example:
+        >>> gf.tree_util.all_leaves([1, 2]), gf.tree_util.all_leaves([1, [2]])
+        (True, False)
+    """
     items = list(iterable)
     if is_leaf is None:
         return base_tree.all_leaves(items)
@@ -75,8 +134,15 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
         rest: trees that have at least that structure.
         is_leaf: what else counts as a leaf.
 
+    Returns:
+        A tree of the structure of ``tree``.
+
     Raises:
         ValueError: the trees differ in structure; the message says where.
+
+    Example:
+        >>> gf.tree.map(lambda x, y: x + y, {"a": 1, "b": 2}, {"a": 10, "b": 20})
+        {'a': 11, 'b': 22}
     """
     try:
         return base_tree.tree_map(f, tree, *rest, is_leaf=is_leaf)
@@ -106,7 +172,23 @@ def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTree
 
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of structure ``treedef`` with ``leaves``."""
+    """The tree of structure ``treedef`` with ``leaves``.
+
+    Args:
+        treedef: a PyTreeDef.
+        leaves: as many as the structure has.
+
+    Returns:
+        The tree.
+
+    Raises:
+        ValueError: another number of leaves.
+
+    Example:
+        >>> leaves, treedef = gf.tree.flatten({"b": 1, "a": 2})
+        >>> gf.tree.unflatten(treedef, [10, 20])
+        {'a': 10, 'b': 20}
+    """
     return base_tree.unflatten(treedef, leaves)
 
 
@@ -117,7 +199,24 @@ def tree_reduce(
     function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NOTHING,
     is_leaf: IsLeaf = None,
 ) -> Any:  # fmt: skip
-    """Combine leaves from left to right."""
+    """Combine leaves from left to right.
+
+    Args:
+        function: ``(accumulated, leaf) -> accumulated``.
+        tree: a tree: containers of containers of leaves.
+        initializer: to begin with; by default the first leaf.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        What was accumulated.
+
+    Raises:
+        TypeError: there are no leaves and no ``initializer``.
+
+    Example:
+        >>> gf.tree.reduce(lambda a, b: a + b, {"a": 1, "b": (2, 3)})
+        6
+    """
     leaves = base_tree.leaves(tree, is_leaf)
     if initializer is _NOTHING:
         return functools.reduce(function, leaves)
@@ -125,7 +224,19 @@ def tree_reduce(
 
 
 def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves are true."""
+    """Whether all leaves are true.
+
+    Args:
+        tree: a tree: containers of containers of leaves.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        bool.
+
+    Example:
+        >>> gf.tree.all({"a": 1, "b": (True, 0)})
+        False
+    """
     return all(base_tree.leaves(tree, is_leaf))
 
 
@@ -134,8 +245,21 @@ def tree_transpose(
 ) -> Any:
     """Turn a tree of trees inside out: outer of inner becomes inner of outer.
 
+    Args:
+        outer_treedef: the structure of the outer tree.
+        inner_treedef: that of the inner ones; None: that of the first one.
+        pytree_to_transpose: the tree.
+
+    Returns:
+        A tree of structure ``inner_treedef`` of trees of structure ``outer_treedef``.
+
     Raises:
         TypeError: the tree is not ``outer_treedef`` filled with ``inner_treedef``.
+
+    Example:
+        >>> outer, inner = gf.tree.structure([0, 0]), gf.tree.structure({"a": 0})
+        >>> gf.tree.transpose(outer, inner, [{"a": 1}, {"a": 2}])
+        {'a': [1, 2]}
     """
     if inner_treedef is None:
         parts = outer_treedef.flatten_up_to(pytree_to_transpose)
@@ -167,8 +291,21 @@ def tree_reduce_associative(
 ) -> Any:  # fmt: skip
     """Combine leaves by an associative operation, pair by pair: a balanced tree of calls.
 
+    Args:
+        operation: ``(a, b) -> c``.
+        tree: a tree: containers of containers of leaves.
+        identity: the result for a tree without leaves.
+        is_leaf: a function of a node: whether it counts as a leaf.
+
+    Returns:
+        What the leaves combine to.
+
     Raises:
         TypeError: there are no leaves and no ``identity``.
+
+    Example:
+        >>> gf.tree.reduce_associative(lambda a, b: f"({a}{b})", list("abcd"))
+        '((ab)(cd))'
     """
     values = base_tree.leaves(tree, is_leaf)
     if not values:
@@ -189,8 +326,20 @@ def tree_reduce_associative(
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
     """``full_tree`` with each leaf replaced by the leaf of ``prefix_tree`` that stands above it.
 
+    Args:
+        prefix_tree: a tree whose leaves stand where ``full_tree`` has subtrees.
+        full_tree: a tree.
+        is_leaf: what else counts as a leaf of ``prefix_tree``.
+
+    Returns:
+        A tree of the structure of ``full_tree``.
+
     Raises:
         ValueError: ``prefix_tree`` is not a tree prefix.
+
+    Example:
+        >>> gf.tree.broadcast({"a": 1, "b": 2}, {"a": [0, 0], "b": 0})
+        {'a': [1, 1], 'b': 2}
     """
 
     def spread(item: Any, subtree: Any) -> Any:
@@ -203,30 +352,84 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures of a node's children."""
+    """The structures of a node's children.
+
+    Args:
+        treedef: a PyTreeDef.
+
+    Returns:
+        A list of PyTreeDefs.
+
+    Example:
+        >>> gf.tree_util.treedef_children(gf.tree.structure((1, [2, 3])))
+        [PyTreeSpec(*), PyTreeSpec([*, *])]
+    """
     return base_tree.children(treedef)
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure has one node or none inside: a leaf, None, or an empty container."""
+    """Whether the structure has one node or none inside: a leaf, None, or an empty container.
+
+    Args:
+        treedef: a PyTreeDef.
+
+    Returns:
+        bool.
+
+    Example:
+        >>> gf.tree_util.treedef_is_leaf(gf.tree.structure(1))
+        True
+    """
     return treedef.num_nodes == 1
 
 
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of trees."""
+    """The structure of a tuple of trees.
+
+    Args:
+        treedefs: PyTreeDefs.
+
+    Returns:
+        A PyTreeDef.
+
+    Example:
+        >>> gf.tree_util.treedef_tuple([gf.tree.structure(1), gf.tree.structure([2])])
+        PyTreeSpec((*, [*]))
+    """
     return base_tree.structure(tuple(tree_keys.skeleton(treedef) for treedef in treedefs))
 
 
 def is_tree_node(typ: type) -> bool:
-    """Whether values of a type are nodes."""
+    """Whether values of a type are nodes.
+
+    Args:
+        typ: a type.
+
+    Returns:
+        bool.
+
+    Example:
+        >>> gf.tree_util.is_tree_node(dict), gf.tree_util.is_tree_node(str)
+        (True, False)
+    """
     return typ is type(None) or base_tree.is_node_type(typ)
 
 
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
     """The children of a node, and what else it is made of.
 
+    Args:
+        tree: a node, such as a list.
+
+    Returns:
+        A list of children, and what the node's type needs besides to make it again.
+
     Raises:
         ValueError: ``tree`` is a leaf.
+
+    Example:
+        >>> gf.tree_util.flatten_one_level({"a": 1, "b": [2]})
+        ([1, [2]], ('a', 'b'))
     """
     pairs, aux = tree_keys.one_level(tree)
     return [child for _, child in pairs], aux
@@ -235,8 +438,18 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     """The children of a node as pairs (key, child), and what else it is made of.
 
+    Args:
+        tree: a node, such as a list.
+
+    Returns:
+        A list of pairs, and what the node's type needs besides to make it again.
+
     Raises:
         ValueError: ``tree`` is a leaf.
+
+    Example:
+        >>> gf.tree_util.flatten_one_level_with_keys([5, (6,)])[0]
+        [(SequenceKey(idx=0), 5), (SequenceKey(idx=1), (6,))]
     """
     return tree_keys.one_level(tree)
 
@@ -255,192 +468,6 @@ class _Registry:
 
 default_registry = _Registry()
 
-# --- registration --------------------------------------------------------------------------
-
-WithKeys = Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]]
-
-
-def register_pytree_node(
-    nodetype: type[_Node],
-    flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]],
-    unflatten_func: Callable[[Any, Any], _Node],
-    flatten_with_keys_func: WithKeys | None = None,
-) -> None:
-    """Make a class a pytree node.
-
-    Args:
-        nodetype: the class.
-        flatten_func: ``node -> (children, aux)``; ``aux`` is hashable and comparable.
-        unflatten_func: ``(aux, children) -> node``.
-        flatten_with_keys_func: ``node -> (pairs (key, child), aux)``, for key paths.
-
-    Raises:
-        ValueError: the class is registered already.
-    """
-    base_tree.register_node(nodetype, flatten_func, unflatten_func)
-    if flatten_with_keys_func is not None:
-        tree_keys.register_keys(nodetype, flatten_with_keys_func)
-
-
-def register_pytree_with_keys(
-    nodetype: type[_Node],
-    flatten_with_keys: WithKeys,
-    unflatten_func: Callable[[Any, Any], _Node],
-    flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]] | None = None,
-) -> None:
-    """Make a class a pytree node whose children have names.
-
-    Args:
-        nodetype: the class.
-        flatten_with_keys: ``node -> (pairs (key, child), aux)``.
-        unflatten_func: ``(aux, children) -> node``.
-        flatten_func: ``node -> (children, aux)``, where that is faster.
-
-    Raises:
-        ValueError: the class is registered already.
-    """
-
-    def flatten(node: _Node) -> tuple[list[Any], Any]:
-        pairs, aux = flatten_with_keys(node)
-        return [child for _, child in pairs], aux
-
-    register_pytree_node(nodetype, flatten_func or flatten, unflatten_func, flatten_with_keys)
-
-
-def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
-    """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
-    nodes: Any = cls
-    register_pytree_node(nodes, lambda node: node.tree_flatten(), nodes.tree_unflatten)
-    return cls
-
-
-def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
-    """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node."""
-    nodes: Any = cls
-    plain = (lambda node: node.tree_flatten()) if hasattr(cls, "tree_flatten") else None
-    register_pytree_with_keys(
-        nodes, lambda node: node.tree_flatten_with_keys(), nodes.tree_unflatten, plain
-    )
-    return cls
-
-
-def register_static(cls: type[_Node]) -> type[_Node]:
-    """Make values of a class part of the structure: nodes without children."""
-    register_pytree_node(cls, lambda node: ((), node), lambda node, _: node)
-    return cls
-
-
-def static(**arguments: Any) -> Any:
-    """A field of a dataclass that is part of the structure; arguments of ``dataclasses.field``."""
-    metadata = {**(arguments.pop("metadata", None) or {}), "static": True}
-    return dataclasses.field(metadata=metadata, **arguments)
-
-
-def register_dataclass(
-    nodetype: type[_Node],
-    data_fields: Iterable[str] | None = None,
-    meta_fields: Iterable[str] | None = None,
-    drop_fields: Iterable[str] = (),
-) -> type[_Node]:
-    """Make a dataclass a pytree node.
-
-    Args:
-        nodetype: a dataclass.
-        data_fields: fields that hold trees; by default those not marked as static in their
-            metadata, ``dataclasses.field(metadata={"static": True})``.
-        meta_fields: fields that are part of the structure.
-        drop_fields: fields that are neither; they get their defaults again.
-
-    Raises:
-        TypeError: only one of data and meta fields is given, or the class is no dataclass.
-        ValueError: the fields given are not those of the dataclass.
-    """
-    fields = getattr(nodetype, "__dataclass_fields__", {})
-    if data_fields is None or meta_fields is None:
-        check(
-            bool(fields) and data_fields is None and meta_fields is None,
-            lambda: (
-                "[register_dataclass] give data_fields and meta_fields, or neither for a "
-                f"dataclass; got {nodetype.__name__}. Fix: @dataclass it first."
-            ),
-        )
-        static = [name for name, field in fields.items() if field.metadata.get("static")]
-        data_fields = [name for name, field in fields.items() if field.init and name not in static]
-        meta_fields = static
-        dropped = set(drop_fields)
-        data_fields = [name for name in data_fields if name not in dropped]
-        meta_fields = [name for name in meta_fields if name not in dropped]
-    data, meta = tuple(data_fields), tuple(meta_fields)
-    check(
-        not {*data} & {*meta},
-        lambda: (
-            f"[register_dataclass] a field of {nodetype.__name__} is data or meta; got "
-            f"{sorted({*data} & {*meta})} as both. Fix: name each field once."
-        ),
-        ValueError,
-    )
-    init_fields = {name for name, field in fields.items() if field.init}
-    named_fields = {*data, *meta, *drop_fields}
-    check(
-        not fields or init_fields == named_fields,
-        lambda: (
-            f"[register_dataclass] the fields given must be those of {nodetype.__name__}; got "
-            f"{sorted(named_fields)} for {sorted(init_fields)}. Fix: name each field once."
-        ),
-        ValueError,
-    )
-
-    def flatten(node: _Node) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple(getattr(node, n) for n in data), tuple(getattr(node, n) for n in meta)
-
-    def unflatten(aux: Any, children: Any) -> _Node:
-        return nodetype(**dict(zip(data, children)), **dict(zip(meta, aux)))
-
-    def flatten_with_keys(node: _Node) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-        children, aux = flatten(node)
-        return [(GetAttrKey(name), x) for name, x in zip(data, children, strict=True)], aux
-
-    register_pytree_node(nodetype, flatten, unflatten, flatten_with_keys)
-    return nodetype
-
-
-class Partial(functools.partial[Any]):
-    """``functools.partial`` as a pytree: its arguments are children, its function structure.
-
-    Another Partial is a function as any other: its arguments are not children of this one.
-    """
-
-    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Partial:
-        # functools.partial would take a partial function apart.
-        return super().__new__(cls, _opaque(func), *args, **keywords)
-
-
-@record
-class _Opaque:
-    """A partial function whose arguments stay with it."""
-
-    function: functools.partial
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self.function(*args, **keywords)
-
-
-def _opaque(function: Any) -> Any:
-    return _Opaque(function) if isinstance(function, functools.partial) else function
-
-
-def _flatten_partial(node: Partial) -> tuple[tuple[Any, Any], Any]:
-    return (node.args, node.keywords), node.func
-
-
-def _unflatten_partial(func: Any, children: Any) -> Partial:
-    args, keywords = children
-    return Partial(func, *args, **keywords)
-
-
-register_pytree_node(Partial, _flatten_partial, _unflatten_partial)
-
-
 # --- paths ---------------------------------------------------------------------------------
 
 
@@ -451,8 +478,16 @@ def tree_flatten_with_path(
 
     Args:
         tree: a tree.
-        is_leaf: whether a node is a leaf.
+        is_leaf: a function of a node: whether it counts as a leaf.
         is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+
+    Returns:
+        A list of pairs, and a PyTreeDef.
+
+    Example:
+        >>> pairs, treedef = gf.tree.flatten_with_path({"a": [1, 2]})
+        >>> [(gf.tree_util.keystr(path), leaf) for path, leaf in pairs]
+        [("['a'][0]", 1), ("['a'][1]", 2)]
     """
     if is_leaf is None or not is_leaf_takes_path:
         return tree_keys.leaves_with_path(tree, is_leaf), base_tree.structure(tree, is_leaf)
@@ -471,7 +506,20 @@ def tree_flatten_with_path(
 def tree_leaves_with_path(
     tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
-    """The leaves as pairs (path, leaf), in order; arguments as of ``tree_flatten_with_path``."""
+    """The leaves as pairs (path, leaf), in order; a path is a tuple of keys.
+
+    Args:
+        tree: a tree.
+        is_leaf: a function of a node: whether it counts as a leaf.
+        is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+
+    Returns:
+        A list of pairs.
+
+    Example:
+        >>> gf.tree.leaves_with_path({"a": [5]})
+        [((DictKey(key='a'), SequenceKey(idx=0)), 5)]
+    """
     return tree_keys.leaves_with_path(tree, is_leaf, is_leaf_takes_path)
 
 
@@ -484,8 +532,22 @@ def tree_map_with_path(
 ) -> Any:
     """``tree_map`` of a function that gets the path first.
 
+    Args:
+        f: a function of a path and of one leaf of each tree.
+        tree: the tree that gives the structure.
+        rest: trees that have at least that structure.
+        is_leaf: a function of a node of ``tree``: whether it counts as a leaf.
+        is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+
+    Returns:
+        A tree of the structure of ``tree``.
+
     Raises:
         ValueError: the trees differ in structure; the message says where.
+
+    Example:
+        >>> gf.tree.map_with_path(lambda path, x: f"{gf.tree_util.keystr(path)}={x}", {"a": [1, 2]})
+        {'a': ["['a'][0]=1", "['a'][1]=2"]}
     """
     pairs, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
     _explain_mismatch("tree_map_with_path", tree, rest, treedef)
@@ -494,8 +556,10 @@ def tree_map_with_path(
     return base_tree.unflatten(treedef, new_leaves)
 
 
-_FROM_BASE = (
-    "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "PyTreeDef", "SequenceKey",
-    "keystr",
+_FROM_BELOW = (
+    "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "Partial", "PyTreeDef",
+    "SequenceKey", "keystr", "register_dataclass", "register_pytree_node",
+    "register_pytree_node_class", "register_pytree_with_keys", "register_pytree_with_keys_class",
+    "register_static", "static",
 )  # fmt: skip
-publish(globals(), "tree_util", [*public_names(globals(), __name__), *_FROM_BASE])
+publish(globals(), "tree_util", [*public_names(globals(), __name__), *_FROM_BELOW])

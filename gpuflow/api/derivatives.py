@@ -162,6 +162,10 @@ def jvp(
     Raises:
         TypeError: trees or dtypes that differ.
         ValueError: shapes that differ.
+
+    Example:
+        >>> gf.jvp(lambda x: x**2, (3.0,), (1.0,))
+        (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
     if not isinstance(primals, tuple | list) or type(primals) is not type(tangents):
         raise TypeError(
@@ -219,6 +223,11 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
     Raises:
         TypeError, ValueError: from ``f_jvp``, for tangents that do not match the primals.
+
+    Example:
+        >>> y, f_jvp = gf.linearize(lambda x: x**2, 3.0)
+        >>> f_jvp(1.0)
+        Array(6., dtype=float32, weak_type=True)
     """
     leaves, in_tree = _flatten_primals(fun, primals, "linearize")
     flat = FlatFunction(fun, in_tree, has_aux)
@@ -310,6 +319,11 @@ def vjp(
 
     Raises:
         TypeError, ValueError: from ``f_vjp``, for cotangents that do not match the output.
+
+    Example:
+        >>> y, f_vjp = gf.vjp(lambda x, w: x * w, 3.0, 4.0)
+        >>> f_vjp(1.0)
+        (Array(4., dtype=float32, weak_type=True), Array(3., dtype=float32, weak_type=True))
     """
     refuse_reduce_axes("vjp", reduce_axes)
     leaves, in_tree = _flatten_primals(fun, primals, "vjp")
@@ -475,6 +489,10 @@ def value_and_grad(
 
     Raises:
         TypeError: from the call, for inputs or outputs of the wrong kind.
+
+    Example:
+        >>> gf.value_and_grad(lambda w, x: (w * x).sum())(2.0, jnp.array([1.0, 3.0]))
+        (Array(8., dtype=float32), Array(4., dtype=float32, weak_type=True))
     """
     check_callable(fun, "grad")
     refuse_reduce_axes("grad", reduce_axes)
@@ -504,7 +522,28 @@ def grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Callable[_P, Any]:
-    """The gradient of ``fun``; see ``value_and_grad``. With ``has_aux`` returns (grad, aux)."""
+    """The gradient of ``fun`` as a function.
+
+    Args:
+        fun: returns one real scalar (and aux with ``has_aux``).
+        argnums: which positional arguments to differentiate; a tuple gives a tuple of gradients.
+        has_aux: ``fun`` returns ``(value, aux)``; the result then returns ``(grad, aux)``.
+        holomorphic: ``fun`` is holomorphic; inputs and output are complex.
+        allow_int: integer inputs get float0 gradients.
+        reduce_axes: must be empty.
+
+    Returns:
+        A function of the same arguments; its result has the trees, shapes and dtypes of the
+        arguments that ``argnums`` names.
+
+    Raises:
+        NotImplementedError: ``reduce_axes``.
+        TypeError: from the call, for inputs or outputs of the wrong kind.
+
+    Example:
+        >>> gf.grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0, 3.0]))
+        Array([2., 4., 6.], dtype=float32)
+    """
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     def grad_f(*args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,23 @@ _FLAGS = (True, False)
 
 Guard = Callable[..., AbstractContextManager[None]]
 
+_DOC = """Changes nothing: {why}.
+
+    Args:
+        value: one of {choices}; by default the first.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        ValueError: inside ``with``, another value.
+
+    Example:
+        >>> with gf.{name}({first}):
+        ...     print(jnp.ones(2) + 1)
+        [2. 2.]
+    """
+
 
 def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
     """A context manager that checks its value and changes nothing."""
@@ -35,7 +52,8 @@ def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
         yield
 
     guard.__name__ = guard.__qualname__ = name
-    guard.__doc__ = f"Changes nothing: {why}."
+    named = ", ".join(f"``{choice!r}``" for choice in choices)
+    guard.__doc__ = _DOC.format(why=why, choices=named, name=name, first=repr(choices[0]))
     return guard
 
 
@@ -95,5 +113,17 @@ def make_user_context(default_value: Any = None) -> UserContext:
 
     Args:
         default_value: outside of all blocks.
+
+    Returns:
+        A context, which is called with a value; its ``value`` is the one in force.
+
+    Example:
+        >>> scale = gf.make_user_context(1.0)
+        >>> f = gf.jit(lambda x: x * scale.value)
+        >>> with scale(3.0):
+        ...     print(f(2.0))
+        6.0
+        >>> print(f(2.0))
+        2.0
     """
     return UserContext(default_value)

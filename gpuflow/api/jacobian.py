@@ -13,10 +13,11 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.convert import convert, convert_element_type
-from gpuflow.ops.layout.axes import move_axis, reshape
+from gpuflow.ops.layout.axes import reshape
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.zeros import instantiate, zeros_of
 from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat
@@ -114,6 +115,11 @@ def jacfwd(
     Raises:
         TypeError: from the call, for inputs or outputs of the wrong kind.
         ValueError: from the call, for ``argnums`` that name no argument.
+
+    Example:
+        >>> gf.jacfwd(lambda x: jnp.stack([x[0] * x[1], x[0] ** 2]))(jnp.array([2.0, 3.0]))
+        Array([[3., 2.],
+               [4., 0.]], dtype=float32)
     """
     check_callable(fun, "jacfwd")
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
@@ -171,18 +177,27 @@ def jacrev(
     """The Jacobian of ``fun`` by reverse mode: one pass for all outputs together.
 
     Args:
-        fun, argnums, has_aux, holomorphic: as in ``jacfwd``.
+        fun: a function of arrays or trees.
+        argnums: which positional arguments to differentiate; a tuple gives a tuple.
+        has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(jacobian, aux)``.
+        holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
         allow_int: integer inputs get Jacobians of integer zeros.
 
     Returns:
-        As ``jacfwd``.
-
-    Cost:
-        As many cotangents as there are output elements; good for few outputs.
+        A function whose result has, for each output leaf, the tree of the inputs with leaves of
+        shape ``(*output shape, *input shape)``.
 
     Raises:
         TypeError: from the call, for inputs or outputs of the wrong kind.
         ValueError: from the call, for ``argnums`` that name no argument.
+
+    Cost:
+        As many cotangents as there are output elements; good for few outputs.
+
+    Example:
+        >>> gf.jacrev(lambda x: jnp.stack([x[0] * x[1], x[0] ** 2]))(jnp.array([2.0, 3.0]))
+        Array([[3., 2.],
+               [4., 0.]], dtype=float32)
     """
     check_callable(fun, "jacrev")
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
@@ -228,11 +243,23 @@ def hessian(
     """The Hessian of ``fun``: ``jacfwd(jacrev(fun))``.
 
     Args:
-        fun, argnums, has_aux, holomorphic: as in ``jacrev``.
+        fun: a function of arrays or trees.
+        argnums: which positional arguments to differentiate; a tuple gives tuples.
+        has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(hessian, aux)``.
+        holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
 
     Returns:
         A function whose result has, for each output leaf, the tree of the inputs twice, with leaves
         of shape ``(*output shape, *input shape, *input shape)``.
+
+    Raises:
+        TypeError: from the call, for inputs or outputs of the wrong kind.
+        ValueError: from the call, for ``argnums`` that name no argument.
+
+    Example:
+        >>> gf.hessian(lambda x: x[0] ** 2 * x[1])(jnp.array([2.0, 3.0]))
+        Array([[6., 4.],
+               [4., 0.]], dtype=float32)
     """
     inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
     return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)

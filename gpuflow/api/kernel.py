@@ -105,12 +105,6 @@ def kernel(
 ) -> Callable[..., Any]:
     """Make one kernel of a function of one index: exactly one, or an error that says why not.
 
-    Example::
-
-        @gf.kernel(grid=lambda x, index, scale: index.shape)
-        def lookup(i, x, index, scale):
-            return x[index[i]] * scale
-
     The function is traced once for one index and may do what it likes with it: read arrays at
     places that it computes, run loops of its own length, branch, draw random numbers. It returns
     what is computed at its index; nothing is written otherwise. At a time it may have at most 128
@@ -132,6 +126,13 @@ def kernel(
     Raises:
         TypeError: when it is called: the program cannot be one kernel; the message names the
             equation and its line. Or the function has effects, or the grid is not of ints.
+
+    Example:
+        >>> @gf.kernel(grid=lambda x, index, scale: index.shape)
+        ... def lookup(i, x, index, scale):
+        ...     return x[index[i]] * scale
+        >>> lookup(jnp.array([1.0, 5.0, 7.0]), jnp.array([2, 0]), 10.0)
+        Array([70., 10.], dtype=float32)
     """
     if function is None:
         return functools.partial(kernel, grid=grid)

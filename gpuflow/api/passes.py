@@ -26,6 +26,12 @@ def fwd_and_bwd(
     Returns:
         ``fwd(*args, **kwargs) -> (out, residuals)``, with aux after them with ``has_aux``; and
         ``bwd(residuals, cotangent) -> cotangents``.
+
+    Example:
+        >>> fwd, bwd = gf.fwd_and_bwd(lambda x: x**3, argnums=0)
+        >>> y, residuals = fwd(2.0)
+        >>> y, bwd(residuals, 1.0)
+        (Array(8., dtype=float32, weak_type=True), Array(12., dtype=float32, weak_type=True))
     """
     check_callable(fun, "fwd_and_bwd")
 

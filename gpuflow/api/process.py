@@ -26,7 +26,15 @@ def live_arrays(platform: str | None = None) -> list[Array]:
     Args:
         platform: where they live; by default on the default platform.
 
+    Returns:
+        A list of Arrays.
+
     Cost: looks at every object of the process.
+
+    Example:
+        >>> x = jnp.ones(3)
+        >>> any(y is x for y in gf.live_arrays())
+        True
     """
     wanted = platform or default_backend()
     return [
@@ -36,7 +44,19 @@ def live_arrays(platform: str | None = None) -> list[Array]:
 
 
 def copy_to_host_async(x: _T) -> _T:
-    """Start copying the leaves of ``x`` to the host, where they can, and return ``x``."""
+    """Start copying the leaves of ``x`` to the host, where they can, and return ``x``.
+
+    Args:
+        x: a tree of arrays, numbers and other things.
+
+    Returns:
+        ``x`` itself.
+
+    Example:
+        >>> x = gf.copy_to_host_async(jnp.arange(3))
+        >>> np.asarray(x)
+        array([0, 1, 2], dtype=int32)
+    """
     for leaf in tree.leaves(x):
         start = getattr(leaf, "copy_to_host_async", None)
         if start is not None:
@@ -45,24 +65,68 @@ def copy_to_host_async(x: _T) -> _T:
 
 
 def process_indices(backend: str | None = None) -> list[int]:
-    """The numbers of the processes that work together."""
+    """The numbers of the processes that work together.
+
+    Args:
+        backend: of no effect; as in JAX.
+
+    Returns:
+        A list of ints, from 0.
+
+    Example:
+        >>> gf.process_indices()
+        [0]
+    """
     del backend
     return list(range(process.count))
 
 
 def host_count(backend: str | None = None) -> int:
-    """As ``process_count``, which is the newer name."""
+    """As ``process_count``, which is the newer name.
+
+    Args:
+        backend: of no effect; as in JAX.
+
+    Returns:
+        int.
+
+    Example:
+        >>> gf.host_count()
+        1
+    """
     return len(process_indices(backend))
 
 
 def host_id(backend: str | None = None) -> int:
-    """As ``process_index``, which is the newer name."""
+    """As ``process_index``, which is the newer name.
+
+    Args:
+        backend: of no effect; as in JAX.
+
+    Returns:
+        int.
+
+    Example:
+        >>> gf.host_id()
+        0
+    """
     del backend
     return process.index
 
 
 def host_ids(backend: str | None = None) -> list[int]:
-    """As ``process_indices``, which is the newer name."""
+    """As ``process_indices``, which is the newer name.
+
+    Args:
+        backend: of no effect; as in JAX.
+
+    Returns:
+        A list of ints.
+
+    Example:
+        >>> gf.host_ids()
+        [0]
+    """
     return process_indices(backend)
 
 
@@ -71,6 +135,13 @@ def print_environment_info(return_string: bool = False) -> str | None:
 
     Args:
         return_string: whether to return the text instead.
+
+    Returns:
+        The text, or None where it is printed.
+
+    Example:
+        >>> gf.print_environment_info(return_string=True).split()[0]
+        'gpuflow:'
     """
     environment = config.environment
     text = "\n".join(

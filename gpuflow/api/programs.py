@@ -1,4 +1,4 @@
-"""The transformations as users call them: jit, make_jaxpr, devices. (vmap is in api/vmap.py.)"""
+"""The transformations as users call them: jit, make_jaxpr, explain. (vmap is in api/vmap.py.)"""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from gpuflow.api.derivatives import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
-from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.control import shared_traces
 from gpuflow.control.composite import forget_composites
@@ -24,14 +21,8 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import AbstractRef, Ref, values_of
-from gpuflow.core.sharding import PartitionSpec
-from gpuflow.core.trace import ConcreteTrace, Tracer, current_trace, thread_state
-from gpuflow.core.types import ArrayLike, DeviceLike
-from gpuflow.parallel.placement import as_sharding, put
-from gpuflow.runtime.array import Array
-from gpuflow.runtime.device import Device, process
-from gpuflow.runtime.device import devices as platform_devices
-from gpuflow.runtime.device import local_devices as process_devices
+from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
+from gpuflow.runtime.device import Device
 
 if TYPE_CHECKING:
     from gpuflow.compiler import pipeline
@@ -123,6 +114,11 @@ def jit(
 
     Raises:
         TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
+
+    Example:
+        >>> f = gf.jit(lambda x, n: x**n, static_argnames="n")
+        >>> f(jnp.arange(4), n=2)
+        Array([0, 1, 4, 9], dtype=int32)
     """
     del keep_unused
     check_compiler_options(compiler_options)
@@ -139,7 +135,18 @@ def jit(
 
 
 def clear_caches() -> None:
-    """Forget all traced and compiled programs; kernels on disk stay."""
+    """Forget all traced and compiled programs; kernels on disk stay.
+
+    Returns:
+        None.
+
+    Example:
+        >>> f = gf.jit(lambda x: x + 1)
+        >>> y = f(1)
+        >>> gf.clear_caches()
+        >>> f(1)
+        Array(2, dtype=int32, weak_type=True)
+    """
     clear_functions()
     forget_composites()
     forget_programs()
@@ -151,6 +158,18 @@ def ensure_compile_time_eval() -> Iterator[None]:
     """Inside the block ops on known values run at once, even while a function is traced.
 
     Those that get a traced value are traced.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> @gf.jit
+        ... def f(x):
+        ...     with gf.ensure_compile_time_eval():
+        ...         n = int(jnp.arange(4).sum())
+        ...     return x * n
+        >>> f(2.0)
+        Array(12., dtype=float32, weak_type=True)
     """
     with current_trace(ConcreteTrace(thread_state.trace)):
         yield
@@ -158,8 +177,41 @@ def ensure_compile_time_eval() -> Iterator[None]:
 
 @contextmanager
 def disable_jit(disable: bool = True) -> Iterator[None]:
-    """Inside the block, jitted functions run op by op."""
+    """Inside the block, jitted functions run op by op.
+
+    Args:
+        disable: whether; False compiles again inside a block.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with gf.disable_jit():
+        ...     print(gf.jit(lambda x: x if x > 0 else -x)(-3))
+        3
+    """
     with config.override("disable_jit", disable):
+        yield
+
+
+@contextmanager
+def enable_x64(enable: bool = True) -> Iterator[None]:
+    """Inside the block, 64-bit dtypes are kept.
+
+    Args:
+        enable: whether; False makes them 32-bit dtypes.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with gf.enable_x64():
+        ...     print(jnp.arange(2.0).dtype)
+        float64
+        >>> jnp.arange(2.0).dtype
+        dtype('float32')
+    """
+    with config.override("enable_x64", enable):
         yield
 
 
@@ -218,8 +270,19 @@ def make_jaxpr(
         axis_env: named axes in scope, as pairs of a name and a size.
         return_shape: also return the tree of output ShapeDtypeStructs.
 
+    Returns:
+        A function of the same arguments that returns a ClosedJaxpr, with ``return_shape`` a pair of
+        it and a tree of ShapeDtypeStructs.
+
     Raises:
         TypeError: ``fun`` cannot be called.
+
+    Example:
+        >>> print(gf.make_jaxpr(lambda x: jnp.sin(x) + 1)(jnp.ones(3)))
+        { lambda ; a:f32[3]. let
+            b:f32[3] = sin a
+            c:f32[3] = add b 1.0:f32[]
+          in (c,) }
     """
     check_callable(fun, "make_jaxpr")
 
@@ -300,6 +363,10 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Returns:
         The output tree with ShapeDtypeStruct leaves.
+
+    Example:
+        >>> gf.eval_shape(lambda x: x @ x.T, gf.ShapeDtypeStruct((2, 5), jnp.float32))
+        ShapeDtypeStruct(shape=(2, 2), dtype=float32)
     """
     leaves, in_tree = tree.flatten((args, kwargs))
     if _symbolic:
@@ -316,148 +383,16 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return tree.unflatten(*known)
 
 
-# --- devices -------------------------------------------------------------------------------
-
-
-def devices(backend: str | None = None) -> list[Device]:
-    """All devices of ``backend`` (default: the default platform)."""
-    return list(platform_devices(backend))
-
-
-def local_devices(
-    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
-) -> list[Device]:
-    """The devices of one process.
-
-    Args:
-        process_index: of the process; this one by default.
-        backend: the platform; the default one if it is left out.
-        host_id: an older name of ``process_index``.
-    """
-    wanted = host_id if process_index is None else process_index
-    if wanted is None:
-        return list(process_devices(backend))
-    return [device for device in devices(backend) if device.process_index == wanted]
-
-
-def device_count(backend: str | None = None) -> int:
-    """The number of devices."""
-    return len(devices(backend))
-
-
-def local_device_count(backend: str | None = None) -> int:
-    """The number of devices of this process."""
-    return len(process_devices(backend))
-
-
-def process_count(backend: str | None = None) -> int:
-    """The number of processes that work together; 1 in a single process."""
-    del backend
-    return process.count
-
-
-def process_index(backend: str | None = None) -> int:
-    """The number of this process; 0 in a single process."""
-    del backend
-    return process.index
-
-
-def _check_device(name: str, device: Any) -> None:
-    if device is not None and not isinstance(device, Device):
-        raise TypeError(
-            f"[{name}] device must be a Device or None; got {device!r}. Fix: gpuflow.devices()[0]."
-        )
-
-
-@contextmanager
-def default_device(device: Device | str | None) -> Iterator[None]:
-    """Inside the block, new arrays are made on ``device``.
-
-    Args:
-        device: a device, the name of a platform, or None: the default platform's first.
-
-    Raises:
-        TypeError, ValueError: something else.
-    """
-    if not isinstance(device, str):
-        _check_device("default_device", device)
-    with config.override("default_device", device):
-        yield
-
-
-@contextmanager
-def enable_x64(enable: bool = True) -> Iterator[None]:
-    """Inside the block, 64-bit dtypes are kept."""
-    with config.override("enable_x64", enable):
-        yield
-
-
-@overload
-def device_put(
-    x: ArrayLike, device: DeviceLike | PartitionSpec = None, *, src: Any = None,
-    donate: bool = False, may_alias: bool | None = None,
-) -> Array: ...  # fmt: skip
-@overload
-def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
-    may_alias: bool | None = None,
-) -> Any: ...  # fmt: skip
-def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
-    may_alias: bool | None = None,
-) -> Any:  # fmt: skip
-    """Copy the leaves of ``x`` to where they are wanted, as Arrays.
-
-    Args:
-        x: an array, number or tree.
-        device: a Device, a Sharding, or a PartitionSpec of the mesh in force; or a tree prefix of
-            them.
-        src: where ``x`` is; it is found anyway.
-        donate: whether the memory of ``x`` may be used; it is copied anyway.
-        may_alias: whether the result may be ``x`` itself; it never is.
-
-    Raises:
-        ValueError: ``device`` is no such place, a sharding that does not divide its array, or both
-            ``donate`` and ``may_alias``.
-    """
-    del src
-    check(
-        not (donate and may_alias),
-        lambda: "[device_put] an array is donated or aliased; got donate and may_alias. Fix: "
-        "leave one out.",
-        ValueError,
-    )
-    leaves, structure = tree.flatten(x)
-    places = tree.broadcast_prefix(device, x, "device_put")
-    pairs = zip(leaves, places, strict=True)
-    placed = [put(leaf, as_sharding(at, "device_put")) for leaf, at in pairs]
-    return tree.unflatten(structure, placed)
-
-
-def device_get(x: Any) -> Any:
-    """The leaves of ``x`` as NumPy arrays; keys, numbers, traced values and other objects stay."""
-
-    def get(leaf: Any) -> Any:
-        stays = isinstance(leaf, Ref | Tracer) or dtypes.is_extended(getattr(leaf, "dtype", None))
-        return np.asarray(leaf) if hasattr(leaf, "__array__") and not stays else leaf
-
-    return tree.tree_map(get, x)
-
-
-def block_until_ready(x: _T) -> _T:
-    """Wait until every Array in ``x`` is computed, and return ``x``."""
-    if type(x) is Array:
-        return x.block_until_ready()  # type: ignore[return-value]
-    for leaf in tree.leaves(x):
-        if isinstance(leaf, Array | Ref) and not isinstance(leaf, Tracer):
-            leaf.block_until_ready()
-    return x
-
-
 def effects_barrier() -> None:
     """Wait until the callbacks of all programs that were called have happened.
 
     Programs call back from the thread that called them, before they return: nothing is left.
+
+    Returns:
+        None.
+
+    Example:
+        >>> gf.effects_barrier()
     """
 
 
@@ -466,8 +401,18 @@ def typeof(x: Any) -> ShapedArray | AbstractRef:
 
     In shard_map ``typeof(x).mat.varying`` are the axes along which ``x`` varies.
 
+    Args:
+        x: an array, a number or a Ref, also a traced one.
+
+    Returns:
+        ShapedArray, or AbstractRef for a Ref.
+
     Raises:
         TypeError: ``x`` is neither an array nor a number.
+
+    Example:
+        >>> gf.typeof(jnp.ones((2, 3)))
+        ShapedArray(float32[2,3])
     """
     if type(x) is Ref:
         return x.aval

@@ -363,15 +363,6 @@ def raw_kernel(
 ) -> Any:  # fmt: skip
     """Make an operation of a kernel in Numba's words or in CUDA C.
 
-    Example::
-
-        @gf.raw_kernel(out=lambda x, y: x, grid=lambda x, y: (-(-x.size // 128), 128))
-        @cuda.jit
-        def add(x, y, out):
-            i = cuda.grid(1)
-            if i < out.size:
-                out[i] = x[i] + y[i]
-
     The kernel gets the arguments of the call in their order, then its outputs, whose elements are
     anything before. Arrays lie row-major. For Numba they are arrays, for CUDA C pointers. Python's
     and NumPy's numbers are numbers for both, of 64 bits, or of NumPy's type; another number is
@@ -405,6 +396,19 @@ def raw_kernel(
         TypeError, ValueError: outputs, grid or parameters are not as said above.
         NotImplementedError: when it is called: there is nothing for the CPU.
         RuntimeError: when it is called: the code does not compile; the message is the compiler's.
+
+    Example:
+        >>> def add_on_cpu(x, y, out):
+        ...     out[:] = x + y
+        >>> @gf.raw_kernel(
+        ...     out=lambda x, y: x, grid=lambda x, y: (-(-x.size // 128), 128), cpu=add_on_cpu
+        ... )
+        ... def add(x, y, out):
+        ...     i = cuda.grid(1)
+        ...     if i < out.size:
+        ...         out[i] = x[i] + y[i]
+        >>> add(jnp.arange(3.0), jnp.ones(3))
+        Array([1., 2., 3.], dtype=float32)
     """
     if code is None:
         return lambda later: raw_kernel(

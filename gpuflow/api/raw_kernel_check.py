@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.api.derivatives import jvp, vjp
-from gpuflow.api.programs import device_put, enable_x64
+from gpuflow.api.places import device_put
+from gpuflow.api.programs import enable_x64
 from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes, tree
 from gpuflow.base.records import record

@@ -10,14 +10,50 @@ from gpuflow.base.config import config
 
 @contextmanager
 def debug_nans(enable: bool = True) -> Iterator[None]:
-    """Inside the block, an op whose result holds NaN raises FloatingPointError."""
+    """Inside the block, an op whose result holds NaN raises FloatingPointError.
+
+    Args:
+        enable: whether to look; False stops that of a block around.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        FloatingPointError: inside the block, from the op or the jitted call.
+
+    Example:
+        >>> with gf.debug_nans():
+        ...     try:
+        ...         jnp.log(-1.0)
+        ...     except FloatingPointError:
+        ...         print("found")
+        found
+    """
     with config.override("debug_nans", enable):
         yield
 
 
 @contextmanager
 def debug_infs(enable: bool = True) -> Iterator[None]:
-    """Inside the block, an op whose result holds an infinity raises FloatingPointError."""
+    """Inside the block, an op whose result holds an infinity raises FloatingPointError.
+
+    Args:
+        enable: whether to look; False stops that of a block around.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        FloatingPointError: inside the block, from the op or the jitted call.
+
+    Example:
+        >>> with gf.debug_infs():
+        ...     try:
+        ...         jnp.divide(1.0, 0.0)
+        ...     except FloatingPointError:
+        ...         print("found")
+        found
+    """
     with config.override("debug_infs", enable):
         yield
 
@@ -28,6 +64,25 @@ def debug_key_reuse(enable: bool = True) -> Iterator[None]:
 
     Sampling and ``split`` use a key, ``fold_in`` and ``key_data`` do not, ``clone`` makes another.
     Raw keys are not followed.
+
+    Args:
+        enable: whether to look.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        KeyReuseError: inside the block, from the function that gets the key again.
+
+    Example:
+        >>> key = gf.random.key(0)
+        >>> with gf.debug_key_reuse():
+        ...     x = gf.random.normal(key)
+        ...     try:
+        ...         y = gf.random.normal(key)
+        ...     except Exception as error:
+        ...         print(type(error).__name__)
+        KeyReuseError
     """
     with config.override("debug_key_reuse", enable):
         yield
@@ -40,8 +95,19 @@ def numpy_rank_promotion(mode: str) -> Iterator[None]:
     Args:
         mode: ``"allow"``, ``"warn"`` or ``"raise"``.
 
+    Returns:
+        A context manager.
+
     Raises:
         ValueError: another mode.
+
+    Example:
+        >>> with gf.numpy_rank_promotion("raise"):
+        ...     try:
+        ...         jnp.ones((2, 3)) + jnp.ones(3)
+        ...     except ValueError:
+        ...         print("refused")
+        refused
     """
     with config.override("numpy_rank_promotion", mode):
         yield
@@ -54,8 +120,19 @@ def numpy_dtype_promotion(mode: str) -> Iterator[None]:
     Args:
         mode: ``"standard"``, or ``"strict"``: only Python numbers are converted.
 
+    Returns:
+        A context manager.
+
     Raises:
         ValueError: another mode.
+
+    Example:
+        >>> with gf.numpy_dtype_promotion("strict"):
+        ...     try:
+        ...         jnp.float32(1) + jnp.int32(1)
+        ...     except Exception as error:
+        ...         print("refused")
+        refused
     """
     with config.override("numpy_dtype_promotion", mode):
         yield
@@ -68,6 +145,15 @@ def default_matmul_precision(precision: str | None) -> Iterator[None]:
     Args:
         precision: what ``precision=`` of ``lax.dot_general`` takes. On GPUs float32 operands are
             rounded to TF32 unless it is ``"highest"`` or ``"float32"``: see ``lax.Precision``.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with gf.default_matmul_precision("highest"):
+        ...     y = jnp.ones((2, 3)) @ jnp.ones(3)
+        >>> y
+        Array([3., 3.], dtype=float32)
     """
     with config.override("default_matmul_precision", precision):
         yield
@@ -77,8 +163,20 @@ def default_matmul_precision(precision: str | None) -> Iterator[None]:
 def default_prng_impl(name: str) -> Iterator[None]:
     """Inside the block, keys are made for this generator unless they name one.
 
+    Args:
+        name: of the generator: ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``.
+
+    Returns:
+        A context manager.
+
     Raises:
         ValueError: a generator that does not exist.
+
+    Example:
+        >>> with gf.default_prng_impl("rbg"):
+        ...     key = gf.random.key(0)
+        >>> gf.random.key_impl(key)
+        'rbg'
     """
     with config.override("default_prng_impl", name):
         yield
@@ -86,7 +184,20 @@ def default_prng_impl(name: str) -> Iterator[None]:
 
 @contextmanager
 def threefry_partitionable(enable: bool = True) -> Iterator[None]:
-    """Inside the block, random bits have the layout that can be computed in parts, or the old."""
+    """Inside the block, random bits have the layout that can be computed in parts, or the old.
+
+    Args:
+        enable: True for the layout that can be computed in parts.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with gf.threefry_partitionable(False):
+        ...     old = gf.random.bits(gf.random.key(0), (3,))
+        >>> bool((old == gf.random.bits(gf.random.key(0), (3,))).all())
+        False
+    """
     with config.override("threefry_partitionable", enable):
         yield
 
@@ -96,6 +207,18 @@ def log_compiles(enable: bool = True) -> Iterator[None]:
     """Inside the block, ``jit`` logs what it traces and compiles, and how long that takes.
 
     The logger is ``logging.getLogger("gpuflow")``, the level WARNING.
+
+    Args:
+        enable: whether to log.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with gf.log_compiles(False):
+        ...     y = gf.jit(lambda x: x + 1)(1.0)
+        >>> y
+        Array(2., dtype=float32, weak_type=True)
     """
     with config.override("log_compiles", enable):
         yield
@@ -103,7 +226,20 @@ def log_compiles(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def explain_cache_misses(enable: bool = True) -> Iterator[None]:
-    """Inside the block, ``jit`` logs why a call could not use a program that it had."""
+    """Inside the block, ``jit`` logs why a call could not use a program that it had.
+
+    Args:
+        enable: whether to log, to ``logging.getLogger("gpuflow")``.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with gf.explain_cache_misses(False):
+        ...     y = gf.jit(lambda x: x * 2)(1.0)
+        >>> y
+        Array(2., dtype=float32, weak_type=True)
+    """
     with config.override("explain_cache_misses", enable):
         yield
 
@@ -114,11 +250,26 @@ def check_tracer_leaks(enable: bool = True) -> Iterator[None]:
 
     It says of each where it was made. Functions that were traced before are not traced again.
 
+    Args:
+        enable: whether to look.
+
+    Returns:
+        A context manager.
+
     Raises:
         UnexpectedTracerError: from the call of a transformed function.
 
     Cost:
         A search through all Python objects for each trace: for debugging.
+
+    Example:
+        >>> kept = []
+        >>> with gf.check_tracer_leaks():
+        ...     try:
+        ...         gf.jit(lambda x: kept.append(x))(1.0)
+        ...     except Exception as error:
+        ...         print(type(error).__name__)
+        UnexpectedTracerError
     """
     with config.override("check_tracer_leaks", enable):
         yield
@@ -129,6 +280,23 @@ checking_leaks = check_tracer_leaks
 
 @contextmanager
 def no_tracing(enable: bool = True) -> Iterator[None]:
-    """Inside the block, a jitted function that would have to be traced raises RuntimeError."""
+    """Inside the block, a jitted function that would have to be traced raises RuntimeError.
+
+    Args:
+        enable: whether tracing is refused.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        RuntimeError: inside the block, from a jitted function that was not called so before.
+
+    Example:
+        >>> f = gf.jit(lambda x: x + 1)
+        >>> y = f(1.0)
+        >>> with gf.no_tracing():
+        ...     print(f(2.0))
+        3.0
+    """
     with config.override("no_tracing", enable):
         yield

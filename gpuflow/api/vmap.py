@@ -61,6 +61,11 @@ def vmap(
     Raises:
         TypeError: at once, for axes that are no ints or None, and names that are not hashable.
         ValueError: from the call, for axes or sizes that do not fit.
+
+    Example:
+        >>> dot = lambda a, b: (a * b).sum()
+        >>> gf.vmap(dot, in_axes=(0, None))(jnp.arange(6.0).reshape(2, 3), jnp.ones(3))
+        Array([ 3., 12.], dtype=float32)
     """
     check_callable(fun, "vmap")
     name = getattr(fun, "__name__", "the function")

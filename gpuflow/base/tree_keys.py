@@ -130,6 +130,15 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
         keys: a path.
         simple: only the names, as in ``a0x``, in place of ``['a'][0].x``.
         separator: what stands between keys, as in ``a/0/x``.
+        keys: a path, a sequence of keys.
+
+    Returns:
+        A string.
+
+    Example:
+        >>> (path, _), = gf.tree.leaves_with_path({"a": [5]})
+        >>> gf.tree_util.keystr(path), gf.tree_util.keystr(path, simple=True, separator="/")
+        ("['a'][0]", 'a/0')
     """
     if not simple:
         return separator.join(str(key) for key in keys)

@@ -11,7 +11,8 @@ from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.concatenate import concatenate
-from gpuflow.ops.layout.slicing import rev, slice_in_dim
+from gpuflow.ops.layout.rev import rev
+from gpuflow.ops.layout.slicing import slice_in_dim
 
 _T = TypeVar("_T")
 
@@ -38,6 +39,10 @@ def associative_scan(
 
     Source: G. Blelloch, Prefix sums and their applications, 1990: combine pairs, scan the half as
     many results, and fill in the elements between.
+
+    Example:
+        >>> lax.associative_scan(jnp.multiply, jnp.array([1, 2, 3, 4]))
+        Array([ 1,  2,  6, 24], dtype=int32)
     """
     check(
         callable(fn),

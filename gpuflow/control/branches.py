@@ -48,6 +48,11 @@ def cond(
 
     Raises:
         TypeError: ``pred`` is not a scalar, or the results differ in type.
+
+    Example:
+        >>> f = gf.jit(lambda x: lax.cond(x > 0, lambda x: 2 * x, lambda x: -x, x))
+        >>> f(3.0), f(-3.0)
+        (Array(6., dtype=float32, weak_type=True), Array(3., dtype=float32, weak_type=True))
     """
     del linear
     if operand is not _MISSING:
@@ -118,6 +123,11 @@ def switch(
     Raises:
         TypeError: ``index`` is not an integer scalar, or the results differ in type.
         ValueError: there are no branches.
+
+    Example:
+        >>> f = gf.jit(lambda k, x: lax.switch(k, [jnp.sin, jnp.square, jnp.negative], x))
+        >>> f(1, 3.0)
+        Array(9., dtype=float32, weak_type=True)
     """
     branches = tuple(branches)
     if operand is not _MISSING:

@@ -43,7 +43,8 @@ from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.elementwise.select import select_n
-from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis
+from gpuflow.ops.layout.axes import broadcast_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr, batch_jaxpr_dims
 from gpuflow.transforms.checking import (

@@ -57,6 +57,10 @@ def while_loop(
 
     Raises:
         TypeError: the condition is not a bool scalar, or the value changes its type.
+
+    Example:
+        >>> lax.while_loop(lambda x: x < 100, lambda x: 2 * x, 3)
+        Array(192, dtype=int32, weak_type=True)
     """
     return _while_as("while_loop", cond_fun, body_fun, init_val, max_steps)
 
@@ -198,6 +202,10 @@ def fori_loop(
 
     Raises:
         TypeError: bounds that are no such scalars, or the value changes its type.
+
+    Example:
+        >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
+        Array(10, dtype=int32, weak_type=True)
     """
     dtype = _bound_dtype(lower, upper)
     static = _static_bounds(lower, upper)

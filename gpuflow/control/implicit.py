@@ -87,6 +87,13 @@ def custom_linear_solve(
     Raises:
         TypeError: trees that differ; in reverse mode, there is no ``transpose_solve``.
         ValueError: shapes that differ.
+
+    Example:
+        >>> def solve(b):
+        ...     divide = lambda matvec, b: b / matvec(1.0)
+        ...     return lax.custom_linear_solve(lambda x: 4 * x, b, divide, symmetric=True)
+        >>> solve(8.0), gf.grad(solve)(8.0)
+        (Array(2., dtype=float32, weak_type=True), Array(0.25, dtype=float32, weak_type=True))
     """
     op = "custom_linear_solve"
     if transpose_solve is None and symmetric:
@@ -152,6 +159,14 @@ def custom_root(
     Raises:
         TypeError: trees that differ.
         ValueError: shapes that differ.
+
+    Example:
+        >>> def newton(f, x):
+        ...     return lax.fori_loop(0, 20, lambda _, x: x - f(x) / gf.grad(f)(x), x)
+        >>> def root(a):
+        ...     return lax.custom_root(lambda x: x**2 - a, 1.0, newton, lambda g, y: y / g(1.0))
+        >>> root(4.0).round(3), gf.grad(root)(4.0).round(3)
+        (Array(2., dtype=float32, weak_type=True), Array(0.25, dtype=float32, weak_type=True))
     """
     op = "custom_root"
     leaves, guess_tree = tree.flatten(initial_guess)

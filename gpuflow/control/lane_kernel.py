@@ -35,8 +35,8 @@ from gpuflow.core.lowering import Inline, LaneForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.iota import iota
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
 from gpuflow.transforms.jvp import jvp_jaxpr

@@ -38,6 +38,11 @@ def linear_transpose(
     Raises:
         NotImplementedError: ``reduce_axes``, or from the call: an op of ``fun`` is not linear.
         TypeError: floats and integers are mixed; from the call, a cotangent does not match.
+
+    Example:
+        >>> f = gf.linear_transpose(lambda x: 3 * x[:2], jnp.zeros(3))
+        >>> f(jnp.array([1.0, 2.0]))
+        (Array([3., 6., 0.], dtype=float32),)
     """
     refuse_reduce_axes("linear_transpose", reduce_axes)
     leaves, in_tree = tree.flatten(primals)
@@ -135,6 +140,14 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
 
     Raises:
         TypeError: from the call, arguments of another tree.
+
+    Example:
+        >>> @gf.jit
+        ... def f(w):
+        ...     g, values = gf.closure_convert(lambda x: w * x, 1.0)
+        ...     return g(3.0, *values)
+        >>> f(2.0)
+        Array(6., dtype=float32, weak_type=True)
     """
     leaves, in_tree = tree.flatten(example_args)
     avals = [aval_of(leaf) for leaf in leaves]

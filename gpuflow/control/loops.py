@@ -81,6 +81,10 @@ def scan(
     Raises:
         TypeError: ``f`` does not return a pair, or the carry changes its type.
         ValueError: leading sizes that differ, no length, or ``unroll`` below 1.
+
+    Example:
+        >>> lax.scan(lambda total, x: (total + x, total), 0, jnp.array([1, 2, 3]))
+        (Array(6, dtype=int32), Array([0, 1, 3], dtype=int32, weak_type=True))
     """
     del _split_transpose
     return scan_as("scan", f, f, init, xs, length, reverse, unroll)
@@ -248,6 +252,10 @@ def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y
 
     Raises:
         ValueError: ``xs`` has no arrays, leading sizes differ, or ``batch_size`` is negative.
+
+    Example:
+        >>> lax.map(lambda x: x**2, jnp.array([1, 2, 3]))
+        Array([1, 4, 9], dtype=int32)
     """
 
     def one_by_one(items: Any) -> Any:

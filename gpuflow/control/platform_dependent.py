@@ -22,10 +22,17 @@ def platform_dependent(
         default: for platforms that are not named.
         per_platform: functions by the names of platforms, such as ``cpu=`` and ``cuda=``.
 
+    Returns:
+        What the chosen function returns.
+
     Raises:
         TypeError: a branch that is not callable.
         ValueError: the name ``gpu``, which is no platform.
         NotImplementedError: no branch for the platform.
+
+    Example:
+        >>> lax.platform_dependent(3.0, default=lambda x: x + 1)
+        4.0
     """
     branches = dict(per_platform) if default is None else {**per_platform, "default": default}
     for name, branch in branches.items():
@@ -61,8 +68,17 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
         name: such as ``"my.softmax"``.
         version: a number that changes with the meaning.
 
+    Returns:
+        A function of the same arguments.
+
     Raises:
         TypeError: a decomposition that is not callable, or a name that is no string.
+        UnexpectedTracerError: from the call, an attribute that is traced.
+
+    Example:
+        >>> f = lax.composite(lambda x, *, scale: x * scale, name="my.scaled")
+        >>> f(jnp.array([1.0, 2.0]), scale=3.0)
+        Array([3., 6.], dtype=float32)
     """
     del version
     check(

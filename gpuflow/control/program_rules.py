@@ -13,7 +13,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.transpose import backward_pass

@@ -26,9 +26,10 @@ from gpuflow.ops.contractions.convolution_calls import explicit_pads
 from gpuflow.ops.elementwise.arithmetic import add_p, max_p, min_p, mul_p
 from gpuflow.ops.elementwise.comparison import and_p, or_p, xor_p
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
+from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import pad, slice_, slice_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.reductions.reduce import (
     highest,
     lowest,
@@ -144,6 +145,10 @@ def reduce(
     Raises:
         TypeError: trees, shapes or dtypes that do not fit.
         ValueError: no such dimension.
+
+    Example:
+        >>> lax.reduce(jnp.array([[1, 2], [3, 4]]), 1, jnp.multiply, (0,))
+        Array([3, 8], dtype=int32)
     """
     del out_sharding
     leaves, treedef = tree.flatten(operands)
@@ -234,6 +239,10 @@ def reduce_window(
         ValueError: margins that do not fit.
 
     Source: the definition of ReduceWindow in the XLA operation semantics.
+
+    Example:
+        >>> lax.reduce_window(jnp.array([1.0, 5.0, 2.0, 4.0]), -jnp.inf, lax.max, (2,), (2,))
+        Array([5., 4.], dtype=float32)
     """
     leaves, treedef = tree.flatten(operand)
     init = tree.leaves(init_value)

@@ -32,7 +32,8 @@ from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p
-from gpuflow.ops.layout.axes import insert_axis, reduce_sum, transpose
+from gpuflow.ops.layout.axes import insert_axis, reduce_sum
+from gpuflow.ops.layout.transpose import transpose
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr

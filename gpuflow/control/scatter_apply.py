@@ -38,9 +38,18 @@ def scatter_apply(
         indices_are_sorted, unique_indices, mode: as in ``scatter_add``. Reverse-mode derivatives
             need ``unique_indices`` where the indices are traced.
 
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
     Raises:
         TypeError: shapes or dimension numbers that do not fit, or another dtype than that of
             ``operand`` from ``func``.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([1.0, 2.0, 3.0]), jnp.array([[2]])
+        >>> lax.scatter_apply(x, places, jnp.square, numbers, update_shape=(1,))
+        Array([1., 2., 9.], dtype=float32)
     """
     aval = aval_of(operand)
     program = trace_scalars("scatter_apply", func, [aval.dtype], "func")

@@ -47,6 +47,11 @@ def select_and_scatter(
         ValueError: windows that do not fit.
 
     Source: the definition of SelectAndScatter in the XLA operation semantics.
+
+    Example:
+        >>> x, source = jnp.array([1.0, 3.0, 2.0]), jnp.array([10.0, 20.0])
+        >>> lax.select_and_scatter(x, lax.ge, (2,), (1,), ((0, 0),), source, 0.0, lax.add)
+        Array([ 0., 30.,  0.], dtype=float32)
     """
     name = "select_and_scatter"
     aval, source_aval = aval_of(operand), aval_of(source)

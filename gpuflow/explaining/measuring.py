@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api.programs import ShapeDtypeStruct, block_until_ready, device_put
+from gpuflow.api.places import block_until_ready, device_put
+from gpuflow.api.programs import ShapeDtypeStruct
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.recording import Recording, state

@@ -42,6 +42,10 @@ def resize(
 
     Raises:
         ValueError: an unknown method, or another number of axes.
+
+    Example:
+        >>> gf.image.resize(jnp.array([[0.0, 4.0]]), (1, 4), "linear")
+        Array([[0., 1., 3., 4.]], dtype=float32)
     """
     (image,) = check_arraylike("resize", image)
     sizes, method = _checked("resize", image, shape, method)
@@ -92,6 +96,11 @@ def scale_and_translate(
 
     Raises:
         ValueError: an unknown method, or numbers of axes that differ.
+
+    Example:
+        >>> one = jnp.ones(1)
+        >>> gf.image.scale_and_translate(jnp.arange(4.0), (4,), (0,), one, one, "linear")
+        Array([0., 0., 1., 2.], dtype=float32)
     """
     image, scale, translation = check_arraylike("scale_and_translate", image, scale, translation)
     sizes, method = _checked("scale_and_translate", image, shape, method)

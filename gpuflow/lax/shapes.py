@@ -1,4 +1,4 @@
-"""Functions of gpuflow.lax that are short forms of others: shapes, windows, products."""
+"""Functions of gpuflow.lax that are short forms of others: shapes and products."""
 
 from __future__ import annotations
 
@@ -11,22 +11,16 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
-from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.contractions.dot_general import dot_general
-from gpuflow.ops.define import check_kind, types_text
+from gpuflow.ops.define import check_kind
 from gpuflow.ops.effects.device_put import in_sharding
-from gpuflow.ops.elementwise.arithmetic import add, div, rem
-from gpuflow.ops.elementwise.comparison import lt
+from gpuflow.ops.elementwise.arithmetic import div
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.indexing import dynamic_slices
-from gpuflow.ops.indexing.dimension_numbers import GatherDimensionNumbers
-from gpuflow.ops.indexing.gather import gather
 from gpuflow.ops.layout import slicing
-from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.parallel.placement import as_sharding, put
@@ -47,8 +41,15 @@ def full(
         dtype: by default that of the scalar.
         sharding: a Sharding, or None for the default device.
 
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
     Raises:
         TypeError: ``fill_value`` is not a scalar, or ``sharding`` is no Sharding.
+
+    Example:
+        >>> lax.full((2,), 7.0)
+        Array([7., 7.], dtype=float32, weak_type=True)
     """
     aval = aval_of(fill_value)
     check(
@@ -68,6 +69,24 @@ def full_like(
     """An array of the shape and type of ``x``, weak where that is, filled with a scalar.
 
     In shard_map it varies as ``x`` does.
+
+    Args:
+        x: array, or something with its shape and dtype.
+        fill_value: a scalar.
+        dtype: by default that of ``x``.
+        shape: by default that of ``x``.
+        sharding: a Sharding, or None for the default device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        TypeError: ``fill_value`` is not a scalar.
+
+    Example:
+        >>> lax.full_like(jnp.ones((2, 2), jnp.int32), 5)
+        Array([[5, 5],
+               [5, 5]], dtype=int32)
     """
     aval = aval_of(x)
     sizes = aval.shape if shape is None else tuple(shape)
@@ -77,7 +96,18 @@ def full_like(
 
 
 def asarray(x: ArrayLike) -> Array:
-    """``x`` as an array."""
+    """``x`` as an array.
+
+    Args:
+        x: array, NumPy array or number; traced values stay what they are.
+
+    Returns:
+        An Array of the same shape; weak for Python's numbers.
+
+    Example:
+        >>> lax.asarray(3)
+        Array(3, dtype=int32, weak_type=True)
+    """
     if isinstance(x, Array) or (hasattr(x, "aval") and is_value(x)):
         return x  # type: ignore[return-value]
     aval = aval_of(x)
@@ -85,7 +115,18 @@ def asarray(x: ArrayLike) -> Array:
 
 
 def dtype(x: Any) -> Any:
-    """The dtype that ``x`` has as an array; that of arrays, if ``x`` is a dtype or a type."""
+    """The dtype that ``x`` has as an array; that of arrays, if ``x`` is a dtype or a type.
+
+    Args:
+        x: array, number, dtype or type.
+
+    Returns:
+        A dtype.
+
+    Example:
+        >>> lax.dtype(1.5), lax.dtype(np.ones(2))
+        (dtype('float32'), dtype('float32'))
+    """
     is_type = isinstance(x, np.dtype | type | dtypes.ExtendedDType) or hasattr(x, "dtype")
     return dtypes.canonicalize(x) if is_type and not is_value(x) else aval_of(x).dtype
 
@@ -96,7 +137,23 @@ def dtype(x: Any) -> Any:
 def broadcast(
     operand: ArrayLike, sizes: Sequence[int], *, out_sharding: ShardingLike = None
 ) -> Array:
-    """``operand`` repeated along new leading dimensions of ``sizes``."""
+    """``operand`` repeated along new leading dimensions.
+
+    Args:
+        operand: array of any dtype.
+        sizes: sizes of the new dimensions.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of shape ``sizes + operand.shape``.
+
+    Example:
+        >>> lax.broadcast(jnp.array([1, 2]), (3,))
+        Array([[1, 2],
+               [1, 2],
+               [1, 2]], dtype=int32)
+    """
     shape = (*sizes, *aval_of(operand).shape)
     out = broadcast_in_dim(operand, shape, range(len(tuple(sizes)), len(shape)))
     return in_sharding("broadcast", out, out_sharding)
@@ -105,8 +162,18 @@ def broadcast(
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The common shape of shapes that NumPy would broadcast.
 
+    Args:
+        shapes: shapes, as sequences of ints.
+
+    Returns:
+        A tuple of ints.
+
     Raises:
         ValueError: they do not fit.
+
+    Example:
+        >>> lax.broadcast_shapes((3, 1), (4,))
+        (3, 4)
     """
     try:
         return tuple(np.broadcast_shapes(*[tuple(shape) for shape in shapes]))
@@ -118,7 +185,22 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """``array`` with new dimensions of size 1; ``dimensions`` are those of the result."""
+    """``array`` with new dimensions of size 1.
+
+    Args:
+        array: array of any dtype.
+        dimensions: those of the result that are new; negative ones count from the end.
+
+    Returns:
+        An array of higher rank.
+
+    Raises:
+        ValueError: dimensions that are repeated or that the result does not have.
+
+    Example:
+        >>> lax.expand_dims(jnp.ones(3), (0, 2)).shape
+        (1, 3, 1)
+    """
     rank = aval_of(array).ndim + len(tuple(dimensions))
     new = {canonicalize_axis(d, rank, "expand_dims") for d in dimensions}
     check(
@@ -137,7 +219,20 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
 def collapse(
     operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """``operand`` with a range of dimensions joined into one."""
+    """``operand`` with a range of dimensions joined into one.
+
+    Args:
+        operand: array of any dtype.
+        start_dimension: the first of the range.
+        stop_dimension: the first behind it; None: to the end.
+
+    Returns:
+        An array with the same elements.
+
+    Example:
+        >>> lax.collapse(jnp.ones((2, 3, 4)), 0, 2).shape
+        (6, 4)
+    """
     shape = aval_of(operand).shape
     start, stop, _ = slice(start_dimension, stop_dimension).indices(len(shape))
     joined = int(np.prod(shape[start:stop], dtype=np.int64))
@@ -147,8 +242,20 @@ def collapse(
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Consecutive parts of ``operand`` along ``axis``.
 
+    Args:
+        operand: array of any dtype.
+        sizes: of the parts.
+        axis: along which to split.
+
+    Returns:
+        A list of arrays.
+
     Raises:
         ValueError: sizes that do not sum to that of the axis.
+
+    Example:
+        >>> lax.split(jnp.arange(5), (2, 3))
+        [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
     """
     place = canonicalize_axis(axis, aval_of(operand).ndim, "split")
     whole = aval_of(operand).shape[place]
@@ -168,21 +275,45 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
 
 
 def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
-    """Arrays of one shape along a new dimension."""
+    """Arrays of one shape along a new dimension.
+
+    Args:
+        operands: arrays of one shape and dtype.
+        axis: where the new dimension goes.
+
+    Returns:
+        An array with one dimension more.
+
+    Raises:
+        TypeError: shapes or dtypes that differ.
+
+    Example:
+        >>> lax.stack([jnp.array([1, 2]), jnp.array([3, 4])])
+        Array([[1, 2],
+               [3, 4]], dtype=int32)
+    """
     rank = aval_of(operands[0]).ndim + 1
     place = canonicalize_axis(axis, rank, "stack")
     return concatenate([expand_dims(x, (place,)) for x in operands], place)
 
 
-def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
-    """The elements along a dimension, which they lose."""
-    place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
-    count = aval_of(x).shape[place]
-    return [index_in_dim(x, k, place, keepdims=False) for k in range(count)]
-
-
 def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
-    """``operand`` repeated ``reps[d]`` times along each dimension d."""
+    """``operand`` repeated ``reps[d]`` times along each dimension d.
+
+    Args:
+        operand: array of any dtype.
+        reps: one number for each dimension, not negative.
+
+    Returns:
+        An array whose sizes are multiplied by ``reps``.
+
+    Raises:
+        ValueError: another number of ``reps``, or negative ones.
+
+    Example:
+        >>> lax.tile(jnp.array([1, 2]), (2,))
+        Array([1, 2, 1, 2], dtype=int32)
+    """
     shape = aval_of(operand).shape
     check(
         len(tuple(reps)) == len(shape) and all(n >= 0 for n in reps),
@@ -200,213 +331,22 @@ def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
 def reciprocal(x: ArrayLike) -> Array:
     """Elementwise ``1 / x``.
 
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
     Raises:
         TypeError: numbers that are neither floats nor complex.
+
+    Example:
+        >>> lax.reciprocal(jnp.array([2.0, 4.0]))
+        Array([0.5 , 0.25], dtype=float32)
     """
     check_kind("reciprocal", aval_of(x), dtypes.is_inexact, "a float or complex number")
     aval = aval_of(x)
     return div(convert_element_type(1, aval.dtype, aval.weak_type), x)
-
-
-# --- windows -------------------------------------------------------------------------------
-
-
-def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
-    """One element along ``axis``, at a Python int that may count from the end.
-
-    Raises:
-        IndexError: the index is outside.
-    """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "index_in_dim")
-    size = aval_of(operand).shape[place]
-    check(
-        -size <= index < size,
-        lambda: (
-            f"[index_in_dim] the index must lie in [{-size}, {size}); got {index}. "
-            "Fix: check the size of the axis."
-        ),
-        IndexError,
-    )
-    start = index % size
-    out = slicing.slice_in_dim(operand, start, start + 1, 1, place)
-    return out if keepdims else squeeze(out, (place,))
-
-
-def _starts(name: str, start_indices: Any, rank: int) -> list[Any]:
-    """Starts as a list of scalars of one dtype; an array of them is taken apart."""
-    if isinstance(start_indices, (list, tuple)):
-        avals = [aval_of(start) for start in start_indices]
-        check(
-            len({aval.dtype for aval in avals}) < 2,
-            lambda: (
-                f"[{name}] starts must have one dtype, and Python's ints have the default one; got "
-                f"{types_text(avals)}. Fix: convert them, or pass an array of starts."
-            ),
-        )
-        return list(start_indices)
-    return [index_in_dim(start_indices, k, 0, keepdims=False) for k in range(rank)]
-
-
-Choice = bool | Sequence[bool]
-
-
-def dynamic_slice(
-    operand: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], slice_sizes: Sequence[int],
-    *, allow_negative_indices: Choice = True,
-) -> Array:  # fmt: skip
-    """A window of known sizes at a place known at run time; it is moved to lie inside.
-
-    Args:
-        operand: array of any dtype and rank r.
-        start_indices: r integer scalars of one dtype, or an array of them; negative ones count
-            from the end.
-        slice_sizes: r sizes.
-        allow_negative_indices: whether they may; a bool, or one for each dimension. Without, starts
-            below 0 are moved to 0 at run time.
-
-    Raises:
-        TypeError: starts that are not integers, or of several dtypes.
-        ValueError: numbers of starts or sizes that do not fit, and negative starts, known before,
-            that are not allowed.
-    """
-    starts = _starts("dynamic_slice", start_indices, aval_of(operand).ndim)
-    starts = _wrapped("dynamic_slice", starts, operand, allow_negative_indices)
-    return dynamic_slices.dynamic_slice(operand, starts, slice_sizes)
-
-
-def dynamic_update_slice(
-    operand: ArrayLike, update: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], *,
-    allow_negative_indices: Choice = True,
-) -> Array:  # fmt: skip
-    """``operand`` with a window replaced, at a place known at run time; see ``dynamic_slice``."""
-    starts = _starts("dynamic_update_slice", start_indices, aval_of(operand).ndim)
-    starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
-    return dynamic_slices.dynamic_update_slice(operand, update, starts)
-
-
-def _wrapped(op: str, starts: Sequence[Any], operand: Any, allowed: Choice) -> list[Any]:
-    """Starts that count from the front, where the operation sees to that."""
-    shape = aval_of(operand).shape
-    if len(starts) != len(shape):
-        return list(starts)  # refused further down
-    choices = [allowed] * len(shape) if isinstance(allowed, bool) else list(allowed)
-    check(
-        len(choices) == len(shape),
-        lambda: (
-            f"[{op}] allow_negative_indices must be a bool or have one for each dimension; got "
-            f"{allowed} for {aval_of(operand)}. Fix: allow_negative_indices=False."
-        ),
-        ValueError,
-    )
-    for start, choice in zip(starts, choices, strict=True):
-        check(
-            choice or not (isinstance(start, int) and start < 0),
-            lambda start=start: (
-                f"[{op}] starts must not be negative with allow_negative_indices=False; got "
-                f"{start} for {aval_of(operand)}. Fix: allow_negative_indices=True."
-            ),
-            ValueError,
-        )
-    return [
-        _from_the_end(start, size) if choice else start
-        for start, size, choice in zip(starts, shape, choices, strict=True)
-    ]
-
-
-def _from_the_end(start: Any, size: int) -> Any:
-    aval = aval_of(start)
-    if dtypes.is_extended(aval.dtype) or aval.dtype.kind != "i":
-        return start
-    if isinstance(start, int):
-        place = start + size if start < 0 else start
-        return place if abs(place) < 2**31 else dtypes.index_dtype(abs(place)).type(place)
-    if isinstance(start, np.integer) and start >= 0:
-        return start
-    start = asarray(start)
-    is_negative = start < 0
-    if size > np.iinfo(aval.dtype).max:  # an addition in uint32 wraps to what int64 gives
-        start = convert_element_type(start, dtypes.index_dtype(size))
-    dtype = aval_of(start).dtype
-    return start + convert_element_type(is_negative, dtype) * np.asarray(size, dtype)
-
-
-def dynamic_slice_in_dim(
-    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
-    allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
-    """``dynamic_slice`` along one axis; the others are whole."""
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_slice_in_dim")
-    sizes = list(aval_of(operand).shape)
-    sizes[place] = slice_size
-    starts = _only(operand, place, start_index)
-    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
-
-
-def dynamic_index_in_dim(
-    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
-    allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
-    """One element along ``axis``, at a place known at run time."""
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_index_in_dim")
-    out = dynamic_slice_in_dim(
-        operand, index, 1, place, allow_negative_indices=allow_negative_indices
-    )
-    return out if keepdims else squeeze(out, (place,))
-
-
-def dynamic_update_slice_in_dim(
-    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
-    allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
-    """``dynamic_update_slice`` along one axis."""
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_slice_in_dim")
-    starts = _only(operand, place, start_index)
-    return dynamic_update_slice(
-        operand, update, starts, allow_negative_indices=allow_negative_indices
-    )
-
-
-def dynamic_update_index_in_dim(
-    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
-    allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
-    """One element along ``axis`` replaced; ``update`` may lack that axis."""
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_index_in_dim")
-    if aval_of(update).ndim != aval_of(operand).ndim:
-        update = expand_dims(update, (place,))
-    return dynamic_update_slice_in_dim(
-        operand, update, index, place, allow_negative_indices=allow_negative_indices
-    )
-
-
-def _only(operand: Any, place: int, start: Any) -> list[Any]:
-    zero = 0 if isinstance(start, int) else np.zeros((), aval_of(start).dtype)[()]
-    return [start if d == place else zero for d in range(aval_of(operand).ndim)]
-
-
-@composite
-def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
-    """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front.
-
-    Indices outside are taken modulo the size of their axis.
-    """
-    aval = aval_of(src)
-    wrapped = [_modulo(index, aval.shape[axis]) for index, axis in zip(idxs, axes, strict=True)]
-    columns = [expand_dims(index, (aval_of(index).ndim,)) for index in wrapped]
-    indices = concatenate(columns, aval_of(columns[0]).ndim - 1)
-    places = tuple(canonicalize_axis(axis, aval.ndim, "index_take") for axis in axes)
-    sizes = [1 if d in places else size for d, size in enumerate(aval.shape)]
-    kept = aval.ndim - len(places)
-    lead = aval_of(indices).ndim - 1
-    numbers = GatherDimensionNumbers(tuple(range(lead, lead + kept)), tuple(sorted(places)), places)
-    return gather(src, indices, numbers, sizes, mode="clip")
-
-
-def _modulo(index: Any, size: int) -> Any:
-    """Indices in [0, size)."""
-    dtype = aval_of(index).dtype
-    rest = rem(index, np.asarray(size, dtype))
-    return where(lt(rest, np.asarray(0, dtype)), add(rest, np.asarray(size, dtype)), rest)
 
 
 # --- products ------------------------------------------------------------------------------
@@ -419,8 +359,25 @@ def dot(
 ) -> Array:  # fmt: skip
     """The product of two vectors or matrices; with dimension numbers, ``dot_general``.
 
+    Args:
+        lhs: array of rank 1 or 2.
+        rhs: array of rank 1 or 2.
+        dimension_numbers: as of ``dot_general``; None: the last dimension of lhs with the first of
+            rhs.
+        precision: as of ``dot_general``.
+        preferred_element_type: dtype of the result; None: that of the operands.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of the dimensions that are not summed.
+
     Raises:
         TypeError: operands that are not vectors or matrices.
+
+    Example:
+        >>> lax.dot(jnp.array([[1.0, 2.0]]), jnp.array([3.0, 4.0]))
+        Array([11.], dtype=float32)
     """
     ranks = aval_of(lhs).ndim, aval_of(rhs).ndim
     if dimension_numbers is None:
@@ -439,8 +396,20 @@ def dot(
 def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
     """Products of matrices; leading dimensions go together.
 
+    Args:
+        lhs: array of shape ``[..., n, k]``.
+        rhs: array of shape ``[..., k, m]``, with the same leading sizes.
+        precision: as of ``dot_general``.
+
+    Returns:
+        An array of shape ``[..., n, m]``.
+
     Raises:
         TypeError: ranks that differ or are below 2.
+
+    Example:
+        >>> lax.batch_matmul(jnp.ones((2, 1, 3)), jnp.ones((2, 3, 4))).shape
+        (2, 1, 4)
     """
     rank = aval_of(lhs).ndim
     check(
@@ -457,5 +426,20 @@ def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None
 def empty(
     shape: Sequence[int], dtype: DTypeLike | None, *, out_sharding: ShardingLike = None
 ) -> Array:
-    """An array of ``shape``; it is filled with zeros."""
-    return in_sharding("empty", full_of(tuple(shape), 0, dtype), out_sharding)
+    """An array of ``shape``; it is filled with zeros.
+
+    Args:
+        shape: sizes.
+        dtype: a dtype, or None: the default float dtype.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Example:
+        >>> lax.empty((2,), jnp.float32)
+        Array([0., 0.], dtype=float32)
+    """
+    wanted = dtypes.default_float() if dtype is None else dtype
+    return in_sharding("empty", full_of(tuple(shape), 0, wanted), out_sharding)

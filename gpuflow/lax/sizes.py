@@ -22,13 +22,41 @@ Padding = str | Sequence[tuple[int, int]]
 
 
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
-    """``x`` with leading dimensions of size 1, so that it has at least ``rank`` dimensions."""
+    """``x`` with leading dimensions of size 1, so that it has at least ``rank`` dimensions.
+
+    Args:
+        x: array.
+        rank: how many dimensions it is to have.
+
+    Returns:
+        An array with the same elements.
+
+    Example:
+        >>> lax.broadcast_to_rank(jnp.ones(3), 2).shape
+        (1, 3)
+    """
     missing = rank - aval_of(x).ndim
     return broadcast(x, (1,) * missing) if missing > 0 else asarray(x)
 
 
 def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
-    """``arr`` broadcast to the shape of another array, as NumPy does."""
+    """``arr`` broadcast to the shape of another array, as NumPy does.
+
+    Args:
+        arr: array.
+        like_arr: array of the shape that is wanted.
+
+    Returns:
+        An array of the dtype of ``arr``.
+
+    Raises:
+        TypeError: shapes that do not fit.
+
+    Example:
+        >>> lax.broadcast_like(jnp.array([1, 2]), jnp.zeros((2, 2)))
+        Array([[1, 2],
+               [1, 2]], dtype=int32)
+    """
     shape, rank = aval_of(like_arr).shape, aval_of(arr).ndim
     return broadcast_in_dim(arr, shape, range(len(shape) - rank, len(shape)))
 
@@ -37,6 +65,19 @@ def shape_as_value(shape: Sequence[int]) -> Any:
     """A shape as a vector of int32; int64 where a size needs it.
 
     An array of sizes becomes one of the default integers.
+
+    Args:
+        shape: sizes, or a vector of them.
+
+    Returns:
+        An integer vector.
+
+    Raises:
+        TypeError: an array that is no integer vector.
+
+    Example:
+        >>> lax.shape_as_value((2, 3))
+        array([2, 3], dtype=int32)
     """
     if isinstance(shape, HasAval):
         aval = aval_of(shape)
@@ -58,7 +99,23 @@ def reduce_window_shape_tuple(
     window_strides: Sequence[int], padding: Sequence[tuple[int, int]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> Shape:  # fmt: skip
-    """The shape of ``reduce_window``; the arguments are as there, with padding as pairs."""
+    """The shape of the result of ``reduce_window``.
+
+    Args:
+        operand_shape: shape of the operand.
+        window_dimensions: sizes of the window.
+        window_strides: its steps.
+        padding: pairs (low, high).
+        base_dilation: distances of elements of the operand; None: 1.
+        window_dilation: distances of elements of the window; None: 1.
+
+    Returns:
+        A tuple of ints.
+
+    Example:
+        >>> lax.reduce_window_shape_tuple((5,), (2,), (1,), ((0, 0),))
+        (4,)
+    """
     sizes = _with_holes(operand_shape, base_dilation)
     windows = _with_holes(window_dimensions, window_dilation)
     return tuple(
@@ -89,9 +146,23 @@ def conv_shape_tuple(
 ) -> Shape:  # fmt: skip
     """The shape of a convolution of (batch, channels, *space) with (outputs, inputs, *space).
 
+    Args:
+        lhs_shape: (batch, channels, *space).
+        rhs_shape: (outputs, inputs, *space).
+        strides: steps of the kernel.
+        pads: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
+        batch_group_count: by what the batch is divided.
+
+    Returns:
+        A tuple of ints: (batch, outputs, *space).
+
     Raises:
         TypeError: another number of margins than of dimensions of space.
         ValueError: negative margins that exceed a dimension.
+
+    Example:
+        >>> lax.conv_shape_tuple((8, 3, 10), (16, 3, 3), (2,), "VALID")
+        (8, 16, 4)
     """
     space, window = tuple(lhs_shape[2:]), tuple(rhs_shape[2:])
     pairs = padtype_to_pads(space, window, strides, pads) if isinstance(pads, str) else pads
@@ -120,12 +191,19 @@ def conv_shape_tuple(
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, Shape, Shape]:
     """From strings such as ``("NHWC", "HWIO", "NHWC")`` to where each dimension is.
 
+    Args:
+        dimension_numbers: three strings.
+
     Returns:
         For the input (N, C, *space), the kernel (O, I, *space) and the result, the positions of
         those letters; dimensions of space are in the order of the kernel's.
 
     Raises:
         TypeError: a string without its letters, with one twice, or with others than the kernel's.
+
+    Example:
+        >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
+        ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
     """
     kernel = dimension_numbers[1]
     space = [letter for letter in kernel if letter not in "OI"]
@@ -147,7 +225,26 @@ def conv_general_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
     padding: Padding, dimension_numbers: Sequence[str],
 ) -> Shape:  # fmt: skip
-    """The shape of a convolution with dimension numbers as strings."""
+    """The shape of a convolution with dimension numbers as strings.
+
+    Args:
+        lhs_shape: shape of the input.
+        rhs_shape: shape of the kernel.
+        window_strides: steps of the kernel.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
+        dimension_numbers: three strings.
+
+    Returns:
+        A tuple of ints.
+
+    Raises:
+        TypeError: strings without their letters, or another number of margins.
+
+    Example:
+        >>> numbers = ("NHC", "HIO", "NHC")
+        >>> lax.conv_general_shape_tuple((8, 10, 3), (3, 3, 16), (1,), "SAME", numbers)
+        (8, 10, 16)
+    """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
     shape = conv_shape_tuple(
         [lhs_shape[d] for d in lhs], [rhs_shape[d] for d in rhs], window_strides, padding
@@ -159,7 +256,26 @@ def conv_transpose_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
     padding: Padding, dimension_numbers: Sequence[str],
 ) -> Shape:  # fmt: skip
-    """The shape of a transposed convolution with dimension numbers as strings."""
+    """The shape of a transposed convolution with dimension numbers as strings.
+
+    Args:
+        lhs_shape: shape of the input.
+        rhs_shape: shape of the kernel.
+        window_strides: how far elements of the input are apart.
+        padding: ``"SAME"``, ``"VALID"``, or pairs: margins of the input with its holes.
+        dimension_numbers: three strings.
+
+    Returns:
+        A tuple of ints.
+
+    Raises:
+        TypeError: strings without their letters.
+
+    Example:
+        >>> numbers = ("NHC", "HIO", "NHC")
+        >>> lax.conv_transpose_shape_tuple((8, 5, 3), (3, 3, 16), (2,), "SAME", numbers)
+        (8, 10, 16)
+    """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
     space, window = [lhs_shape[d] for d in lhs[2:]], [rhs_shape[d] for d in rhs[2:]]
     pairs = (

@@ -18,7 +18,18 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 @custom_jvp
 def relu(x: ArrayLike) -> Array:
-    """``max(x, 0)``, with derivative 0 at 0."""
+    """``max(x, 0)``, with derivative 0 at 0.
+
+    Args:
+        x: array of real numbers, of any shape.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Example:
+        >>> gf.nn.relu(jnp.array([-1.0, 0.0, 2.0]))
+        Array([0., 0., 2.], dtype=float32)
+    """
     return jnp.maximum(x, 0)
 
 
@@ -30,7 +41,18 @@ def _relu_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @custom_jvp
 def relu6(x: ArrayLike) -> Array:
-    """``min(max(x, 0), 6)``."""
+    """``min(max(x, 0), 6)``, with derivative 0 at 0 and at 6.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.relu6(jnp.array([-1.0, 3.0, 8.0]))
+        Array([0., 3., 6.], dtype=float32)
+    """
     return jnp.minimum(jnp.maximum(x, 0), 6.0)
 
 
@@ -43,13 +65,41 @@ def _relu6_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @composite
 def sigmoid(x: ArrayLike) -> Array:
-    """``1 / (1 + exp(-x))`` of floats or complex numbers."""
+    """``1 / (1 + exp(-x))``.
+
+    Args:
+        x: array of floats or complex numbers, of any shape.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> gf.nn.sigmoid(jnp.array([-jnp.inf, 0.0, jnp.inf]))
+        Array([0. , 0.5, 1. ], dtype=float32)
+    """
     return lax.logistic(*check_arraylike("sigmoid", x))
 
 
 @composite
 def silu(x: ArrayLike) -> Array:
-    """``x * sigmoid(x)`` of floats or complex numbers; also called swish."""
+    """``x * sigmoid(x)``; also called swish.
+
+    Args:
+        x: array of floats or complex numbers, of any shape.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> gf.nn.silu(jnp.array([-1.0, 0.0, 1.0])).round(3)
+        Array([-0.269,  0.   ,  0.731], dtype=float32)
+    """
     (x,) = check_arraylike("silu", x)
     return lax.mul(x, lax.logistic(x))
 
@@ -58,31 +108,86 @@ swish = silu
 
 
 def tanh(x: ArrayLike) -> Array:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    Args:
+        x: array of real or complex numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.tanh(jnp.array([-1.0, 0.0, 1.0])).round(3)
+        Array([-0.762,  0.   ,  0.762], dtype=float32)
+    """
     return jnp.tanh(x)
 
 
 @composite
 def softplus(x: ArrayLike) -> Array:
-    """``log(1 + exp(x))`` without overflow."""
+    """``log(1 + exp(x))`` without overflow.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.softplus(jnp.array([-1.0, 0.0, 100.0])).round(3)
+        Array([  0.313,   0.693, 100.   ], dtype=float32)
+    """
     return jnp.logaddexp(x, 0)  # by an integer: 0.0 would make integers weak floats
 
 
 @composite
 def log_sigmoid(x: ArrayLike) -> Array:
-    """``log(sigmoid(x))`` without overflow."""
+    """``log(sigmoid(x))`` without overflow.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.log_sigmoid(jnp.array([-100.0, 0.0, 1.0])).round(3)
+        Array([-100.   ,   -0.693,   -0.313], dtype=float32)
+    """
     return jnp.negative(softplus(jnp.negative(x)))
 
 
 @composite
 def soft_sign(x: ArrayLike) -> Array:
-    """``x / (1 + abs(x))``."""
+    """``x / (1 + abs(x))``.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.soft_sign(jnp.array([-1.0, 0.0, 3.0]))
+        Array([-0.5 ,  0.  ,  0.75], dtype=float32)
+    """
     return jnp.divide(x, jnp.add(jnp.abs(x), 1))
 
 
 @composite
 def mish(x: ArrayLike) -> Array:
-    """``x * tanh(softplus(x))``."""
+    """``x * tanh(softplus(x))``.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.mish(jnp.array([-1.0, 0.0, 1.0])).round(3)
+        Array([-0.303,  0.   ,  0.865], dtype=float32)
+    """
     return jnp.multiply(x, jnp.tanh(softplus(x)))
 
 
@@ -94,7 +199,14 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
         x: array.
         approximate: whether by tanh.
 
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
     Source: Hendrycks and Gimpel 2016, "Gaussian error linear units".
+
+    Example:
+        >>> gf.nn.gelu(jnp.array([-1.0, 0.0, 1.0]), approximate=False).round(3)
+        Array([-0.159,  0.   ,  0.841], dtype=float32)
     """
     (x,) = promote_args_inexact("gelu", x)
     dtype = aval_of(x).dtype
@@ -112,14 +224,38 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 
 @composite
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 1e-2) -> Array:
-    """``x`` where positive, else ``negative_slope * x``."""
+    """``x`` where positive, else ``negative_slope * x``.
+
+    Args:
+        x: array of real numbers, of any shape.
+        negative_slope: a number or an array that broadcasts.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.leaky_relu(jnp.array([-2.0, 0.0, 2.0]), 0.5)
+        Array([-1.,  0.,  2.], dtype=float32)
+    """
     (x,) = check_arraylike("leaky_relu", x)
     return jnp.where(jnp.greater_equal(x, 0), x, jnp.multiply(negative_slope, x))
 
 
 @composite
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
-    """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
+    """``x`` where positive, else ``alpha * (exp(x) - 1)``.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+        alpha: a number or an array that broadcasts.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.elu(jnp.array([-1.0, 0.0, 2.0])).round(3)
+        Array([-0.632,  0.   ,  2.   ], dtype=float32)
+    """
     (x,) = check_arraylike("elu", x)
     positive = jnp.greater(x, 0)
     # The inner choice keeps exp from overflowing where its branch is not taken.
@@ -128,7 +264,19 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
 
 @composite
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
-    """``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``."""
+    """``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+        alpha: a number or an array that broadcasts, not 0.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.celu(jnp.array([-1.0, 0.0, 2.0]), 0.5).round(3)
+        Array([-0.432,  0.   ,  2.   ], dtype=float32)
+    """
     bent = jnp.expm1(jnp.divide(jnp.minimum(x, 0.0), alpha))
     return jnp.add(jnp.maximum(x, 0.0), jnp.multiply(alpha, bent))
 
@@ -137,7 +285,17 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
 def selu(x: ArrayLike) -> Array:
     """The scaled ``elu`` that keeps mean and variance.
 
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
     Source: Klambauer et al. 2017, "Self-normalizing neural networks".
+
+    Example:
+        >>> gf.nn.selu(jnp.array([-1.0, 0.0, 1.0])).round(3)
+        Array([-1.111,  0.   ,  1.051], dtype=float32)
     """
     alpha, scale = 1.6732632423543772, 1.0507009873554805
     return jnp.multiply(scale, elu(x, alpha))
@@ -145,19 +303,56 @@ def selu(x: ArrayLike) -> Array:
 
 @composite
 def hard_sigmoid(x: ArrayLike) -> Array:
-    """``relu6(x + 3) / 6``."""
+    """``relu6(x + 3) / 6``.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))
+        Array([0. , 0.5, 1. ], dtype=float32)
+    """
     return jnp.divide(relu6(jnp.add(x, 3.0)), 6.0)
 
 
 @composite
 def hard_tanh(x: ArrayLike) -> Array:
-    """``x`` limited to [-1, 1]."""
+    """``x`` limited to [-1, 1].
+
+    Args:
+        x: array of real numbers, of any shape.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Example:
+        >>> gf.nn.hard_tanh(jnp.array([-2.0, 0.5, 2.0]))
+        Array([-1. ,  0.5,  1. ], dtype=float32)
+    """
     return jnp.where(jnp.greater(x, 1), 1, jnp.where(jnp.less(x, -1), -1, x))
 
 
 @composite
 def glu(x: ArrayLike, axis: int = -1) -> Array:
-    """The first half of ``axis`` times the sigmoid of the second half."""
+    """The first half of ``axis`` times the sigmoid of the second half.
+
+    Args:
+        x: array whose ``axis`` has an even size.
+        axis: the axis to halve.
+
+    Returns:
+        An array of the shape of ``x`` but for ``axis``, which is half as long.
+
+    Raises:
+        ValueError: an odd size, or no such axis.
+
+    Example:
+        >>> gf.nn.glu(jnp.array([2.0, 4.0, 0.0, jnp.inf]))
+        Array([1., 4.], dtype=float32)
+    """
     (x,) = check_arraylike("glu", x)
     first, second = jnp.split(x, 2, axis)
     return jnp.multiply(first, sigmoid(second))
@@ -165,7 +360,18 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
 
 @composite
 def hard_silu(x: ArrayLike) -> Array:
-    """``x * hard_sigmoid(x)``; also called hard_swish."""
+    """``x * hard_sigmoid(x)``; also called hard_swish.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.hard_silu(jnp.array([-3.0, 1.5, 3.0]))
+        Array([-0.   ,  1.125,  3.   ], dtype=float32)
+    """
     return jnp.multiply(x, hard_sigmoid(x))
 
 
@@ -173,7 +379,18 @@ hard_swish = hard_silu
 
 
 def identity(x: ArrayLike) -> Array:
-    """``x`` itself, as an array."""
+    """``x`` itself, as an array.
+
+    Args:
+        x: array or number.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Example:
+        >>> gf.nn.identity(jnp.array([1, 2]))
+        Array([1, 2], dtype=int32)
+    """
     (x,) = check_arraylike("identity", x)
     return jnp.asarray(x)
 
@@ -183,10 +400,17 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """``(x + sqrt(x**2 + b)) / 2``.
 
     Args:
-        x: array.
+        x: array of real numbers, of any shape; integers become floats.
         b: how smooth the bend is; 0 gives ``relu``.
 
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
     Source: Barron 2021, "Squareplus: a softplus-like algebraic rectifier".
+
+    Example:
+        >>> gf.nn.squareplus(jnp.array([0.0, 1.5]))
+        Array([1., 2.], dtype=float32)
     """
     root = jnp.sqrt(jnp.add(jnp.square(x), b))
     return jnp.divide(jnp.add(x, root), 2)
@@ -196,7 +420,17 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
 def sparse_plus(x: ArrayLike) -> Array:
     """0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` between.
 
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
     Source: Blondel, Martins and Niculae 2019, "Learning with Fenchel-Young losses".
+
+    Example:
+        >>> gf.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
+        Array([0.  , 0.25, 2.  ], dtype=float32)
     """
     bent = jnp.divide(jnp.square(jnp.add(x, 1.0)), 4)
     outside = jnp.where(jnp.greater_equal(x, 1.0), x, bent)
@@ -205,15 +439,36 @@ def sparse_plus(x: ArrayLike) -> Array:
 
 @composite
 def sparse_sigmoid(x: ArrayLike) -> Array:
-    """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``."""
+    """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``.
+
+    Args:
+        x: array of real numbers, of any shape; integers become floats.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Example:
+        >>> gf.nn.sparse_sigmoid(jnp.array([-2.0, 0.5, 2.0]))
+        Array([0.  , 0.75, 1.  ], dtype=float32)
+    """
     return jnp.multiply(0.5, jnp.clip(jnp.add(x, 1.0), 0.0, 2.0))
 
 
 @custom_jvp
 def log1mexp(x: ArrayLike) -> Array:
-    """``log(1 - exp(-x))`` of positive ``x``, without loss at either end.
+    """``log(1 - exp(-x))``, without loss at either end.
 
-    Source: Maechler 2012, "Accurately computing log(1 - exp(-|a|))".
+    Args:
+        x: array of positive numbers, of any shape.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Source: Maechler 2012, "Accurately computing log(1 - exp(-abs(a)))".
+
+    Example:
+        >>> gf.nn.log1mexp(jnp.array([1e-8, 0.7, 50.0])).round(2)
+        Array([-18.42,  -0.69,  -0.  ], dtype=float32)
     """
     small = jnp.log(jnp.negative(jnp.expm1(jnp.negative(x))))
     large = jnp.log1p(jnp.negative(jnp.exp(jnp.negative(x))))

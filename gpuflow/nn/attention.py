@@ -94,6 +94,13 @@ def dot_product_attention(
     Raises:
         ValueError: shapes or dtypes that do not fit, or an unknown implementation.
         NotImplementedError: cuDNN.
+
+    Example:
+        >>> query = jnp.ones((1, 2, 1, 4))
+        >>> key, value = jnp.ones((1, 3, 1, 4)), jnp.arange(12.0).reshape(1, 3, 1, 4)
+        >>> gf.nn.dot_product_attention(query, key, value)[0, :, 0].round(3)
+        Array([[4., 5., 6., 7.],
+               [4., 5., 6., 7.]], dtype=float32)
     """
     _check_implementation(implementation)
     shape = aval_of(jnp.asarray(query)).shape

@@ -52,7 +52,22 @@ def zeros(
     key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An initializer itself: zeros."""
+    """An initializer itself: zeros.
+
+    Args:
+        key: not used.
+        shape: sizes of the result.
+        dtype: by default float32.
+        out_sharding: where the result lies; None: on the default device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Example:
+        >>> gf.nn.initializers.zeros(gf.random.key(0), (2, 3))
+        Array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
     return constant(0)(key, shape, dtype, out_sharding)
 
 
@@ -60,17 +75,57 @@ def ones(
     key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An initializer itself: ones."""
+    """An initializer itself: ones.
+
+    Args:
+        key: not used.
+        shape: sizes of the result.
+        dtype: by default float32.
+        out_sharding: where the result lies; None: on the default device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Example:
+        >>> gf.nn.initializers.ones(gf.random.key(0), (2, 3))
+        Array([[1., 1., 1.],
+               [1., 1., 1.]], dtype=float32)
+    """
     return constant(1)(key, shape, dtype, out_sharding)
 
 
 def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of arrays that hold ``value`` everywhere."""
+    """An initializer of arrays that hold ``value`` everywhere.
+
+    Args:
+        value: a number, or an array that broadcasts to the shapes asked for.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Example:
+        >>> gf.nn.initializers.constant(7)(gf.random.key(0), (2,))
+        Array([7., 7.], dtype=float32)
+    """
     return _initializer("constant", dtype, lambda key, shape, dtype: jnp.full(shape, value, dtype))
 
 
 def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of random numbers, uniform on [0, ``scale``)."""
+    """An initializer of random numbers, uniform on [0, ``scale``).
+
+    Args:
+        scale: upper bound.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Example:
+        >>> x = gf.nn.initializers.uniform(0.5)(gf.random.key(0), (100,))
+        >>> bool(((x >= 0) & (x < 0.5)).all())
+        True
+    """
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return random.uniform(key, shape, dtype) * jnp.array(scale, dtype)
@@ -79,7 +134,20 @@ def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
 
 
 def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of normal random numbers with mean 0."""
+    """An initializer of normal random numbers with mean 0.
+
+    Args:
+        stddev: standard deviation.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Example:
+        >>> x = gf.nn.initializers.normal(0.5)(gf.random.key(0), (1000,))
+        >>> round(float(x.std()), 1)
+        0.5
+    """
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return random.normal(key, shape, dtype) * jnp.array(stddev, dtype)
@@ -95,8 +163,17 @@ def truncated_normal(
 
     Args:
         stddev: standard deviation before the tails are cut off.
-        dtype: default dtype.
-        lower, upper: the bounds, in units of ``stddev``.
+        dtype: default dtype of the arrays; by default float32.
+        lower: lower bound, in units of ``stddev``.
+        upper: upper bound, likewise.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Example:
+        >>> x = gf.nn.initializers.truncated_normal(0.5)(gf.random.key(0), (1000,))
+        >>> bool((abs(x) <= 1).all())
+        True
     """
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -131,10 +208,19 @@ def variance_scaling(
         batch_axis: axes of independent arrays. All others are places of a convolution.
         dtype: default dtype.
 
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
     Raises:
         ValueError: an unknown mode or distribution; when called, an array without such axes.
 
     Source: He et al. 2015, "Delving deep into rectifiers".
+
+    Example:
+        >>> init = gf.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+        >>> x = init(gf.random.key(0), (100, 50))
+        >>> x.shape, round(float(x.std()), 2)
+        ((100, 50), 0.1)
     """
     _check_choice("mode", mode, _MEANS)
     _check_choice("distribution", distribution, DRAWS)
@@ -187,14 +273,50 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
 def glorot_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform."""
+    """``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform.
+
+    Args:
+        in_axis: axes of inputs, an int or several.
+        out_axis: axes of outputs, likewise.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Raises:
+        ValueError: when called, an array without such axes.
+
+    Example:
+        >>> x = gf.nn.initializers.glorot_uniform()(gf.random.key(0), (3, 3))
+        >>> x.shape, bool((abs(x) <= 1).all())
+        ((3, 3), True)
+    """
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def glorot_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal."""
+    """``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal.
+
+    Args:
+        in_axis: axes of inputs, an int or several.
+        out_axis: axes of outputs, likewise.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Raises:
+        ValueError: when called, an array without such axes.
+
+    Example:
+        >>> x = gf.nn.initializers.glorot_normal()(gf.random.key(0), (100, 100))
+        >>> round(float(x.std()), 2)
+        0.1
+    """
     return variance_scaling(
         1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype
     )
@@ -203,28 +325,100 @@ def glorot_normal(
 def lecun_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_in", "uniform")``."""
+    """``variance_scaling(1, "fan_in", "uniform")``.
+
+    Args:
+        in_axis: axes of inputs, an int or several.
+        out_axis: axes of outputs, likewise.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Raises:
+        ValueError: when called, an array without such axes.
+
+    Example:
+        >>> x = gf.nn.initializers.lecun_uniform()(gf.random.key(0), (3, 10))
+        >>> x.shape, bool((abs(x) <= 1).all())
+        ((3, 10), True)
+    """
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def lecun_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_in", "truncated_normal")``."""
+    """``variance_scaling(1, "fan_in", "truncated_normal")``.
+
+    Args:
+        in_axis: axes of inputs, an int or several.
+        out_axis: axes of outputs, likewise.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Raises:
+        ValueError: when called, an array without such axes.
+
+    Example:
+        >>> x = gf.nn.initializers.lecun_normal()(gf.random.key(0), (100, 50))
+        >>> round(float(x.std()), 2)
+        0.1
+    """
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
 def he_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform."""
+    """``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform.
+
+    Args:
+        in_axis: axes of inputs, an int or several.
+        out_axis: axes of outputs, likewise.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Raises:
+        ValueError: when called, an array without such axes.
+
+    Example:
+        >>> x = gf.nn.initializers.he_uniform()(gf.random.key(0), (6, 10))
+        >>> x.shape, bool((abs(x) <= 1).all())
+        ((6, 10), True)
+    """
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def he_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal."""
+    """``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal.
+
+    Args:
+        in_axis: axes of inputs, an int or several.
+        out_axis: axes of outputs, likewise.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype of the arrays; by default float32.
+
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
+    Raises:
+        ValueError: when called, an array without such axes.
+
+    Example:
+        >>> x = gf.nn.initializers.he_normal()(gf.random.key(0), (200, 50))
+        >>> round(float(x.std()), 2)
+        0.1
+    """
     return variance_scaling(2.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
@@ -247,8 +441,16 @@ def orthogonal(
         column_axis: the axis of columns; all others together are rows.
         dtype: default dtype.
 
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
     Raises:
         ValueError: when called, fewer than 2 axes.
+
+    Example:
+        >>> x = gf.nn.initializers.orthogonal()(gf.random.key(0), (2, 4))
+        >>> bool(jnp.allclose(x @ x.T, jnp.eye(2), atol=1e-5))
+        True
     """
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -278,10 +480,18 @@ def delta_orthogonal(
     Args:
         scale, column_axis, dtype: as of ``orthogonal``.
 
+    Returns:
+        An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
+
     Raises:
         ValueError: when called, not 3 to 5 axes, or more inputs than outputs.
 
     Source: Xiao et al. 2018, "Dynamical isometry and a mean field theory of CNNs".
+
+    Example:
+        >>> x = gf.nn.initializers.delta_orthogonal()(gf.random.key(0), (3, 3, 2, 4))
+        >>> float(abs(x[0]).max()), bool((x[1, 1] != 0).all())
+        (0.0, True)
     """
 
     def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -50,8 +50,15 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
         axis: an axis, a tuple of axes, or None for all.
         where: mask of the elements that take part; the others give 0.
 
+    Returns:
+        An array of the shape of ``x``, of its float dtype, whose sums along ``axis`` are 1.
+
     Raises:
         TypeError: bools without a mask.
+
+    Example:
+        >>> gf.nn.softmax(jnp.array([0.0, 0.0, -jnp.inf]))
+        Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = _numbers("softmax", x, where)
     top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
@@ -63,7 +70,23 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
 
 @composite
 def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
-    """``log(softmax(x))`` along ``axis``, without overflow; arguments as in ``softmax``."""
+    """``log(softmax(x))`` along ``axis``, without overflow.
+
+    Args:
+        x: array of numbers.
+        axis: an axis, a tuple of axes, or None for all.
+        where: mask of the elements that take part; the others give -inf.
+
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
+    Raises:
+        TypeError: bools without a mask.
+
+    Example:
+        >>> gf.nn.log_softmax(jnp.array([1.0, 1.0])).round(3)
+        Array([-0.693, -0.693], dtype=float32)
+    """
     x = _numbers("log_softmax", x, where)
     top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
     masked = x if where is None else jnp.where(where, x, -np.inf)
@@ -90,8 +113,15 @@ def standardize(
         algorithm: ``"fast"``: ``mean(x**2) - mean(x)**2``, limited to 0 from below; ``"stable"``:
             ``mean((x - mean)**2)``.
 
+    Returns:
+        An array of the shape of ``x``, of its float dtype.
+
     Raises:
         ValueError: another algorithm.
+
+    Example:
+        >>> gf.nn.standardize(jnp.array([1.0, 3.0]), epsilon=0.0)
+        Array([-1.,  1.], dtype=float32)
     """
     (x,) = check_arraylike("standardize", x)
     check(
@@ -126,8 +156,17 @@ def one_hot(
         dtype: by default float32.
         axis: where the new axis goes.
 
+    Returns:
+        An array of the shape of ``x`` with an axis of size ``num_classes`` more.
+
     Raises:
         TypeError: bools.
+
+    Example:
+        >>> gf.nn.one_hot(jnp.array([0, 2, 5]), 3)
+        Array([[1., 0., 0.],
+               [0., 0., 1.],
+               [0., 0., 0.]], dtype=float32)
     """
     x = jnp.asarray(x)
     aval = aval_of(x)
@@ -157,6 +196,13 @@ def logmeanexp(
         axis: an axis, a tuple of axes, or None for all.
         where: mask of the elements that count.
         keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        An array of floats, of the shape of ``x`` without ``axis``.
+
+    Example:
+        >>> gf.nn.logmeanexp(jnp.array([1000.0, 1000.0]))
+        Array(1000., dtype=float32)
     """
     total = logsumexp(x, axis, keepdims=keepdims, where=where)
     ones = jnp.ones_like(x, dtype=aval_of(total).dtype)

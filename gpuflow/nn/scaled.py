@@ -53,8 +53,15 @@ def get_scaled_dot_general_config(
             float4_e2m1fn in blocks of 16 with scales in float8_e4m3fn.
         global_scale: of nvfp4, f32[1]; by default 1.
 
+    Returns:
+        A BlockScaleConfig.
+
     Raises:
         ValueError: another mode.
+
+    Example:
+        >>> gf.nn.get_scaled_dot_general_config("mxfp8").block_size
+        32
     """
     if mode == "mxfp8":
         types = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e8m0fnu))
@@ -92,6 +99,13 @@ def scaled_matmul(
 
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> lhs = rhs = jnp.ones((1, 2, 32), jnp.float8_e4m3fn)
+        >>> scales = jnp.full((1, 2, 1), 0.5)
+        >>> gf.nn.scaled_matmul(lhs, rhs, scales, scales)
+        Array([[[8., 8.],
+                [8., 8.]]], dtype=float32)
     """
     dtype = user_dtype(preferred_element_type, "scaled_matmul")
     operands = [jnp.asarray(x) for x in (lhs, rhs, lhs_scales, rhs_scales)]
@@ -149,10 +163,20 @@ def scaled_dot_general(
             rounding.
         implementation: has no effect, and is deprecated.
 
+    Returns:
+        An array of ``preferred_element_type``, of the shape that ``lax.dot_general`` gives.
+
     Raises:
         TypeError: another dtype of the result.
         NotImplementedError: nvfp4, which is not written.
         ValueError: axes that do not fit, or whose size is no multiple of the block.
+
+    Example:
+        >>> config = gf.nn.get_scaled_dot_general_config("mxfp8")
+        >>> x = jnp.ones((2, 32))
+        >>> gf.nn.scaled_dot_general(x, x, (((1,), (1,)), ((), ())), configs=[config] * 3)
+        Array([[32., 32.],
+               [32., 32.]], dtype=float32)
     """
     if implementation is not None:
         warn(

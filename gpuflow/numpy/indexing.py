@@ -34,7 +34,8 @@ from gpuflow.numpy.placed_slices import has_slices, in_window, window_of
 from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import moveaxis
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, squeeze_p
-from gpuflow.ops.layout.slicing import rev_p, slice_p
+from gpuflow.ops.layout.rev import rev_p
+from gpuflow.ops.layout.slicing import slice_p
 
 
 def getitem(x: Any, index: IndexLike) -> Array:

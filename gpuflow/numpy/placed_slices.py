@@ -49,6 +49,13 @@ def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice
     Raises:
         TypeError: a start that is no integer scalar, or a size that is no int.
         ValueError: a negative size, or a stride below 1 or no int.
+
+    Example:
+        >>> x = jnp.arange(6)
+        >>> x[gf.ds(2, 3)]
+        Array([2, 3, 4], dtype=int32)
+        >>> gf.jit(lambda x, start: x[gf.ds(start, 2, 2)])(x, 1)
+        Array([1, 3], dtype=int32)
     """
     if start is None:
         return slice(None)

@@ -26,8 +26,15 @@ def make_mesh(
         axis_types: how shardings along each axis are chosen; ``Explicit`` by default, as in JAX.
         devices: by default all, of which the first ones are taken.
 
+    Returns:
+        A Mesh.
+
     Raises:
         ValueError: there are not enough devices.
+
+    Example:
+        >>> gf.make_mesh((1,), ("x",)).shape
+        OrderedDict([('x', 1)])
     """
     if axis_types is None:
         count = 1 if isinstance(axis_names, str) else len(axis_names)
@@ -73,7 +80,20 @@ class _MeshScope:
 
 
 def set_mesh(mesh: Mesh | None) -> _MeshScope:
-    """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block."""
+    """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block.
+
+    Args:
+        mesh: a Mesh, or None for none.
+
+    Returns:
+        Something for ``with``, at whose end the mesh before is in force again.
+
+    Example:
+        >>> mesh = gf.make_mesh((1,), ("x",))
+        >>> with gf.set_mesh(mesh):
+        ...     print(gf.get_mesh() == mesh)
+        True
+    """
     before = config.mesh
     config.update("mesh", mesh)
     return _MeshScope(before)
@@ -83,12 +103,29 @@ _NO_MESH = Mesh(np.empty((), object), ())
 
 
 def get_mesh() -> Mesh:
-    """The mesh that ``set_mesh`` or ``with mesh`` chose; one that is ``empty`` without it."""
+    """The mesh that ``set_mesh`` or ``with mesh`` chose; one that is ``empty`` without it.
+
+    Returns:
+        A Mesh.
+
+    Example:
+        >>> gf.get_mesh().empty
+        True
+    """
     return config.mesh if isinstance(config.mesh, Mesh) else _NO_MESH
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The axes of that mesh; there are none without one."""
+    """The axes of that mesh; there are none without one.
+
+    Returns:
+        An AbstractMesh.
+
+    Example:
+        >>> with gf.set_mesh(gf.make_mesh((1,), ("x",))):
+        ...     print(gf.get_abstract_mesh().axis_names)
+        ('x',)
+    """
     return AbstractMesh((), ()) if config.mesh is None else config.mesh.abstract_mesh
 
 

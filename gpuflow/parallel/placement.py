@@ -109,6 +109,11 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
 
     Raises:
         ValueError: a sharding that does not divide its array.
+
+    Example:
+        >>> sharding = gf.sharding.NamedSharding(gf.make_mesh((1,), ("x",)), gf.P("x"))
+        >>> gf.jit(lambda x: lax.with_sharding_constraint(2 * x, sharding))(jnp.arange(3))
+        Array([0, 2, 4], dtype=int32)
     """
     leaves, structure = tree.flatten(x)
     op = "with_sharding_constraint"
@@ -120,7 +125,23 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
 
 
 def reshard(xs: _T, out_shardings: Any) -> _T:
-    """Arrays with other shardings; see ``with_sharding_constraint``."""
+    """Arrays with other shardings.
+
+    Args:
+        xs: an array or tree.
+        out_shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
+
+    Returns:
+        The same values. Under jit it is a wish for what is computed next.
+
+    Raises:
+        ValueError: a sharding that does not divide its array.
+
+    Example:
+        >>> with gf.set_mesh(gf.make_mesh((1,), ("x",))):
+        ...     print(gf.reshard(jnp.arange(4), gf.P("x")).sharding.spec)
+        P('x',)
+    """
     return with_sharding_constraint(xs, out_shardings)
 
 
@@ -144,8 +165,17 @@ def make_array_from_callback(
         data_callback: gives the part at slices of the whole array; called once for each part.
         dtype: of the array; by default that of the parts.
 
+    Returns:
+        An Array of that shape and sharding.
+
     Raises:
         ValueError: a part of another shape, or a sharding that does not divide the shape.
+
+    Example:
+        >>> sharding = gf.sharding.SingleDeviceSharding(gf.devices()[0])
+        >>> data = np.arange(4.0).reshape(2, 2)
+        >>> gf.make_array_from_callback((2, 2), sharding, lambda index: data[index]).shape
+        (2, 2)
     """
     shape = tuple(shape)
     part = sharding.shard_shape(shape)
@@ -184,8 +214,22 @@ def make_array_from_single_device_arrays(
 ) -> Array:
     """An array of parts that lie on this process's devices, in the sharding's order of devices.
 
+    Args:
+        shape: of the whole array.
+        sharding: which device has which part.
+        arrays: the parts, one for each device of this process.
+        dtype: of the array; by default that of the parts.
+
+    Returns:
+        An Array of that shape and sharding.
+
     Raises:
         ValueError: another number of parts than devices, or parts of another shape.
+
+    Example:
+        >>> sharding = gf.sharding.SingleDeviceSharding(gf.devices()[0])
+        >>> gf.make_array_from_single_device_arrays((2,), sharding, [jnp.ones(2)])
+        Array([1., 1.], dtype=float32)
     """
     indices = sharding.addressable_devices_indices_map(shape)
     check(
@@ -213,8 +257,17 @@ def make_array_from_process_local_data(
         local_data: this process's rows, columns, ... in the order of the whole array.
         global_shape: of the whole; by default what follows from the sharding.
 
+    Returns:
+        An Array of shape ``global_shape``.
+
     Raises:
         ValueError: data of another shape than this process's part of ``global_shape``.
+
+    Example:
+        >>> mesh = gf.make_mesh((1,), ("x",))
+        >>> sharding = gf.sharding.NamedSharding(mesh, gf.P("x"))
+        >>> gf.make_array_from_process_local_data(sharding, np.arange(3))
+        Array([0, 1, 2], dtype=int32)
     """
     data = np.asarray(local_data)
     held = holdings(sharding, data.ndim)[local_memories(sharding)[0].memory]
@@ -239,7 +292,19 @@ def make_array_from_process_local_data(
 
 
 def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
-    """Each leaf once for each device, stacked along a new first axis."""
+    """Each leaf once for each device, stacked along a new first axis.
+
+    Args:
+        x: a tree of arrays or numbers.
+        devices: a sequence of Devices.
+
+    Returns:
+        A tree like ``x`` with leaves of shape ``(len(devices), *shape)``.
+
+    Example:
+        >>> gf.device_put_replicated(jnp.arange(2), gf.devices()[:1])
+        Array([[0, 1]], dtype=int32)
+    """
     sharding = _stacked(devices)
 
     def one(leaf: Any) -> Any:
@@ -252,8 +317,19 @@ def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
 def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
     """Trees of equal structure, one for each device, stacked along a new first axis.
 
+    Args:
+        shards: trees of arrays of equal structure and shapes, one for each device.
+        devices: a sequence of Devices.
+
+    Returns:
+        A tree with leaves of shape ``(len(devices), *shape)``.
+
     Raises:
         ValueError: another number of shards than devices.
+
+    Example:
+        >>> gf.device_put_sharded([jnp.arange(2)], gf.devices()[:1])
+        Array([[0, 1]], dtype=int32)
     """
     check(
         len(shards) == len(devices),

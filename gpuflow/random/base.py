@@ -67,10 +67,24 @@ def bits(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniform random bits as unsigned integers, by default of the width of the default integer.
+    """Uniform random bits as unsigned integers.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: an unsigned integer dtype, by default as wide as the default integer: uint32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
 
     Raises:
         ValueError: a dtype that is no unsigned integer dtype.
+
+    Example:
+        >>> gf.random.bits(gf.random.key(0), (3,), jnp.uint8)
+        Array([167, 146,  40], dtype=uint8)
     """
     typed, _ = typed_key("bits", key)
     wanted = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
@@ -91,13 +105,24 @@ def uniform(
     """Uniform random floats in [minval, maxval).
 
     Args:
-        key: a key.
-        shape: sizes of the result.
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        minval, maxval: numbers or arrays that broadcast to ``shape``.
+        minval: lower bound, that can be drawn; a number or an array that broadcasts to ``shape``.
+        maxval: upper bound, likewise.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
 
     Raises:
         ValueError: a dtype that is no float, or bounds that do not fit the shape.
+
+    Example:
+        >>> x = gf.random.uniform(gf.random.key(0), (3,), minval=2, maxval=5)
+        >>> x.shape, bool(((x >= 2) & (x < 5)).all())
+        ((3,), True)
     """
     typed, _ = typed_key("uniform", key)
     dtype, sizes = float_dtype("uniform", dtype), as_shape("uniform", shape)
@@ -150,7 +175,25 @@ def normal(
 ) -> Array:  # fmt: skip
     """Random numbers of the standard normal distribution; complex ones have variance 1.
 
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: a float or complex dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is neither.
+
     Source: the inverse of the distribution function, ``sqrt(2) * erf_inv(u)``.
+
+    Example:
+        >>> x = gf.random.normal(gf.random.key(0), (1000,))
+        >>> bool(abs(x.mean()) < 0.1), round(float(x.std()), 1)
+        (True, 1.0)
     """
     if out_sharding is not None:
         out = normal(key, shape, dtype)
@@ -178,7 +221,28 @@ def truncated_normal(
     key: ArrayLike, lower: ArrayLike, upper: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Standard normal numbers inside the open interval (lower, upper)."""
+    """Standard normal numbers inside the open interval (lower, upper).
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        lower: lower bounds, floats.
+        upper: upper bounds, floats.
+        shape: sizes of the result; None: those of the bounds.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> x = gf.random.truncated_normal(gf.random.key(0), -1.0, 1.0, (3,))
+        >>> bool((abs(x) < 1).all())
+        True
+    """
     typed, _ = typed_key("truncated_normal", key)
     dtype = float_dtype("truncated_normal", dtype)
     low, high = (convert(v, dtype) for v in (lower, upper))
@@ -222,14 +286,23 @@ def bernoulli(
     """True with probability ``p``.
 
     Args:
-        key: a key.
-        p: probabilities.
+        key: a key of ``random.key``, or a raw one.
+        p: probabilities, floats.
         shape: sizes of the result; None: those of ``p``.
-        mode: ``"high"`` takes twice as many bits, for probabilities below 1e-6.
+        mode: ``"high"`` takes twice as many bits, for probabilities below 1e-6; else ``"low"``.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        bool array of ``shape``.
 
     Raises:
         TypeError: ``p`` is no float.
-        ValueError: another mode.
+        ValueError: another mode, or ``p`` that does not fit the shape.
+
+    Example:
+        >>> gf.random.bernoulli(gf.random.key(0), 0.5, (4,))
+        Array([False, False,  True,  True], dtype=bool)
     """
     if out_sharding is not None:
         out = bernoulli(key, p, shape, mode)
@@ -270,7 +343,22 @@ def rademacher(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """-1 or 1, each with probability one half."""
+    """-1 or 1, each with probability one half.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: by default int32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Example:
+        >>> gf.random.rademacher(gf.random.key(0), (4,))
+        Array([-1, -1,  1,  1], dtype=int32)
+    """
     dtype = user_dtype(int if dtype is None else dtype, "rademacher")
     heads = bernoulli(key, 0.5, as_shape("rademacher", shape))
     out = select_where(heads, convert(1, dtype), convert(-1, dtype))
@@ -285,10 +373,24 @@ def randint(
     """Uniform random integers in [minval, maxval).
 
     Args:
-        key: a key.
+        key: a key of ``random.key``, or a raw one.
         shape: sizes of the result.
-        minval, maxval: integers or arrays of them that broadcast to ``shape``.
+        minval: lower bound, that can be drawn; an integer or an array that broadcasts to ``shape``.
+        maxval: upper bound, likewise.
         dtype: an integer dtype, by default int32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        TypeError: a dtype that is no integer dtype.
+        ValueError: bounds that do not fit the shape.
+
+    Example:
+        >>> gf.random.randint(gf.random.key(0), (5,), 0, 10)
+        Array([9, 0, 2, 3, 1], dtype=int32)
     """
     typed, _ = typed_key("randint", key)
     dtype, sizes = user_dtype(int if dtype is None else dtype, "randint"), as_shape("", shape)
@@ -349,7 +451,26 @@ def exponential(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the exponential distribution with mean 1."""
+    """Random numbers of the exponential distribution with mean 1.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> x = gf.random.exponential(gf.random.key(0), (1000,))
+        >>> bool((x >= 0).all()), round(float(x.mean()))
+        (True, 1)
+    """
     out = drawn("exponential", _exponential, key, shape, dtype)
     return in_sharding("exponential", out, out_sharding)
 
@@ -359,7 +480,25 @@ def laplace(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard Laplace distribution."""
+    """Random numbers of the standard Laplace distribution, with density ``exp(-abs(x)) / 2``.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> gf.random.laplace(gf.random.key(0), (2, 3)).shape
+        (2, 3)
+    """
     return in_sharding("laplace", drawn("laplace", _laplace, key, shape, dtype), out_sharding)
 
 
@@ -368,7 +507,25 @@ def logistic(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard logistic distribution."""
+    """Random numbers of the standard logistic distribution, ``log(u / (1 - u))`` of uniform ``u``.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> gf.random.logistic(gf.random.key(0), (2, 3)).shape
+        (2, 3)
+    """
     return in_sharding("logistic", drawn("logistic", _logistic, key, shape, dtype), out_sharding)
 
 
@@ -377,7 +534,25 @@ def cauchy(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard Cauchy distribution."""
+    """Random numbers of the standard Cauchy distribution, with density ``1 / (pi * (1 + x**2))``.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> gf.random.cauchy(gf.random.key(0), (2, 3)).shape
+        (2, 3)
+    """
     return in_sharding("cauchy", drawn("cauchy", _cauchy, key, shape, dtype), out_sharding)
 
 

@@ -58,7 +58,26 @@ def pareto(
     key: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf)."""
+    """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf).
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        b: positive numbers.
+        shape: sizes of the result; None: those of ``b``.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> bool((gf.random.pareto(gf.random.key(0), 3.0, (5,)) >= 1).all())
+        True
+    """
     dtype = float_dtype("pareto", dtype)
     sizes = drawn_shape("pareto", shape, b)
     (b,) = parameters_in("pareto", dtype, b)
@@ -71,7 +90,26 @@ def lognormal(
     key: ArrayLike, sigma: ArrayLike = 1.0, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """``exp(sigma * normal)``; for a complex dtype of complex normal numbers."""
+    """``exp(sigma * normal)``; for a complex dtype of complex normal numbers.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        sigma: standard deviations of the logarithm.
+        shape: sizes of the result; None: those of ``sigma``.
+        dtype: a float or complex dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> bool((gf.random.lognormal(gf.random.key(0), 0.5, (5,)) > 0).all())
+        True
+    """
     dtype = user_dtype(float if dtype is None else dtype, "lognormal")
     check(
         dtypes.is_inexact(dtype),
@@ -89,7 +127,26 @@ def rayleigh(
     key: ArrayLike, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1."""
+    """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        scale: positive numbers.
+        shape: sizes of the result; None: those of ``scale``.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> bool((gf.random.rayleigh(gf.random.key(0), 2.0, (5,)) >= 0).all())
+        True
+    """
     dtype = float_dtype("rayleigh", dtype)
     sizes = drawn_shape("rayleigh", shape, scale)
     (scale,) = parameters_in("rayleigh", dtype, scale)
@@ -103,7 +160,29 @@ def triangular(
     key: ArrayLike, left: ArrayLike, mode: ArrayLike, right: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``."""
+    """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        left: lower ends.
+        mode: peaks.
+        right: upper ends.
+        shape: sizes of the result; None: those of the parameters.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> x = gf.random.triangular(gf.random.key(0), 1.0, 2.0, 4.0, (5,))
+        >>> bool(((x >= 1) & (x <= 4)).all())
+        True
+    """
     dtype = float_dtype("triangular", dtype)
     sizes = drawn_shape("triangular", shape, left, mode, right)
     parameters = parameters_in("triangular", dtype, left, mode, right)
@@ -122,8 +201,26 @@ def wald(
 ) -> Array:  # fmt: skip
     """Random numbers of the Wald (inverse Gaussian) distribution with scale 1.
 
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        mean: positive numbers.
+        shape: sizes of the result; None: those of ``mean``.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
     Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
-    multiple roots, 1976.
+        multiple roots, 1976.
+
+    Example:
+        >>> bool((gf.random.wald(gf.random.key(0), 2.0, (5,)) > 0).all())
+        True
     """
     dtype = float_dtype("wald", dtype)
     sizes = drawn_shape("wald", shape, mean)
@@ -146,6 +243,23 @@ def weibull_min(
 
     As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them. The
     result has the common dtype of the numbers and the parameters.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        scale: positive numbers.
+        concentration: positive numbers, the shape parameter.
+        shape: sizes of what is drawn.
+        dtype: a float dtype, by default float32.
+
+    Returns:
+        An array of the common shape of ``shape`` and the parameters.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> bool((gf.random.weibull_min(gf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
+        True
     """
     dtype = float_dtype("weibull_min", dtype)
     scale, concentration = check_arraylike("weibull_min", scale, concentration)
@@ -158,7 +272,25 @@ def maxwell(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors."""
+    """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        shape: sizes of the result, by default one number.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> bool((gf.random.maxwell(gf.random.key(0), (5,)) > 0).all())
+        True
+    """
     dtype = float_dtype("maxwell", dtype)
     out = jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), dtype), axis=-1)
     return in_sharding("maxwell", out, out_sharding)
@@ -173,6 +305,23 @@ def double_sided_maxwell(
 
     As in JAX the result has the shape asked for followed by that of the parameters, and the common
     dtype of the numbers and the parameters.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        loc: centers, floats.
+        scale: scales, floats that broadcast with ``loc``.
+        shape: leading sizes of the result; (): those of the parameters.
+        dtype: a float dtype, by default float32.
+
+    Returns:
+        An array of ``shape`` and behind it the shape of the parameters.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> gf.random.double_sided_maxwell(gf.random.key(0), 0.0, 1.0, (4,)).shape
+        (4,)
     """
     dtype = float_dtype("double_sided_maxwell", dtype)
     loc, scale = check_arraylike("double_sided_maxwell", loc, scale)
@@ -191,8 +340,24 @@ def geometric(
 ) -> Array:  # fmt: skip
     """How many trials of probability ``p`` it takes until one succeeds: integers from 1.
 
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        p: probabilities, floats.
+        shape: sizes of the result; None: those of ``p``.
+        dtype: an integer dtype, by default int32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
     Raises:
-        ValueError: a dtype that is no integer dtype.
+        ValueError: a dtype that is no integer dtype, ``p`` that is complex or does not fit the
+            shape.
+
+    Example:
+        >>> bool((gf.random.geometric(gf.random.key(0), 0.3, (5,)) >= 1).all())
+        True
     """
     dtype = user_dtype(int if dtype is None else dtype, "geometric")
     check(
@@ -221,18 +386,25 @@ def multivariate_normal(
     """Random vectors of a normal distribution.
 
     Args:
-        key: a key.
+        key: a key of ``random.key``, or a raw one.
         mean: float[..., n].
         cov: float[..., n, n], symmetric and positive semidefinite.
         shape: batch sizes of the result; None: those of the parameters.
         dtype: the float dtype of the normal numbers; None: the common one of the parameters.
-        method: how ``cov`` is factored: ``cholesky``, ``eigh`` or ``svd``.
+        method: how ``cov`` is factored: ``"cholesky"``, ``"eigh"`` or ``"svd"``.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
 
     Returns:
         An array of shape ``shape + (n,)``.
 
     Raises:
         ValueError: shapes or a method that do not fit.
+
+    Example:
+        >>> x = gf.random.multivariate_normal(gf.random.key(0), jnp.zeros(2), jnp.eye(2), (5,))
+        >>> x.shape
+        (5, 2)
     """
     mean, cov = promote_dtypes_inexact(jnp.asarray(mean), jnp.asarray(cov))
     dtype = float_dtype("multivariate_normal", mean.dtype if dtype is None else dtype)
@@ -279,13 +451,28 @@ def orthogonal(
 ) -> Array:  # fmt: skip
     """Uniformly distributed orthogonal matrices, or with ``m`` columns: orthonormal ones.
 
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        n: number of rows, an int.
+        shape: batch sizes of the result.
+        dtype: a float or complex dtype, by default float32.
+        m: number of columns; None: ``n``.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
     Returns:
         An array of shape ``shape + (n, n)``, or ``shape + (n, m)``.
 
     Raises:
         TypeError: ``n`` or ``m`` is not an int.
+        ValueError: a dtype that is neither.
 
     Source: F. Mezzadri, How to generate random matrices from the classical compact groups, 2007.
+
+    Example:
+        >>> q = gf.random.orthogonal(gf.random.key(0), 3)
+        >>> bool(jnp.allclose(q @ q.T, jnp.eye(3), atol=1e-5))
+        True
     """
     for name, value in (("n", n), ("m", n if m is None else m)):
         check(

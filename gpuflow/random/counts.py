@@ -110,13 +110,24 @@ def poisson(
     """Random integers of the Poisson distribution with mean ``lam``.
 
     Args:
-        key: a key.
+        key: a key of threefry2x32.
         lam: numbers >= 0.
         shape: sizes of the result; None: those of ``lam``.
         dtype: an integer dtype, by default int32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
 
     Raises:
+        NotImplementedError: a key of another generator.
         ValueError: a dtype that is no integer, or ``lam`` that does not fit the shape.
+
+    Example:
+        >>> x = gf.random.poisson(gf.random.key(0), 3.0, (1000,))
+        >>> round(float(x.mean()))
+        3
     """
     if out_sharding is not None:
         out = poisson(key, lam, shape, dtype)
@@ -264,8 +275,16 @@ def binomial(
         shape: sizes of the result; None: those of the parameters.
         dtype: a float dtype.
 
+    Returns:
+        An array of ``shape`` and ``dtype``, of whole numbers.
+
     Raises:
         ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> x = gf.random.binomial(gf.random.key(0), 10, 0.5, (5,))
+        >>> bool(((x >= 0) & (x <= 10)).all())
+        True
     """
     typed, _ = typed_key("binomial", key)
     dtype = float_dtype("binomial", dtype)
@@ -295,6 +314,14 @@ def multinomial(
 
     Returns:
         Counts that sum to ``n`` along the last axis.
+
+    Raises:
+        ValueError: a dtype that is no float, or ``p`` that does not fit the shape.
+
+    Example:
+        >>> x = gf.random.multinomial(gf.random.key(0), 10, jnp.array([0.2, 0.3, 0.5]))
+        >>> x.shape, float(x.sum())
+        ((3,), 10.0)
     """
     dtype = float_dtype("multinomial", dtype)
     n, p = promote_dtypes_inexact(n, p)

@@ -144,9 +144,18 @@ def gamma(
         a: positive numbers, the shape parameter.
         shape: sizes of the result; None: those of ``a``.
         dtype: a float dtype.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
 
     Raises:
         ValueError: a dtype that is no float, or ``a`` that does not fit the shape.
+
+    Example:
+        >>> bool((gf.random.gamma(gf.random.key(0), 2.0, (5,)) > 0).all())
+        True
     """
     return in_sharding("gamma", _draw("gamma", key, a, shape, dtype, False), out_sharding)
 
@@ -156,7 +165,26 @@ def loggamma(
     key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow."""
+    """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        a: positive numbers, the shape parameter.
+        shape: sizes of the result; None: those of ``a``.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> bool(jnp.isfinite(gf.random.loggamma(gf.random.key(0), 1e-3, (5,))).all())
+        True
+    """
     return in_sharding("loggamma", _draw("loggamma", key, a, shape, dtype, True), out_sharding)
 
 
@@ -169,7 +197,28 @@ def beta(
     key: ArrayLike, a: ArrayLike, b: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the beta distribution, in [0, 1]."""
+    """Random numbers of the beta distribution, in [0, 1].
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        a: positive numbers.
+        b: positive numbers.
+        shape: sizes of the result; None: those of the parameters.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> x = gf.random.beta(gf.random.key(0), 2.0, 3.0, (5,))
+        >>> bool(((x >= 0) & (x <= 1)).all())
+        True
+    """
     dtype = float_dtype("beta", dtype)
     sizes = drawn_shape("beta", shape, a, b)
     a, b = parameters_in("beta", dtype, a, b)
@@ -192,12 +241,19 @@ def dirichlet(
         alpha: positive numbers, float[..., n].
         shape: batch sizes of the result; None: those of ``alpha``.
         dtype: a float dtype.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
 
     Returns:
         An array of shape ``shape + (n,)`` that sums to 1 along its last axis.
 
     Raises:
         ValueError: ``alpha`` is a scalar, or does not fit the shape.
+
+    Example:
+        >>> x = gf.random.dirichlet(gf.random.key(0), jnp.ones(3), (2,))
+        >>> x.shape, bool(jnp.allclose(x.sum(-1), 1))
+        ((2, 3), True)
     """
     dtype = float_dtype("dirichlet", dtype)
     alpha = jnp.asarray(alpha)
@@ -220,7 +276,26 @@ def chisquare(
     key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the chi-square distribution with ``df`` degrees of freedom."""
+    """Random numbers of the chi-square distribution.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        df: degrees of freedom, positive numbers.
+        shape: sizes of the result; None: those of ``df``.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> bool((gf.random.chisquare(gf.random.key(0), 3.0, (5,)) > 0).all())
+        True
+    """
     dtype = float_dtype("chisquare", dtype)
     half = parameters_in("chisquare", dtype, jnp.asarray(df))[0] / 2
     return in_sharding("chisquare", lax.exp(loggamma(key, half, shape, dtype)) * 2, out_sharding)
@@ -231,7 +306,27 @@ def f(
     key: ArrayLike, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the F distribution with ``dfnum`` and ``dfden`` degrees of freedom."""
+    """Random numbers of the F distribution.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        dfnum: degrees of freedom of the numerator, positive numbers.
+        dfden: those of the denominator.
+        shape: sizes of the result; None: those of the parameters.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> bool((gf.random.f(gf.random.key(0), 3.0, 4.0, (5,)) > 0).all())
+        True
+    """
     dtype = float_dtype("f", dtype)
     sizes = drawn_shape("f", shape, dfnum, dfden)
     keys = _two_keys("f", key)
@@ -246,7 +341,26 @@ def t(
     key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of Student's t distribution with ``df`` degrees of freedom."""
+    """Random numbers of Student's t distribution.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        df: degrees of freedom, positive numbers.
+        shape: sizes of the result; None: those of ``df``.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+
+    Example:
+        >>> gf.random.t(gf.random.key(0), jnp.array([3.0, 5.0])).shape
+        (2,)
+    """
     dtype = float_dtype("t", dtype)
     sizes = drawn_shape("t", shape, df)
     keys = _two_keys("t", key)
@@ -261,7 +375,26 @@ def generalized_normal(
     key: ArrayLike, p: Any, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers with density proportional to ``exp(-abs(x) ** p)``."""
+    """Random numbers with density proportional to ``exp(-abs(x) ** p)``.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        p: a positive number; 2 gives a normal, 1 a Laplace distribution.
+        shape: sizes of the result, by default one number.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        ValueError: a dtype that is no float.
+
+    Example:
+        >>> gf.random.generalized_normal(gf.random.key(0), 4.0, (2, 3)).shape
+        (2, 3)
+    """
     dtype = float_dtype("generalized_normal", dtype)
     sizes = as_shape("generalized_normal", shape)
     keys = _two_keys("generalized_normal", key)
@@ -276,10 +409,30 @@ def ball(
     key: ArrayLike, d: int, p: Any = 2, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniformly distributed points in the unit ball of the p-norm, float[shape..., d].
+    """Uniformly distributed points in the unit ball of the p-norm.
+
+    Args:
+        key: a key of ``random.key``, or a raw one.
+        d: number of dimensions.
+        p: of the norm, a positive number.
+        shape: batch sizes of the result.
+        dtype: a float dtype, by default float32.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        float[shape..., d].
+
+    Raises:
+        ValueError: a dtype that is no float.
 
     Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of
-    the l_p^n-ball, 2005.
+        the l_p^n-ball, 2005.
+
+    Example:
+        >>> x = gf.random.ball(gf.random.key(0), 3, shape=(5,))
+        >>> x.shape, bool((jnp.linalg.norm(x, axis=-1) <= 1).all())
+        ((5, 3), True)
     """
     dtype = float_dtype("ball", dtype)
     sizes = as_shape("ball", shape)

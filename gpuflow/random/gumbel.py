@@ -44,9 +44,18 @@ def gumbel(
         dtype: a float dtype.
         mode: ``"high"`` takes twice as many bits, for rare large numbers; ``"highest"`` makes full
             use of them in float32, and is like ``"high"`` in other dtypes; None: ``"low"``.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
 
     Raises:
         ValueError: another mode, or a dtype that is no float.
+
+    Example:
+        >>> gf.random.gumbel(gf.random.key(0), (2, 3)).shape
+        (2, 3)
     """
     check_mode("gumbel", mode or "low", ("low", "high", "highest"))
     is_finest = mode == "highest" and float_dtype("gumbel", dtype) == dtypes.float32
@@ -115,11 +124,22 @@ def categorical(
         shape: sizes of the result; must end in those of ``logits`` without ``axis``.
         replace: whether a category may be drawn again; if not, the draws are the leading axes.
         mode: as in ``gumbel``.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        int32 array of ``shape``, by default that of ``logits`` without ``axis``.
 
     Raises:
         ValueError: a shape that does not fit, or more draws without replacement than categories.
 
     Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement the largest ones.
+
+    Example:
+        >>> logits = jnp.log(jnp.array([0.5, 0.0, 0.5]))
+        >>> x = gf.random.categorical(gf.random.key(0), logits, shape=(100,))
+        >>> bool((x == 1).any()), bool((x == 2).any())
+        (False, True)
     """
     if out_sharding is not None:
         out = categorical(key, logits, axis, shape, replace, mode)

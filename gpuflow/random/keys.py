@@ -32,10 +32,25 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
 
 
 def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None) -> Array:
-    """A typed key from an integer seed; ``dtype`` is another way to name the generator.
+    """A typed key from an integer seed.
+
+    Args:
+        seed: an integer, also a traced one.
+        impl: the name of the generator, ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``; by
+            default the one of the setting ``default_prng_impl``.
+        dtype: another way to name the generator: the dtype of its keys.
+
+    Returns:
+        A key, of shape ().
 
     Raises:
-        ValueError: both are given.
+        TypeError: ``seed`` is no integer.
+        ValueError: both ``impl`` and ``dtype``, or there is no such generator.
+
+    Example:
+        >>> gf.random.key(42)
+        Array((), dtype=key<fry>) overlaying:
+        [ 0 42]
     """
     return _seeded("key", seed, _generator("key", impl, dtype))
 
@@ -63,7 +78,23 @@ def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
 
 
 def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
-    """A raw key, u32[2] or u32[4] as its generator has it, from an integer seed."""
+    """A raw key from an integer seed; ``key`` makes a typed one.
+
+    Args:
+        seed: an integer, also a traced one.
+        impl: the name of the generator; by default the one of the setting ``default_prng_impl``.
+
+    Returns:
+        u32[2], or u32[4] as the generator has it.
+
+    Raises:
+        TypeError: ``seed`` is no integer.
+        ValueError: there is no such generator.
+
+    Example:
+        >>> gf.random.PRNGKey(42)
+        Array([ 0, 42], dtype=uint32)
+    """
     return key_ops.random_unwrap(_seeded("PRNGKey", seed, _generator("PRNGKey", impl)))
 
 
@@ -103,11 +134,23 @@ def typed_key(name: str, key: Any) -> tuple[Any, bool]:
 
 
 def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
-    """New keys from one: an array of ``num`` keys.
+    """New keys from one.
 
     Args:
         key: a key, which must not be used again.
         num: how many, or a shape.
+
+    Returns:
+        An array of ``num`` keys; of raw ones for a raw key, u32[num..., 2 or 4].
+
+    Raises:
+        ValueError: an array of keys.
+
+    Example:
+        >>> key = gf.random.key(0)
+        >>> key, subkey = gf.random.split(key)
+        >>> gf.random.split(key, 3).shape
+        (3,)
     """
     typed, raw = typed_key("split", key)
     keys = random_ops.random_split(typed, as_shape("split", num))
@@ -117,8 +160,20 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
 def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
     """A key that also depends on an integer, such as a step number.
 
+    Args:
+        key: a key.
+        data: an integer, also a traced one; its lowest 32 bits count.
+
+    Returns:
+        A key.
+
     Raises:
         TypeError: ``data`` is not one number.
+        ValueError: an array of keys.
+
+    Example:
+        >>> gf.random.key_data(gf.random.fold_in(gf.random.key(0), 7))
+        Array([2716826189,  292468403], dtype=uint32)
     """
     typed, raw = typed_key("fold_in", key)
     check(
@@ -131,10 +186,20 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
 
 
 def key_data(keys: ArrayLike) -> Array:
-    """The uint32 numbers inside keys, u32[..., 2 or 4]; raw keys are returned as they are.
+    """The uint32 numbers inside keys; raw keys are returned as they are.
+
+    Args:
+        keys: an array of keys.
+
+    Returns:
+        u32[..., 2], or u32[..., 4] as the generator has it.
 
     Raises:
         TypeError: ``keys`` are no keys.
+
+    Example:
+        >>> gf.random.key_data(gf.random.key(42))
+        Array([ 0, 42], dtype=uint32)
     """
     if key_ops.is_key(aval_of(keys).dtype):
         return key_ops.random_unwrap(keys)
@@ -145,17 +210,45 @@ def key_data(keys: ArrayLike) -> Array:
 def wrap_key_data(
     key_bits_array: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None
 ) -> Array:
-    """Typed keys from their uint32 numbers; ``dtype`` is another way to name the generator."""
+    """Typed keys from their uint32 numbers.
+
+    Args:
+        key_bits_array: u32[..., 2], or u32[..., 4] as the generator has it.
+        impl: the name of the generator; by default the one of the setting ``default_prng_impl``.
+        dtype: another way to name the generator: the dtype of its keys.
+
+    Returns:
+        An array of keys of the leading shape.
+
+    Raises:
+        TypeError: numbers of another dtype or shape.
+        ValueError: both ``impl`` and ``dtype``, or there is no such generator.
+
+    Example:
+        >>> gf.random.wrap_key_data(jnp.array([0, 42], jnp.uint32))
+        Array((), dtype=key<fry>) overlaying:
+        [ 0 42]
+    """
     implementation = _generator("wrap_key_data", impl, dtype) or default_implementation()
     check_raw("wrap_key_data", key_bits_array, implementation)
     return key_ops.random_wrap(key_bits_array, implementation)
 
 
 def key_impl(keys: ArrayLike) -> str:
-    """The name of the generator of a key.
+    """The name of the generator of keys.
+
+    Args:
+        keys: an array of keys.
+
+    Returns:
+        A string.
 
     Raises:
         TypeError: ``keys`` are no keys.
+
+    Example:
+        >>> gf.random.key_impl(gf.random.key(0))
+        'threefry2x32'
     """
     dtype = aval_of(keys).dtype
     if key_ops.is_key(dtype):
@@ -167,12 +260,37 @@ def key_impl(keys: ArrayLike) -> str:
 def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
     """The dtype of the keys of a generator.
 
+    Args:
+        impl_spec: the name of the generator, or that dtype; by default the setting
+            ``default_prng_impl``.
+
+    Returns:
+        A dtype.
+
     Raises:
         ValueError: there is no such generator.
+
+    Example:
+        >>> gf.random.key_dtype("rbg")
+        key<rbg>
     """
     return key_ops.key_dtype(_generator("key_dtype", impl_spec) or default_implementation())
 
 
 def clone(key: ArrayLike) -> Array:
-    """The key again, for a reuse that is meant: ``debug_key_reuse`` takes it for a new one."""
+    """The key again, for a reuse that is meant: ``debug_key_reuse`` takes it for a new one.
+
+    Args:
+        key: a key.
+
+    Returns:
+        A key with the same numbers.
+
+    Example:
+        >>> key = gf.random.key(0)
+        >>> with gf.debug_key_reuse():
+        ...     x, y = gf.random.normal(key), gf.random.normal(gf.random.clone(key))
+        >>> bool(x == y)
+        True
+    """
     return key_ops.random_clone(key) if key_ops.is_key(aval_of(key).dtype) else key

@@ -34,10 +34,20 @@ def permutation(
         x: array, or one integer.
         axis: the axis along which slices change places.
         independent: shuffle each vector along ``axis`` by itself.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array like ``x``; for one integer int32[x].
 
     Raises:
         TypeError: one number that is no integer.
         ValueError: no such axis.
+
+    Example:
+        >>> x = gf.random.permutation(gf.random.key(0), 5)
+        >>> sorted(x.tolist())
+        [0, 1, 2, 3, 4]
     """
     if out_sharding is not None:
         out = permutation(key, x, axis, independent)
@@ -91,11 +101,20 @@ def choice(
         axis: the axis along which to choose.
         mode: how the draws without replacement and with ``p`` are made, as of ``gumbel``.
 
+    Returns:
+        An array of the dtype of ``a``, in which ``shape`` takes the place of ``axis``; of integers
+        for one integer.
+
     Raises:
         ValueError: nothing to choose from, more than there is without replacement, or
             probabilities of another shape.
 
     Source: without replacement and with ``p``, Gumbel top-k (Vieira 2014).
+
+    Example:
+        >>> x = gf.random.choice(gf.random.key(0), jnp.array([3, 5, 7]), (2,), replace=False)
+        >>> x.shape, bool(x[0] != x[1])
+        ((2,), True)
     """
     typed, _ = typed_key("choice", key)
     array, sizes = jnp.asarray(a), as_shape("choice", shape)

@@ -362,5 +362,13 @@ config.register_check("num_cpu_devices", _check_cpu_count)
 
 
 def default_backend() -> str:
-    """The name of the default platform."""
+    """The name of the default platform.
+
+    Returns:
+        A string, such as ``"cpu"`` or ``"cuda"``.
+
+    Example:
+        >>> gf.default_backend() == gf.devices()[0].platform
+        True
+    """
     return devices()[0].platform

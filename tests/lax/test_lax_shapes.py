@@ -16,6 +16,7 @@ def test_filled_arrays():
     assert lax.full((2,), 3).weak_type and lax.full((2,), 3, np.int8).dtype == np.int8
     np.testing.assert_array_equal(lax.full_like(X, 7), np.full_like(X, 7))
     assert lax.full_like(X, 1, dtype=np.int32, shape=(2,)).shape == (2,)
+    assert lax.empty((2,), None).dtype == np.float32
     assert lax.asarray(3).dtype == np.int32 and lax.dtype(2.0) == np.float32
     for given in (np.dtype("float64"), float, jnp.float32):  # dtypes too
         assert lax.dtype(given) == np.float32

@@ -8,7 +8,7 @@ from rule_checks import check_derivatives, check_vmap, random_array, run_body
 import gpuflow as gf
 from gpuflow.core import views
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops.layout import axes, concatenate, iota, slicing
+from gpuflow.ops.layout import axes, concatenate, iota, rev, slicing, transpose
 from gpuflow.ops.random import keys
 
 DTYPES = ["float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"]
@@ -133,15 +133,15 @@ def test_pad_keeps_infinity_out_of_gradients():
 def test_rev(dimensions):
     for dtype in DTYPES:
         x = random_array(GENERATOR, (5, 7), dtype)
-        assert np.array_equal(np.asarray(slicing.rev(x, dimensions)), np.flip(x, dimensions))
+        assert np.array_equal(np.asarray(rev.rev(x, dimensions)), np.flip(x, dimensions))
     if not dimensions:
         return
-    check_derivatives(lambda x: slicing.rev(x, dimensions), [X])
-    check_vmap(lambda x: slicing.rev(x, dimensions), [X])
+    check_derivatives(lambda x: rev.rev(x, dimensions), [X])
+    check_vmap(lambda x: rev.rev(x, dimensions), [X])
     aval = ShapedArray(X.shape, X.dtype)
-    links = slicing.rev_p.lower.links(aval, aval, dimensions=dimensions)
+    links = rev.rev_p.lower.links(aval, aval, dimensions=dimensions)
     assert links == (None if dimensions else [(0, 0), (1, 1)])
-    view = slicing.rev_p.lower.view(views.contiguous(X.shape), aval, dimensions=dimensions)
+    view = rev.rev_p.lower.view(views.contiguous(X.shape), aval, dimensions=dimensions)
     places = view.offset + sum(i * s for i, s in zip(np.indices(X.shape), view.strides))
     assert np.array_equal(X.ravel()[places], np.flip(X, dimensions))
 
@@ -202,7 +202,7 @@ def test_keys_move_like_any_element():
         return np.asarray(keys.random_unwrap(moved))
 
     assert np.array_equal(words(slicing.slice_(seeded, (1,), (5,), (2,))), raw[1:5:2])
-    assert np.array_equal(words(slicing.rev(seeded, (0,))), raw[::-1])
+    assert np.array_equal(words(rev.rev(seeded, (0,))), raw[::-1])
     joined = concatenate.concatenate([seeded, seeded], 0)
     assert np.array_equal(words(joined), np.concatenate([raw, raw]))
     one = keys.random_seed(7)
@@ -222,8 +222,8 @@ ERRORS = [
     (lambda: slicing.pad(X, 0, ((-3, -3, 0),) * 2), ValueError, r"gives \(-1, 1\)"),
     (lambda: slicing.pad(X, X, ((0, 0, 0),) * 2), ValueError, r"must be a scalar; got f32\[5,7\]"),
     (lambda: slicing.pad(X, np.int32(0), ((0, 0, 0),) * 2), TypeError, r"one dtype; got f32.*i32"),
-    (lambda: slicing.rev(X, (0, 0)), TypeError, r"\[rev\] axes must be distinct"),
-    (lambda: slicing.rev(X, (2,)), TypeError, r"\[rev\] axes must be distinct"),
+    (lambda: rev.rev(X, (0, 0)), TypeError, r"\[rev\] axes must be distinct"),
+    (lambda: rev.rev(X, (2,)), TypeError, r"\[rev\] axes must be distinct"),
     (lambda: iota.iota(bool, (3,)), TypeError, r"\[iota\] the dtype must be a number"),
     (lambda: iota.iota(int, (3,), 1), ValueError, r"the dimension must exist; got shape"),
     (lambda: iota.iota(int, (-3,)), TypeError, r"sizes must not be negative"),
@@ -239,8 +239,11 @@ ERRORS = [
     (lambda: concatenate.concatenate([X, X[0]], 0), TypeError, r"shapes must agree except"),
     (lambda: concatenate.concatenate([X, X > 0], 0), TypeError, r"one dtype; got f32.*bool"),
     # A short permutation that counts upwards was once taken for the identity.
-    (lambda: axes.transpose(gf.numpy.asarray(X), (0,)), TypeError, r"each dimension of f32\[5,7\]"),
-    (lambda: axes.transpose(X, (0, 0)), TypeError, r"each dimension of f32\[5,7\] once; got"),
+    (
+        lambda: transpose.transpose(gf.numpy.asarray(X), (0,)), TypeError,
+        r"each dimension of f32\[5,7\]",
+    ),
+    (lambda: transpose.transpose(X, (0, 0)), TypeError, r"each dimension of f32\[5,7\] once; got"),
     (lambda: axes.reshape(X, (7, 5), (0,)), TypeError, r"\[transpose\] permutation must hold"),
     (lambda: axes.reshape(X, (-5, -7)), TypeError, r"\[reshape\] sizes must not be negative"),
     (lambda: axes.broadcast_in_dim(X, (5, -1), (0, 1)), TypeError, r"must not be negative"),

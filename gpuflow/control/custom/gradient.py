@@ -45,6 +45,11 @@ def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
 
     Raises:
         TypeError: from the call, ``fun`` returns no pair.
+
+    Example:
+        >>> f = gf.custom_gradient(lambda x: (x**2, lambda g: g * jnp.clip(2 * x, -1, 1)))
+        >>> gf.grad(f)(3.0)
+        Array(1., dtype=float32, weak_type=True)
     """
     name, call = getattr(fun, "__name__", type(fun).__name__), cast(Callable[..., Any], fun)
 

@@ -26,15 +26,11 @@ from gpuflow.experimental.sparse.bcsr import BCSR
 from gpuflow.ops.contractions.dot_general import dot_general_p
 from gpuflow.ops.elementwise.arithmetic import add_p, div_p, mul_p, neg_p, sub_p
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice_p
-from gpuflow.ops.layout.axes import (
-    broadcast_in_dim_p,
-    reduce_sum_p,
-    reshape_p,
-    squeeze_p,
-    transpose_p,
-)
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, reduce_sum_p, reshape_p, squeeze_p
 from gpuflow.ops.layout.concatenate import concatenate_p
-from gpuflow.ops.layout.slicing import rev_p, slice_p
+from gpuflow.ops.layout.rev import rev_p
+from gpuflow.ops.layout.slicing import slice_p
+from gpuflow.ops.layout.transpose import transpose_p
 from gpuflow.tree_util import tree_flatten, tree_structure, tree_unflatten
 
 zip = safe_zip

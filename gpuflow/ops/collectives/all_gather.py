@@ -45,7 +45,8 @@ from gpuflow.ops.collectives.named_axes import (
 )
 from gpuflow.ops.define import check_kind, unary_transpose
 from gpuflow.ops.indexing.rows import row_gather
-from gpuflow.ops.layout.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
+from gpuflow.ops.layout.axes import insert_axis, reduce_sum, reshape, squeeze
+from gpuflow.ops.layout.transpose import move_axis
 
 _T = TypeVar("_T")
 
@@ -169,10 +170,18 @@ def all_gather(
         to: what the result is in shard_map: ``"varying"``, each device has a copy of its own with
             a cotangent of its own; ``"invarying"``, one value with one cotangent.
 
+    Returns:
+        An array with a dimension more, of the size of the axis; with ``tiled`` of the same rank.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: groups or an axis that do not fit, or an unknown ``to``.
         NotImplementedError: ``to="reduced"``, and ``"invarying"`` with groups.
+
+    Example:
+        >>> gf.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([1, 2]))
+        Array([[1, 2],
+               [1, 2]], dtype=int32)
     """
     check(
         to in ("varying", "reduced", "invarying"),
@@ -362,9 +371,17 @@ def psum_scatter(
         axis_index_groups: groups of equal size that work on their own.
         tiled: the dimension is kept and divided by the size of the axis.
 
+    Returns:
+        An array without ``scatter_dimension``; with ``tiled`` of the same rank.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: groups, a dimension or a size that do not fit.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [10, 20]])
+        >>> gf.vmap(lambda row: lax.psum_scatter(row, "i"), axis_name="i")(x)
+        Array([11, 22], dtype=int32)
     """
     names = as_names(axis_name)
     sizes = sizes_of("psum_scatter", names)

@@ -37,7 +37,8 @@ from gpuflow.ops.collectives.named_axes import (
     spreads,
 )
 from gpuflow.ops.define import unary_transpose
-from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze, transpose
+from gpuflow.ops.layout.axes import insert_axis, squeeze
+from gpuflow.ops.layout.transpose import move_axis, transpose
 
 _T = TypeVar("_T")
 
@@ -142,9 +143,18 @@ def all_to_all(
         axis_index_groups: groups of equal size that work on their own.
         tiled: chunks instead of single elements: no dimension is added or removed.
 
+    Returns:
+        An array of the same size: ``split_axis`` is gone, and ``concat_axis`` is new.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: groups, dimensions or sizes that do not fit.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> gf.vmap(lambda row: lax.all_to_all(row, "i", 0, 0), axis_name="i")(x)
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     names = as_names(axis_name)
     sizes = sizes_of("all_to_all", names)
@@ -181,7 +191,27 @@ def all_to_all(
 
 
 def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> _T:
-    """Swap the named axis with dimension ``axis``; see ``all_to_all``."""
+    """Swap the named axis with a dimension of the same size.
+
+    Args:
+        x: array of any dtype, or a tree of them.
+        axis_name: a name, or several as one row-major axis.
+        axis: the dimension.
+        axis_index_groups: groups of equal size that work on their own; None: all together.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: groups, a dimension or a size that do not fit.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> gf.vmap(lambda row: lax.pswapaxes(row, "i", 0), axis_name="i")(x)
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 

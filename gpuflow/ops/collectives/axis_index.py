@@ -31,8 +31,18 @@ from gpuflow.ops.layout.iota import iota
 def axis_size(axis_name: Any) -> int:
     """The size of a named axis, or the product of several, as a Python int.
 
+    Args:
+        axis_name: a name, or several.
+
+    Returns:
+        int.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
+
+    Example:
+        >>> gf.vmap(lambda x: x / lax.axis_size("i"), axis_name="i")(jnp.array([2.0, 4.0]))
+        Array([1., 2.], dtype=float32)
     """
     return prod(sizes_of("axis_size", as_names(axis_name)))
 
@@ -61,6 +71,10 @@ def axis_index(axis_name: Any) -> Array:
 
     Raises:
         NameError: an axis name that no enclosing transformation binds.
+
+    Example:
+        >>> gf.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.zeros(3))
+        Array([0, 1, 2], dtype=int32)
     """
     names = as_names(axis_name)
     return index_of(names, sizes_of("axis_index", names))

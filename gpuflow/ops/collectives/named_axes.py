@@ -23,8 +23,9 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.indexing.rows import row_gather
-from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis, reshape, squeeze
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 
 Names = tuple[Any, ...]
 Groups = tuple[tuple[int, ...], ...]

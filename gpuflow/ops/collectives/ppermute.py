@@ -32,7 +32,7 @@ from gpuflow.ops.collectives.named_axes import (
 from gpuflow.ops.collectives.reduce import psum_p
 from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.indexing.rows import row_gather
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.zeros import zeros_of
 
 _T = TypeVar("_T")
@@ -108,9 +108,17 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
         axis_name: a name, or several as one row-major axis.
         perm: pairs of a source index and a target index.
 
+    Returns:
+        An array of the shape and dtype of ``x``.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: indices that are repeated or too large.
+
+    Example:
+        >>> send = lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)])
+        >>> gf.vmap(send, axis_name="i")(jnp.array([1, 2, 3]))
+        Array([0, 1, 2], dtype=int32)
     """
     names = as_names(axis_name)
     sizes = sizes_of("ppermute", names)
@@ -125,9 +133,21 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
 def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
     """Shuffle values along a named axis: index k gets the value of index ``perm[k]``.
 
+    Args:
+        x: array of any dtype, or a tree of them.
+        axis_name: a name, or several as one row-major axis.
+        perm: each index once.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: ``perm`` does not hold each index once.
+
+    Example:
+        >>> gf.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([1, 2, 3]))
+        Array([3, 1, 2], dtype=int32)
     """
     size = prod(sizes_of("pshuffle", as_names(axis_name)))
     check(
@@ -195,9 +215,16 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
         axis_name: a name, or several as one row-major axis.
         source: the index whose value is sent.
 
+    Returns:
+        An array of the shape and dtype of ``x``.
+
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: a source outside of the axis.
+
+    Example:
+        >>> gf.vmap(lambda x: lax.pbroadcast(x, "i", 1), axis_name="i")(jnp.array([1, 2, 3]))
+        Array([2, 2, 2], dtype=int32)
     """
     names = as_names(axis_name)
     sizes = sizes_of("pbroadcast", names)

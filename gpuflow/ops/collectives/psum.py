@@ -32,9 +32,10 @@ from gpuflow.ops.collectives.named_axes import (
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.effects.barrier import optimization_barrier_p
 from gpuflow.ops.elementwise.arithmetic import constant, mul
-from gpuflow.ops.layout.axes import move_axis, reduce_sum, reshape_p, squeeze
+from gpuflow.ops.layout.axes import reduce_sum, reshape_p, squeeze
 from gpuflow.ops.layout.concatenate import concatenate, concatenate_p
 from gpuflow.ops.layout.slicing import slice_p
+from gpuflow.ops.layout.transpose import move_axis
 
 
 def effects_of(params: dict[str, Any]) -> frozenset[Any]:

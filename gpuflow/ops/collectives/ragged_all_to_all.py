@@ -68,6 +68,16 @@ def ragged_all_to_all(
             size of the axis.
 
     Cost: between processes each gets the operands of all, whatever the sizes are.
+
+    Example:
+        >>> def exchange(x):
+        ...     sizes, to = jnp.array([1, 2]), jnp.full(2, 2 * lax.axis_index("i"))
+        ...     offsets, arrive = jnp.array([0, 1]), lax.all_to_all(sizes, "i", 0, 0, tiled=True)
+        ...     out = jnp.zeros(4, x.dtype)
+        ...     return lax.ragged_all_to_all(x, out, offsets, sizes, to, arrive, axis_name="i")
+        >>> gf.vmap(exchange, axis_name="i")(jnp.array([[1, 2, 3], [4, 5, 6]]))
+        Array([[1, 0, 4, 0],
+               [2, 3, 5, 6]], dtype=int32)
     """
     offsets_and_sizes = (input_offsets, send_sizes, output_offsets, recv_sizes)
     rows, out = aval_of(operand), aval_of(output)

@@ -124,6 +124,10 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: groups that do not hold each index once.
+
+    Example:
+        >>> gf.vmap(lambda x: x / lax.psum(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
+        Array([0.25, 0.75], dtype=float32)
     """
     return _reduced("psum", reduce_sum, x, axis_name, axis_index_groups)
 
@@ -154,12 +158,46 @@ def _extremum_jvp(op: str) -> Callable[..., Any]:
 
 
 def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
-    """Maximum over named axes; arguments and errors are those of ``psum``."""
+    """Maximum over named axes; nan wins.
+
+    Args:
+        x: array of real numbers or bools, or a tree of them.
+        axis_name: a name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices that are reduced on their own.
+
+    Returns:
+        The maximum, the same for all elements.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: groups that do not hold each index once.
+
+    Example:
+        >>> gf.vmap(lambda x: x - lax.pmax(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
+        Array([-2.,  0.], dtype=float32)
+    """
     return _reduced("pmax", reduce_max, x, axis_name, axis_index_groups)
 
 
 def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
-    """Minimum over named axes; arguments and errors are those of ``psum``."""
+    """Minimum over named axes; nan wins.
+
+    Args:
+        x: array of real numbers or bools, or a tree of them.
+        axis_name: a name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices that are reduced on their own.
+
+    Returns:
+        The minimum, the same for all elements.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: groups that do not hold each index once.
+
+    Example:
+        >>> gf.vmap(lambda x: x - lax.pmin(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
+        Array([0., 2.], dtype=float32)
+    """
     return _reduced("pmin", reduce_min, x, axis_name, axis_index_groups)
 
 
@@ -184,7 +222,24 @@ _PRIMITIVES = {"psum": psum_p, "pmax": pmax_p, "pmin": pmin_p}
 
 
 def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
-    """Mean over named axes; arguments and errors are those of ``psum``. Integers give floats."""
+    """Mean over named axes.
+
+    Args:
+        x: array of numbers, or a tree of them; integers give floats.
+        axis_name: a name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices that are reduced on their own.
+
+    Returns:
+        The mean, the same for all elements.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: groups that do not hold each index once.
+
+    Example:
+        >>> gf.vmap(lambda x: x - lax.pmean(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
+        Array([-1.,  1.], dtype=float32)
+    """
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     count = psum(1, axis_name, axis_index_groups=axis_index_groups)
     return tree.tree_map(lambda leaf: leaf / count, total)

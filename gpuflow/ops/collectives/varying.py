@@ -267,6 +267,12 @@ def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: another ``to``, or a value that varies along them already.
         NotImplementedError: "reduced" and "unreduced".
+
+    Example:
+        >>> mesh, P = gf.make_mesh((1,), ("i",)), gf.P
+        >>> f = lambda x: x + lax.pcast(jnp.ones(2), "i", to="varying")
+        >>> gf.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(2.0))
+        Array([1., 2.], dtype=float32)
     """
     return _cast_along(x, axis_name, to, False)
 
@@ -298,7 +304,24 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """``pcast(x, axis_name, to="varying")``, also of values that vary already."""
+    """Let values vary along named axes, also those that vary already.
+
+    Args:
+        x: an array or tree.
+        axis_name: a name, or several.
+
+    Returns:
+        The same values; each element has its own copy, with its own cotangent.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+
+    Example:
+        >>> mesh, P = gf.make_mesh((1,), ("i",)), gf.P
+        >>> f = lambda x: x + lax.pvary(jnp.ones(2), "i")
+        >>> gf.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(2.0))
+        Array([1., 2.], dtype=float32)
+    """
     return _cast_along(x, axis_name, "varying", True)
 
 

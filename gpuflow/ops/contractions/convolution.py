@@ -27,7 +27,7 @@ from gpuflow.ops.contractions.precision import may_round
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.elementwise.nary import add_any_p
-from gpuflow.ops.layout.slicing import rev
+from gpuflow.ops.layout.rev import rev
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]

@@ -17,8 +17,9 @@ from gpuflow.ops.contractions.precision import Precision, canonical_precision
 from gpuflow.ops.define import types_text
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.layout.axes import reshape, transpose
-from gpuflow.ops.layout.slicing import rev
+from gpuflow.ops.layout.axes import reshape
+from gpuflow.ops.layout.rev import rev
+from gpuflow.ops.layout.transpose import transpose
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -43,9 +44,17 @@ def conv_dimension_numbers(
         lhs_shape, rhs_shape: of the operands, of one rank.
         dimension_numbers: three strings, ConvDimensionNumbers, or None for ``NC...``, ``OI...``.
 
+    Returns:
+        ConvDimensionNumbers.
+
     Raises:
         TypeError: ranks differ, or something else was given.
         ValueError: strings without the letters, or with other lengths.
+
+    Example:
+        >>> numbers = ("NHWC", "HWIO", "NHWC")
+        >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 16), numbers).rhs_spec
+        (3, 2, 0, 1)
     """
     rank = len(tuple(lhs_shape))
     check(
@@ -91,8 +100,21 @@ def padtype_to_pads(
 ) -> list[tuple[int, int]]:  # fmt: skip
     """The margins that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` mean; sizes include holes.
 
+    Args:
+        in_shape: sizes of the input in space.
+        window_shape: sizes of the kernel in space.
+        window_strides: its steps.
+        padding: the name.
+
+    Returns:
+        A list of pairs (low, high).
+
     Raises:
         ValueError: another name.
+
+    Example:
+        >>> lax.padtype_to_pads((5,), (2,), (1,), "SAME")
+        [(0, 1)]
     """
     name = str(padding).upper()
     check(
@@ -169,6 +191,10 @@ def conv_general_dilated(
             Algorithms, which say how ``lax.dot_general`` multiplies, have no effect, as in JAX.
         preferred_element_type: dtype of the result; of bools, which else give "any of all", the
             dtype that they are counted in.
+        out_sharding: where the result lies; None: on the default device.
+
+    Returns:
+        An array in the order of ``dimension_numbers``.
 
     Raises:
         TypeError: dtypes or ranks that differ.
@@ -176,6 +202,11 @@ def conv_general_dilated(
             precision.
 
     Source: the definition of Conv in the XLA operation semantics.
+
+    Example:
+        >>> x, kernel = jnp.arange(5.0).reshape(1, 1, 5), jnp.array([[[1.0, 0.0, -1.0]]])
+        >>> lax.conv_general_dilated(x, kernel, (1,), "VALID")
+        Array([[[-2., -2., -2.]]], dtype=float32)
     """
     if out_sharding is not None:
         out = conv_general_dilated(
@@ -332,7 +363,27 @@ def conv(
     lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int], padding: str,
     precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """``conv_general_dilated`` with batch and channels, or outputs and inputs, in front."""
+    """``conv_general_dilated`` with batch and channels, or outputs and inputs, in front.
+
+    Args:
+        lhs: input: batch, channels and space.
+        rhs: kernel: outputs, inputs and space.
+        window_strides: the step of the kernel in each dimension of space.
+        padding: ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``.
+        precision: of float32 products, see ``Precision``; None: ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None: that of the operands.
+
+    Returns:
+        An array of batch, outputs and space.
+
+    Raises:
+        TypeError: dtypes or ranks that differ.
+        ValueError: numbers of channels, strides or margins that do not fit, or another precision.
+
+    Example:
+        >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 3)), (1,), "SAME")
+        Array([[[2., 3., 3., 2.]]], dtype=float32)
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, precision=precision,
         preferred_element_type=preferred_element_type,
@@ -345,7 +396,30 @@ def conv_with_general_padding(
     rhs_dilation: Sequence[int] | None, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """``conv`` with margins and holes."""
+    """``conv`` with margins and holes.
+
+    Args:
+        lhs: input: batch, channels and space.
+        rhs: kernel: outputs, inputs and space.
+        window_strides: the step of the kernel in each dimension of space.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
+        lhs_dilation: distance of elements of the input, with zeros between; None: 1.
+        rhs_dilation: distance of elements of the kernel; None: 1.
+        precision: of float32 products, see ``Precision``; None: ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None: that of the operands.
+
+    Returns:
+        An array of batch, outputs and space.
+
+    Raises:
+        TypeError: dtypes or ranks that differ.
+        ValueError: numbers of channels, strides or margins that do not fit, or another precision.
+
+    Example:
+        >>> x, kernel = jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2))
+        >>> lax.conv_with_general_padding(x, kernel, (1,), ((0, 1),), None, (2,))
+        Array([[[2., 2., 1.]]], dtype=float32)
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
         preferred_element_type=preferred_element_type,
@@ -372,8 +446,16 @@ def conv_transpose(
         use_consistent_padding: explicit margins mean those of the convolution whose gradient it
             is.
 
+    Returns:
+        An array in the order of ``dimension_numbers``.
+
     Raises:
         TypeError, ValueError: as in ``conv_general_dilated``.
+
+    Example:
+        >>> x, kernel = jnp.array([[[1.0], [2.0]]]), jnp.ones((2, 1, 1))
+        >>> lax.conv_transpose(x, kernel, (2,), "SAME")[0, :, 0]
+        Array([1., 1., 2., 2.], dtype=float32)
     """
     rank = aval_of(lhs).ndim
     if dimension_numbers is None:
@@ -441,6 +523,19 @@ def conv_general_dilated_patches(
         precision: one for the input; the kernel's, of zeros and ones, is exact with any. None:
             elements stay as they are, whatever ``default_matmul_precision`` says.
         preferred_element_type: as there.
+
+    Returns:
+        An array in the order of ``dimension_numbers``, with ``channels * prod(filter_shape)``
+        channels.
+
+    Raises:
+        TypeError: dtypes or ranks that do not fit.
+        ValueError: strides or margins that do not fit, or another precision.
+
+    Example:
+        >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")
+        Array([[[0., 1., 2.],
+                [1., 2., 3.]]], dtype=float32)
     """
     window = tuple(filter_shape)
     rank = aval_of(lhs).ndim

@@ -29,7 +29,7 @@ from gpuflow.ops.define import check_kind, define, holds_values, types_text
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p, match_scalars
-from gpuflow.ops.layout.axes import transpose
+from gpuflow.ops.layout.transpose import transpose
 from gpuflow.ops.linalg.small_matrices import is_small_product, small_product, written_out
 
 Dims = tuple[int, ...]
@@ -435,6 +435,7 @@ def dot_general(
         precision: of float32 products on GPUs; None: ``default_matmul_precision``; or an algorithm
             with dtypes of its own: see ``Precision``, ``DotAlgorithmPreset`` and ``DotAlgorithm``.
         preferred_element_type: dtype of the result; None: that of the operands.
+        out_sharding: where the result lies; None: on the default device.
 
     Returns:
         An array of shape (batch, lhs free, rhs free). float16 and bfloat16 products are added in
@@ -443,6 +444,11 @@ def dot_general(
     Raises:
         TypeError: dimensions, sizes or dtypes that do not fit.
         ValueError: another precision, or an algorithm that no product here follows.
+
+    Example:
+        >>> a, b = jnp.ones((2, 3, 4)), jnp.ones((2, 4, 5))
+        >>> lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))).shape
+        (2, 3, 5)
     """
     if out_sharding is not None:
         out = dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)

@@ -15,7 +15,7 @@ from gpuflow.ops.contractions.convolution_calls import (
 from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.contractions.precision import canonical_precision
 from gpuflow.ops.define import types_text
-from gpuflow.ops.layout.axes import transpose
+from gpuflow.ops.layout.transpose import transpose
 
 
 def conv_general_dilated_local(
@@ -35,9 +35,18 @@ def conv_general_dilated_local(
         dimension_numbers: see ``conv_dimension_numbers``.
         precision: as in ``dot_general``, but no algorithm.
 
+    Returns:
+        An array in the order of ``dimension_numbers``.
+
     Raises:
         TypeError: dtypes or ranks that differ.
         ValueError: sizes, strides or margins that do not fit.
+
+    Example:
+        >>> x = jnp.arange(4.0).reshape(1, 1, 4)
+        >>> kernels = jnp.array([[[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]])
+        >>> lax.conv_general_dilated_local(x, kernels, (1,), "VALID", (2,))
+        Array([[[0., 2., 5.]]], dtype=float32)
     """
     how = canonical_precision(precision)
     check(

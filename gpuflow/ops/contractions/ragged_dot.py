@@ -19,7 +19,8 @@ from gpuflow.ops.contractions.ragged_products import ragged_dot_p, ragged_outer_
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape, transpose
+from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape
+from gpuflow.ops.layout.transpose import transpose
 
 Dims = tuple[int, ...]
 
@@ -59,14 +60,23 @@ def ragged_dot(
         group_sizes: i[g].
         precision, preferred_element_type: as in ``dot_general``.
         group_offset: only None.
+        out_sharding: where the result lies; None: on the default device.
 
     Returns:
         f[m, n]; 0 in rows beyond all groups.
 
     Raises:
         TypeError: shapes or dtypes that do not fit.
+        NotImplementedError: a group offset.
 
     Cost: as one product f[m, k] @ f[k, n], on the host as many calls as there are groups.
+
+    Example:
+        >>> x, w = jnp.ones((3, 2)), jnp.stack([jnp.ones((2, 1)), jnp.full((2, 1), 10.0)])
+        >>> lax.ragged_dot(x, w, jnp.array([1, 2]))
+        Array([[ 2.],
+               [20.],
+               [20.]], dtype=float32)
     """
     numbers = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
     out = ragged_dot_general(
@@ -95,10 +105,25 @@ def ragged_dot_general(
 
         precision, preferred_element_type: as in ``dot_general``.
         group_offset: only None.
+        out_sharding: where the result lies; None: on the default device.
+
+    Returns:
+        An array of shape (batch, lhs free, rhs free), with the groups in front where the ragged
+        dimension is contracting.
 
     Raises:
         TypeError: shapes, dtypes or dimension numbers that do not fit.
         NotImplementedError: a group offset.
+
+    Example:
+        >>> numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+        >>> x, y = jnp.ones((3, 2)), jnp.ones((3, 1))
+        >>> lax.ragged_dot_general(x, y, jnp.array([1, 2]), numbers)
+        Array([[[1.],
+                [1.]],
+        <BLANKLINE>
+               [[2.],
+                [2.]]], dtype=float32)
     """
     if out_sharding is not None:
         out = ragged_dot_general(

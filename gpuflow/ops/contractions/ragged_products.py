@@ -25,8 +25,9 @@ from gpuflow.ops.contractions.dot_general import accumulator, operand_dtype
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.nary import add_any_p
-from gpuflow.ops.layout.axes import move_axis, reshape, transpose
+from gpuflow.ops.layout.axes import reshape
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.transpose import move_axis, transpose
 
 
 def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, fits: bool) -> None:

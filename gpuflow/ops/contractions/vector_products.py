@@ -16,7 +16,8 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, transpose
+from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum
+from gpuflow.ops.layout.transpose import transpose
 
 
 def is_vector_product(lhs: ShapedArray, rhs: ShapedArray, dimension_numbers: Any) -> bool:

@@ -31,6 +31,10 @@ def optimization_barrier(operand: _T) -> _T:
 
     Raises:
         TypeError: a leaf is no array.
+
+    Example:
+        >>> lax.optimization_barrier((jnp.ones(2), 3))
+        (Array([1., 1.], dtype=float32), Array(3, dtype=int32, weak_type=True))
     """
     leaves, treedef = tree.flatten(operand)
     for path, leaf in safe_zip(tree.paths(operand), leaves):

@@ -20,9 +20,10 @@ from gpuflow.core.effects import DEBUG, IO, ORDERED_DEBUG, ORDERED_IO, Effect
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define
-from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze
+from gpuflow.ops.layout.axes import insert_axis, squeeze
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import slice_
+from gpuflow.ops.layout.transpose import move_axis
 
 
 def _callback_shape(*avals: ShapedArray, callback: Any, effect: Effect) -> list[ShapedArray]:

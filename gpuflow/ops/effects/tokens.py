@@ -19,7 +19,15 @@ _TOKEN = ShapedArray((0,), dtypes.bool_)
 
 
 def create_token(_: Any = None) -> Any:
-    """A token that waits for nothing: an array without elements, ``bool[0]``."""
+    """A token that waits for nothing: an array without elements, ``bool[0]``.
+
+    Returns:
+        A token.
+
+    Example:
+        >>> lax.create_token()
+        Array([], shape=(0,), dtype=bool)
+    """
     return full(_TOKEN.shape, False, _TOKEN.dtype)
 
 
@@ -28,8 +36,18 @@ def after_all(*operands: Any) -> Any:
 
     ``lax.optimization_barrier((token, x))`` makes a token of a value, and a value wait for a token.
 
+    Args:
+        operands: tokens.
+
+    Returns:
+        A token.
+
     Raises:
         TypeError: an operand that is no token.
+
+    Example:
+        >>> lax.after_all(lax.create_token(), lax.create_token())
+        Array([], shape=(0,), dtype=bool)
     """
     for operand in operands:
         check(
@@ -83,6 +101,14 @@ def dce_sink(val: Any, *, prevent_mlir_dce: bool = False) -> None:
     Args:
         val: a tree of arrays.
         prevent_mlir_dce: accepted as in JAX; nothing drops them later.
+
+    Returns:
+        None.
+
+    Example:
+        >>> f = gf.jit(lambda x: lax.dce_sink(jnp.sin(x)) or x)
+        >>> f(1.0)
+        Array(1., dtype=float32, weak_type=True)
     """
     del prevent_mlir_dce
     for leaf in tree.leaves(val):

@@ -109,17 +109,61 @@ neg_p = elementwise(
 
 
 def add(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise sum; integers wrap."""
+    """Elementwise sum; integers wrap.
+
+    Args:
+        x: array of numbers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.add(jnp.array([1, 2]), 10)
+        Array([11, 12], dtype=int32)
+    """
     return add_p.bind(*match_scalars(x, y))
 
 
 def sub(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise difference; integers wrap."""
+    """Elementwise difference; integers wrap.
+
+    Args:
+        x: array of numbers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.sub(jnp.array([1, 2]), 10)
+        Array([-9, -8], dtype=int32)
+    """
     return sub_p.bind(*match_scalars(x, y))
 
 
 def neg(x: ArrayLike) -> Array:
-    """Elementwise negation; unsigned integers wrap."""
+    """Elementwise negation; unsigned integers wrap.
+
+    Args:
+        x: array of numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.neg(jnp.array([1, -2]))
+        Array([-1,  2], dtype=int32)
+    """
     return neg_p.bind(x)
 
 
@@ -228,8 +272,19 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
     """Elementwise product; integers wrap.
 
     Args:
-        x, y: numbers of one dtype.
+        x: array of numbers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
         out_dtype: the dtype in which they are multiplied; by default their own.
+
+    Returns:
+        An array of ``out_dtype`` and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.mul(jnp.array([100], jnp.int8), jnp.array([2], jnp.int8), out_dtype=jnp.int32)
+        Array([200], dtype=int32)
     """
     if out_dtype is not None:
         wanted = dtypes.canonicalize(out_dtype)
@@ -238,12 +293,42 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
 
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise quotient; integers divide towards zero, and x / 0 is -1 (all ones)."""
+    """Elementwise quotient; integers divide towards zero, and x / 0 is -1 (all ones).
+
+    Args:
+        x: array of numbers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.div(jnp.array([-7, 7, 7]), jnp.array([2, 2, 0]))
+        Array([-3,  3, -1], dtype=int32)
+    """
     return div_p.bind(*match_scalars(x, y))
 
 
 def rem(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise remainder with the sign of ``x``; for integers, x rem 0 is x."""
+    """Elementwise remainder with the sign of ``x``; for integers, x rem 0 is x.
+
+    Args:
+        x: array of integers or real floats.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.rem(jnp.array([-7, 7, 7]), jnp.array([3, 3, 0]))
+        Array([-1,  1,  7], dtype=int32)
+    """
     return rem_p.bind(*match_scalars(x, y))
 
 
@@ -294,12 +379,42 @@ min_p = _extremum("min", minimum, "and", math.inf)
 
 
 def max(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers go by real part first."""
+    """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers go by real part first.
+
+    Args:
+        x: array of numbers or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.max(jnp.array([1.0, 3.0, jnp.nan]), 2.0)
+        Array([ 2.,  3., nan], dtype=float32)
+    """
     return max_p.bind(*match_scalars(x, y))
 
 
 def min(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers go by real part first."""
+    """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers go by real part first.
+
+    Args:
+        x: array of numbers or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.min(jnp.array([1.0, 3.0, jnp.nan]), 2.0)
+        Array([ 1.,  2., nan], dtype=float32)
+    """
     return min_p.bind(*match_scalars(x, y))
 
 
@@ -317,12 +432,40 @@ ceil_p = _rounding("ceil", lambda xp, x: xp.ceil(x))
 
 
 def floor(x: ArrayLike) -> Array:
-    """Round real floats down to an integer."""
+    """Round real floats down to an integer.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.floor(jnp.array([-1.5, 1.5]))
+        Array([-2.,  1.], dtype=float32)
+    """
     return floor_p.bind(x)
 
 
 def ceil(x: ArrayLike) -> Array:
-    """Round real floats up to an integer."""
+    """Round real floats up to an integer.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.ceil(jnp.array([-1.5, 1.5]))
+        Array([-1.,  2.], dtype=float32)
+    """
     return ceil_p.bind(x)
 
 
@@ -365,5 +508,22 @@ round_p = define(
 
 
 def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
-    """Round real floats to the nearest integer; the method says where halves go."""
+    """Round real floats to the nearest integer; the method says where halves go.
+
+    Args:
+        x: array of real floats.
+        rounding_method: a ``lax.RoundingMethod``: AWAY_FROM_ZERO or TO_NEAREST_EVEN.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.round(jnp.array([0.5, 2.5]))
+        Array([1., 3.], dtype=float32)
+        >>> lax.round(jnp.array([0.5, 2.5]), lax.RoundingMethod.TO_NEAREST_EVEN)
+        Array([0., 2.], dtype=float32)
+    """
     return round_p.bind(x, rounding_method=RoundingMethod(rounding_method))

@@ -151,6 +151,10 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     Raises:
         TypeError: bool, complex or key dtypes.
         ValueError: a last dimension that does not make up one element.
+
+    Example:
+        >>> lax.bitcast_convert_type(jnp.array([1.0, -2.0]), jnp.uint32)
+        Array([1065353216, 3221225472], dtype=uint32)
     """
     dtype = dtypes.canonicalize(new_dtype)
     aval = aval_of(operand)

@@ -164,22 +164,80 @@ mulhi_p = elementwise(
 
 
 def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise upper half of the product: of 2 n bits for integers of n."""
+    """Elementwise upper half of the product: of 2 n bits for integers of n.
+
+    Args:
+        x: array of integers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.mulhi(jnp.uint8(200), jnp.uint8(200)), 200 * 200 >> 8
+        (Array(156, dtype=uint8), 156)
+    """
     return mulhi_p.bind(*match_scalars(x, y))
 
 
 def population_count(x: ArrayLike) -> Array:
-    """Elementwise number of bits that are 1, of the two's complement for negative integers."""
+    """Elementwise number of bits that are 1, of the two's complement for negative integers.
+
+    Args:
+        x: array of integers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.population_count(jnp.array([0, 7, -1]))
+        Array([ 0,  3, 32], dtype=int32)
+    """
     return population_count_p.bind(x)
 
 
 def clz(x: ArrayLike) -> Array:
-    """Elementwise number of leading bits that are 0."""
+    """Elementwise number of leading bits that are 0.
+
+    Args:
+        x: array of integers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.clz(jnp.array([1, 255], jnp.uint8))
+        Array([7, 0], dtype=uint8)
+    """
     return clz_p.bind(x)
 
 
 def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """Elementwise neighbor of ``x1`` in the direction of ``x2``; it has no derivative."""
+    """Elementwise neighbor of ``x1`` in the direction of ``x2``; it has no derivative.
+
+    Args:
+        x1: array of real floats.
+        x2: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.nextafter(jnp.float32(1), jnp.float32(2)) - 1 == jnp.finfo(jnp.float32).eps
+        Array(True, dtype=bool)
+    """
     return nextafter_p.bind(*match_scalars(x1, x2))
 
 
@@ -305,9 +363,21 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
     Numbers too small for a normal number of that format become 0, too large ones infinite. With as
     many exponent bits as the dtype has, subnormal numbers stay, and are rounded.
 
+    Args:
+        operand: array of real floats.
+        exponent_bits: an int, at least 1.
+        mantissa_bits: an int, at least 0.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
     Raises:
         TypeError: operands that are not real floats.
         ValueError: fewer than 1 exponent bit or 0 mantissa bits.
+
+    Example:
+        >>> lax.reduce_precision(jnp.array([1.1, 1e6]), exponent_bits=5, mantissa_bits=2)
+        Array([ 1., inf], dtype=float32)
     """
     return reduce_precision_p.bind(
         operand, exponent_bits=int(exponent_bits), mantissa_bits=int(mantissa_bits)

@@ -78,27 +78,101 @@ def ne(x: Any, y: Any) -> Any:
 
 
 def lt(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x < y``, as bool."""
+    """Elementwise ``x < y``.
+
+    Args:
+        x: array of integers, real floats or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A bool array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.lt(jnp.array([1, 2, 3]), 2)
+        Array([ True, False, False], dtype=bool)
+    """
     return lt_p.bind(*match_scalars(x, y))
 
 
 def le(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x <= y``, as bool."""
+    """Elementwise ``x <= y``.
+
+    Args:
+        x: array of integers, real floats or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A bool array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.le(jnp.array([1, 2, 3]), 2)
+        Array([ True,  True, False], dtype=bool)
+    """
     return le_p.bind(*match_scalars(x, y))
 
 
 def gt(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x > y``, as bool."""
+    """Elementwise ``x > y``.
+
+    Args:
+        x: array of integers, real floats or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A bool array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.gt(jnp.array([1, 2, 3]), 2)
+        Array([False, False,  True], dtype=bool)
+    """
     return gt_p.bind(*match_scalars(x, y))
 
 
 def ge(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x >= y``, as bool."""
+    """Elementwise ``x >= y``.
+
+    Args:
+        x: array of integers, real floats or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A bool array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.ge(jnp.array([1, 2, 3]), 2)
+        Array([False,  True,  True], dtype=bool)
+    """
     return ge_p.bind(*match_scalars(x, y))
 
 
 def is_finite(x: ArrayLike) -> Array:
-    """Elementwise: neither infinite nor nan, as bool."""
+    """Elementwise: neither infinite nor nan.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        A bool array of the shape of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.is_finite(jnp.array([1.0, jnp.inf, jnp.nan]))
+        Array([ True, False, False], dtype=bool)
+    """
     return is_finite_p.bind(x)
 
 
@@ -180,22 +254,81 @@ not_p = _bitwise("not", lambda xp, x: xp.invert(x), _not_simplify, arity=1)
 
 
 def bitwise_and(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise and: of the bits of integers, or of bools."""
+    """Elementwise and: of the bits of integers, or of bools.
+
+    Args:
+        x: array of integers or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.bitwise_and(jnp.array([12, 10]), 6)
+        Array([4, 2], dtype=int32)
+    """
     return and_p.bind(*match_scalars(x, y))
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise or: of the bits of integers, or of bools."""
+    """Elementwise or: of the bits of integers, or of bools.
+
+    Args:
+        x: array of integers or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.bitwise_or(jnp.array([12, 10]), 6)
+        Array([14, 14], dtype=int32)
+    """
     return or_p.bind(*match_scalars(x, y))
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise exclusive or: of the bits of integers, or of bools."""
+    """Elementwise exclusive or: of the bits of integers, or of bools.
+
+    Args:
+        x: array of integers or bools.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.bitwise_xor(jnp.array([12, 10]), 6)
+        Array([10, 12], dtype=int32)
+    """
     return xor_p.bind(*match_scalars(x, y))
 
 
 def bitwise_not(x: ArrayLike) -> Array:
-    """Elementwise not: of the bits of integers, or of bools."""
+    """Elementwise not: of the bits of integers, or of bools.
+
+    Args:
+        x: array of integers or bools.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.bitwise_not(jnp.array([0, 1]))
+        Array([-1, -2], dtype=int32)
+    """
     return not_p.bind(x)
 
 
@@ -261,15 +394,60 @@ shift_right_arithmetic_p = _shift("shift_right_arithmetic", _shift_right_arithme
 
 
 def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x << y``; 0 where ``y`` is negative or at least the width of the dtype."""
+    """``x << y``; 0 where ``y`` is negative or at least the width of the dtype.
+
+    Args:
+        x: array of integers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.shift_left(jnp.array([1, 1, 1]), jnp.array([0, 3, 40]))
+        Array([1, 8, 0], dtype=int32)
+    """
     return shift_left_p.bind(*match_scalars(x, y))
 
 
 def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x >> y`` with zeros shifted in; 0 where ``y`` is negative or at least the width."""
+    """``x >> y`` with zeros shifted in; 0 where ``y`` is negative or at least the width.
+
+    Args:
+        x: array of integers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.shift_right_logical(jnp.array([-8, 8], jnp.int8), jnp.int8(1))
+        Array([124,   4], dtype=int8)
+    """
     return shift_right_logical_p.bind(*match_scalars(x, y))
 
 
 def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x >> y`` with the sign bit shifted in, also where ``y`` is at least the width."""
+    """``x >> y`` with the sign bit shifted in, also where ``y`` is at least the width.
+
+    Args:
+        x: array of integers.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.shift_right_arithmetic(jnp.array([-8, 8], jnp.int8), jnp.int8(1))
+        Array([-4,  4], dtype=int8)
+    """
     return shift_right_arithmetic_p.bind(*match_scalars(x, y))

@@ -116,22 +116,79 @@ conj_p = define(
 
 
 def real(x: ArrayLike) -> Array:
-    """The real parts of complex ``x``."""
+    """The real parts of complex numbers.
+
+    Args:
+        x: array of complex numbers.
+
+    Returns:
+        An array of the shape of ``x``: float32 of complex64, float64 of complex128.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.real(jnp.array([1 + 2j]))
+        Array([1.], dtype=float32)
+    """
     return real_p.bind(x)
 
 
 def imag(x: ArrayLike) -> Array:
-    """The imaginary parts of complex ``x``."""
+    """The imaginary parts of complex numbers.
+
+    Args:
+        x: array of complex numbers.
+
+    Returns:
+        An array of the shape of ``x``: float32 of complex64, float64 of complex128.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.imag(jnp.array([1 + 2j]))
+        Array([2.], dtype=float32)
+    """
     return imag_p.bind(x)
 
 
 def complex(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x + iy`` from float32 or float64 parts."""
+    """``x + iy``.
+
+    Args:
+        x: array of real parts, float32 or float64.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A complex array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.complex(jnp.array([1.0]), jnp.array([2.0]))
+        Array([1.+2.j], dtype=complex64)
+    """
     return complex_p.bind(*match_scalars(x, y))
 
 
 def conj(x: ArrayLike) -> Array:
-    """The complex conjugate; real floats become complex."""
+    """The complex conjugate; real floats become complex.
+
+    Args:
+        x: array of complex numbers or real floats.
+
+    Returns:
+        A complex array of the shape of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.conj(jnp.array([1 + 2j]))
+        Array([1.-2.j], dtype=complex64)
+    """
     return conj_p.bind(x, input_dtype=aval_of(x).dtype)
 
 
@@ -185,10 +242,38 @@ sign_p = define(
 
 
 def abs(x: ArrayLike) -> Array:
-    """Elementwise absolute value; that of the most negative integer is itself."""
+    """Elementwise absolute value; that of the most negative integer is itself.
+
+    Args:
+        x: array of signed integers, floats or complex numbers.
+
+    Returns:
+        An array of the shape of ``x`` and its dtype; of complex numbers that of their parts.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.abs(jnp.array([-2, 3])), lax.abs(3 + 4j)
+        (Array([2, 3], dtype=int32), Array(5., dtype=float32, weak_type=True))
+    """
     return abs_p.bind(x)
 
 
 def sign(x: ArrayLike) -> Array:
-    """Elementwise -1, 0 or 1; nan and signed zeros stay; complex numbers give ``x / |x|``."""
+    """Elementwise -1, 0 or 1; nan and signed zeros stay; complex numbers give ``x / abs(x)``.
+
+    Args:
+        x: array of numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.sign(jnp.array([-2.0, 0.0, 5.0]))
+        Array([-1.,  0.,  1.], dtype=float32)
+    """
     return sign_p.bind(x)

@@ -228,6 +228,10 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any, weak_type: bool = F
     Raises:
         TypeError: ``operand`` holds random keys, or is a complex number of Python's that becomes
             a real one.
+
+    Example:
+        >>> lax.convert_element_type(jnp.array([1.7, -1.7, jnp.nan]), jnp.int32)
+        Array([ 1, -1,  0], dtype=int32)
     """
     dtype = dtypes.canonicalize(new_dtype)
     aval = aval_of(operand)
@@ -289,12 +293,34 @@ stop_gradient_p = define(
 
 
 def copy(x: Any) -> Any:
-    """``x`` in memory of its own."""
+    """``x`` in memory of its own.
+
+    Args:
+        x: array or number.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Example:
+        >>> lax.copy(jnp.array([1, 2]))
+        Array([1, 2], dtype=int32)
+    """
     return copy_p.bind(x)
 
 
 def stop_gradient(x: _T) -> _T:
-    """``x``, a constant to every derivative; pytrees leaf by leaf."""
+    """``x``, a constant to every derivative.
+
+    Args:
+        x: a tree of arrays and numbers.
+
+    Returns:
+        A tree with the same values.
+
+    Example:
+        >>> gf.grad(lambda x: x * lax.stop_gradient(x))(3.0)
+        Array(3., dtype=float32, weak_type=True)
+    """
 
     def stop(leaf: Any) -> Any:
         return stop_gradient_p.bind(leaf) if dtypes.is_inexact(aval_of(leaf).dtype) else leaf

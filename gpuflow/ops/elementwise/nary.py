@@ -20,8 +20,9 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.identities import first_of, sink_broadcasts
-from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
+from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.transpose import move_axis
 
 _PYTHON_SCALARS = (bool, int, float, complex)
 

@@ -54,26 +54,85 @@ cbrt_p = elementwise(
 
 
 def square(x: ArrayLike) -> Array:
-    """Elementwise square; integers wrap."""
+    """Elementwise square; integers wrap.
+
+    Args:
+        x: array of numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.square(jnp.array([1, -3]))
+        Array([1, 9], dtype=int32)
+    """
     return square_p.bind(x)
 
 
 def sqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise square root."""
+    """Elementwise square root; that of negative real numbers is nan.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.sqrt(jnp.array([4.0, 9.0]))
+        Array([2., 3.], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("sqrt", accuracy)
     return sqrt_p.bind(x)
 
 
 def rsqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise reciprocal square root."""
+    """Elementwise reciprocal square root.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.rsqrt(jnp.array([4.0, 0.25]))
+        Array([0.5, 2. ], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("rsqrt", accuracy)
     return rsqrt_p.bind(x)
 
 
 def cbrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise cube root of real floats."""
+    """Elementwise cube root.
+
+    Args:
+        x: array of real floats.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.cbrt(jnp.array([8.0, -1.0])).round(3)
+        Array([ 2., -1.], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("cbrt", accuracy)
     return cbrt_p.bind(x)
@@ -162,8 +221,15 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
         x: array of numbers.
         y: the exponent; negative ones take the reciprocal, and need inexact ``x``.
 
+    Returns:
+        An array of the shape and dtype of ``x``.
+
     Raises:
         TypeError: a negative power of integers, or an exponent that is no integer.
+
+    Example:
+        >>> lax.integer_pow(jnp.array([2, -3]), 3)
+        Array([  8, -27], dtype=int32)
     """
     check(
         y == int(y),

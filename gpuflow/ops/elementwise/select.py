@@ -174,6 +174,10 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
 
     Raises:
         TypeError: shapes or dtypes that do not fit.
+
+    Example:
+        >>> lax.select_n(jnp.array([0, 2, 1]), jnp.zeros(3), jnp.ones(3), jnp.full(3, 2.0))
+        Array([0., 2., 1.], dtype=float32)
     """
     avals = [aval_of(case) for case in cases]
     check(
@@ -202,8 +206,15 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
         on_true: array of any dtype.
         on_false: array of the same dtype and shape.
 
+    Returns:
+        An array of the dtype of ``on_true``, of its shape.
+
     Raises:
         TypeError: shapes or dtypes that do not fit.
+
+    Example:
+        >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([10, 20]))
+        Array([ 1, 20], dtype=int32)
     """
     on_true, on_false = match_scalars(on_true, on_false)
     return select_n(pred, on_false, on_true)
@@ -271,8 +282,15 @@ def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
         x: array of integers, real floats or bools.
         max: like ``min``.
 
+    Returns:
+        An array of the shape and dtype of ``x``.
+
     Raises:
         TypeError: shapes or dtypes that do not fit.
+
+    Example:
+        >>> lax.clamp(0.0, jnp.array([-1.0, 0.5, 2.0]), 1.0)
+        Array([0. , 0.5, 1. ], dtype=float32)
     """
     aval = aval_of(x)
     for name, bound in (("min", min), ("max", max)):

@@ -95,35 +95,110 @@ log1p_p = _function(
 
 
 def exp(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise exponential."""
+    """Elementwise exponential.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.exp(jnp.array([-jnp.inf, 0.0, 1.0])).round(3)
+        Array([0.   , 1.   , 2.718], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("exp", accuracy)
     return exp_p.bind(x)
 
 
 def exp2(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise ``2 ** x``."""
+    """Elementwise ``2 ** x``.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.exp2(jnp.array([-1.0, 0.0, 3.0]))
+        Array([0.5, 1. , 8. ], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("exp2", accuracy)
     return exp2_p.bind(x)
 
 
 def expm1(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise ``exp(x) - 1``, exact near 0."""
+    """Elementwise ``exp(x) - 1``, exact near 0.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.expm1(jnp.array([0.0, 1e-10, 1.0]))[1] > 0
+        Array(True, dtype=bool)
+    """
     if accuracy is not None:
         check_accuracy("expm1", accuracy)
     return expm1_p.bind(x)
 
 
 def log(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise natural logarithm."""
+    """Elementwise natural logarithm.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.log(jnp.array([0.0, 1.0, 10.0])).round(3)
+        Array([ -inf, 0.   , 2.303], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("log", accuracy)
     return log_p.bind(x)
 
 
 def log1p(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise ``log(1 + x)``, exact near 0."""
+    """Elementwise ``log(1 + x)``, exact near 0.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.log1p(jnp.array([-1.0, 0.0, 1.0])).round(3)
+        Array([ -inf, 0.   , 0.693], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("log1p", accuracy)
     return log1p_p.bind(x)
@@ -165,43 +240,145 @@ atan2_p = elementwise(
 
 
 def sin(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise sine of radians."""
+    """Elementwise sine of radians.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.sin(jnp.array([0.0, jnp.pi / 2])).round(3)
+        Array([0., 1.], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("sin", accuracy)
     return sin_p.bind(x)
 
 
 def cos(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise cosine of radians."""
+    """Elementwise cosine of radians.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.cos(jnp.array([0.0, jnp.pi])).round(3)
+        Array([ 1., -1.], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("cos", accuracy)
     return cos_p.bind(x)
 
 
 def tan(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise tangent of radians."""
+    """Elementwise tangent of radians.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.tan(jnp.array([0.0, jnp.pi / 4])).round(3)
+        Array([0., 1.], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("tan", accuracy)
     return tan_p.bind(x)
 
 
 def asin(x: ArrayLike) -> Array:
-    """Elementwise inverse sine, in radians."""
+    """Elementwise inverse sine, in radians; nan for real numbers outside of [-1, 1].
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.asin(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 1.571], dtype=float32)
+    """
     return asin_p.bind(x)
 
 
 def acos(x: ArrayLike) -> Array:
-    """Elementwise inverse cosine, in radians."""
+    """Elementwise inverse cosine, in radians; nan for real numbers outside of [-1, 1].
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.acos(jnp.array([0.0, 1.0])).round(3)
+        Array([1.571, 0.   ], dtype=float32)
+    """
     return acos_p.bind(x)
 
 
 def atan(x: ArrayLike) -> Array:
-    """Elementwise inverse tangent, in radians."""
+    """Elementwise inverse tangent, in radians.
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.atan(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 0.785], dtype=float32)
+    """
     return atan_p.bind(x)
 
 
 def atan2(y: ArrayLike, x: ArrayLike) -> Array:
-    """Elementwise angle of the point ``(x, y)``, in radians."""
+    """Elementwise angle of the point ``(x, y)``, in radians, from -pi to pi.
+
+    Args:
+        y: array of floats or complex numbers.
+        x: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        An array of that dtype and the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.atan2(jnp.array([1.0, -1.0]), jnp.array([0.0, -1.0])).round(3)
+        Array([ 1.571, -2.356], dtype=float32)
+    """
     return atan2_p.bind(*match_scalars(y, x))
 
 
@@ -232,34 +409,119 @@ atanh_p = _function(
 
 
 def sinh(x: ArrayLike) -> Array:
-    """Elementwise hyperbolic sine."""
+    """Elementwise hyperbolic sine.
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.sinh(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 1.175], dtype=float32)
+    """
     return sinh_p.bind(x)
 
 
 def cosh(x: ArrayLike) -> Array:
-    """Elementwise hyperbolic cosine."""
+    """Elementwise hyperbolic cosine.
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.cosh(jnp.array([0.0, 1.0])).round(3)
+        Array([1.   , 1.543], dtype=float32)
+    """
     return cosh_p.bind(x)
 
 
 def tanh(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise hyperbolic tangent."""
+    """Elementwise hyperbolic tangent.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.tanh(jnp.array([0.0, 1.0, 100.0])).round(3)
+        Array([0.   , 0.762, 1.   ], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("tanh", accuracy)
     return tanh_p.bind(x)
 
 
 def asinh(x: ArrayLike) -> Array:
-    """Elementwise inverse hyperbolic sine."""
+    """Elementwise inverse hyperbolic sine.
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.asinh(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 0.881], dtype=float32)
+    """
     return asinh_p.bind(x)
 
 
 def acosh(x: ArrayLike) -> Array:
-    """Elementwise inverse hyperbolic cosine."""
+    """Elementwise inverse hyperbolic cosine; nan for real numbers below 1.
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.acosh(jnp.array([1.0, 2.0])).round(3)
+        Array([0.   , 1.317], dtype=float32)
+    """
     return acosh_p.bind(x)
 
 
 def atanh(x: ArrayLike) -> Array:
-    """Elementwise inverse hyperbolic tangent."""
+    """Elementwise inverse hyperbolic tangent; nan for real numbers outside of [-1, 1].
+
+    Args:
+        x: array of floats or complex numbers.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.atanh(jnp.array([0.0, 0.5, 1.0])).round(3)
+        Array([0.   , 0.549,   inf], dtype=float32)
+    """
     return atanh_p.bind(x)
 
 
@@ -277,10 +539,6 @@ def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
     )
     weak = x.weak_type and y.weak_type
     return ShapedArray(broadcast_shape("pow", (x, y)), x.dtype, weak)
-
-
-def _pow_impl(xp: Any, x: Any, y: Any) -> Any:
-    return xp.power(x, y.astype(x.dtype))
 
 
 def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
@@ -311,7 +569,7 @@ def _pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: A
 pow_p = define(
     "pow",
     shape=_pow_shape,
-    impl=widened(_pow_impl),
+    impl=widened(lambda xp, x, y: xp.power(x, y.astype(x.dtype))),
     jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
     batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
     lower=Elementwise(_pow_body, continuous=True),
@@ -326,8 +584,15 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
         x: array of floats or complex numbers.
         y: array of the dtype of ``x``, or of integers, which stay integers.
 
+    Returns:
+        An array of the dtype of ``x`` and the common shape.
+
     Raises:
         TypeError: dtypes that do not fit.
+
+    Example:
+        >>> lax.pow(jnp.array([2.0, 4.0]), jnp.array([3.0, 0.5])).round(3)
+        Array([8., 2.], dtype=float32)
     """
     if dtypes.is_integer(aval_of(y).dtype):
         return pow_p.bind(x, y)

@@ -30,8 +30,8 @@ from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.fft.passes import fft_launches
-from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.iota import iota
+from gpuflow.ops.layout.transpose import move_axis
 
 Lengths = tuple[int, ...]
 
@@ -204,6 +204,10 @@ def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Ar
     Raises:
         ValueError: lengths that do not fit, an unknown type, or RFFT of complex numbers.
         TypeError: a type that is neither FftType nor str.
+
+    Example:
+        >>> lax.fft(jnp.array([1.0, 0.0, 0.0, 0.0]), "fft", (4,))
+        Array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
     """
     kind = _fft_type(fft_type)
     dtype = aval_of(x).dtype

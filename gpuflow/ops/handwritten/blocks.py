@@ -18,8 +18,9 @@ from gpuflow.core.lowering import Library
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.arithmetic import add_p, mul_p
 from gpuflow.ops.elementwise.convert import convert_element_type_p
-from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, transpose_p
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
 from gpuflow.ops.layout.iota import iota_p
+from gpuflow.ops.layout.transpose import transpose_p
 from gpuflow.ops.sorting.sort_kernels import sort_launches
 
 # With fewer updates, one thread for each element of a window is faster than a sort.

@@ -28,9 +28,10 @@ from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.nary import unbroadcast
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted
 from gpuflow.ops.indexing.updating import update as build_update
-from gpuflow.ops.layout.axes import insert_axis, move_axis
+from gpuflow.ops.layout.axes import insert_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import slice_p
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.zeros import full, instantiate, zeros_of
 
 Sizes = tuple[int, ...]

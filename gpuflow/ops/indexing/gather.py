@@ -263,6 +263,12 @@ def gather(
         ValueError: another mode.
 
     Source: the definition of Gather in the XLA operation semantics.
+
+    Example:
+        >>> numbers = lax.GatherDimensionNumbers((1,), (0,), (0,))
+        >>> lax.gather(jnp.array([[1, 2], [3, 4]]), jnp.array([[1], [1]]), numbers, (1, 2))
+        Array([[3, 4],
+               [3, 4]], dtype=int32)
     """
     numbers = GatherDimensionNumbers(*[tuple(map(int, dims)) for dims in dimension_numbers])
     if fill_value is not None:
@@ -330,17 +336,27 @@ def scatter_add(
     """``operand`` with updates added at indices; repeated places add up.
 
     Args:
-        operand: numbers.
-        scatter_indices: integers of shape ``batch + (n,)``.
-        updates: of the dtype of ``operand``; float16 and bfloat16 are added in float32.
+        operand: array of numbers; float16 and bfloat16 are added in float32.
+        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted, unique_indices: promises.
+        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: a promise that no element is written twice.
         mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
             ``promise_in_bounds``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
 
     Raises:
         TypeError: dtypes, shapes or dimension numbers that do not fit.
         ValueError: another mode.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_add(x, places, jnp.array([1, 10]), numbers)
+        Array([15,  5,  6], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_add_p.bind(operand, scatter_indices, updates, **params)
@@ -351,6 +367,30 @@ def scatter_sub(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with updates subtracted at indices; arguments as in ``scatter_add``."""
+    """``operand`` with updates subtracted at indices; repeated places add up.
+
+    Args:
+        operand: array of numbers; float16 and bfloat16 are added in float32.
+        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        updates: array of the dtype of ``operand``.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: a promise that no element is written twice.
+        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+            ``promise_in_bounds``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: dtypes, shapes or dimension numbers that do not fit.
+        ValueError: another mode.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_sub(x, places, jnp.array([1, 10]), numbers)
+        Array([-5,  5,  4], dtype=int32)
+    """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_add_p.bind(operand, scatter_indices, neg(updates), **params)

@@ -33,8 +33,9 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type_p
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
-from gpuflow.ops.layout.axes import broadcast_in_dim_p, move_axis
+from gpuflow.ops.layout.axes import broadcast_in_dim_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.transpose import move_axis
 
 MODES = ("clip", "fill", "zero", "promise_in_bounds")
 
@@ -251,6 +252,11 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
         TypeError: indices that are not integers.
         ValueError: shapes or a mode that do not fit.
         IndexError: rows of an array without rows.
+
+    Example:
+        >>> lax.row_gather(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 5]))
+        Array([[ 3.,  4.],
+               [nan, nan]], dtype=float32)
     """
     return row_gather_p.bind(x, indices, mode=mode, batch_dims=batch_dims)
 
@@ -434,6 +440,10 @@ def row_scatter_add(
     Raises:
         TypeError: indices that are not integers, rows that are not numbers.
         ValueError: shapes or a mode that do not fit.
+
+    Example:
+        >>> lax.row_scatter_add(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 2, 0]), (3,))
+        Array([4., 0., 2.], dtype=float32)
     """
     return row_scatter_add_p.bind(
         rows, indices, shape=tuple(shape), mode=mode, batch_dims=batch_dims

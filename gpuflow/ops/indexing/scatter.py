@@ -153,9 +153,30 @@ def scatter(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with windows replaced at indices; arguments as in ``scatter_add``.
+    """``operand`` with windows replaced at indices; where places repeat, the last update is seen.
 
-    Where places repeat, the last update is seen.
+    Args:
+        operand: array of any dtype.
+        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        updates: array of the dtype of ``operand``.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: a promise that no element is written twice.
+        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+            ``promise_in_bounds``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: dtypes, shapes or dimension numbers that do not fit.
+        ValueError: another mode.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter(x, places, jnp.array([1, 10]), numbers)
+        Array([10,  5,  1], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_p.bind(operand, scatter_indices, updates, **params)
@@ -166,9 +187,30 @@ def scatter_mul(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with windows multiplied by updates at indices; arguments as in ``scatter_add``.
+    """``operand`` with windows multiplied by updates at indices; repeated places repeatedly.
 
-    Repeated places are multiplied repeatedly.
+    Args:
+        operand: array of numbers.
+        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        updates: array of the dtype of ``operand``.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: a promise that no element is written twice.
+        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+            ``promise_in_bounds``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: dtypes, shapes or dimension numbers that do not fit.
+        ValueError: another mode.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_mul(x, places, jnp.array([1, 10]), numbers)
+        Array([50,  5,  5], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_mul_p.bind(operand, scatter_indices, updates, **params)
@@ -179,9 +221,32 @@ def scatter_min(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """The smaller of element and update at indices; arguments as in ``scatter_add``.
+    """The smaller of element and update at indices.
 
     nan wins; derivatives are shared by all that equal the result.
+
+    Args:
+        operand: array of numbers or bools.
+        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        updates: array of the dtype of ``operand``.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: a promise that no element is written twice.
+        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+            ``promise_in_bounds``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: dtypes, shapes or dimension numbers that do not fit.
+        ValueError: another mode.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_min(x, places, jnp.array([1, 10]), numbers)
+        Array([5, 5, 1], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_min_p.bind(operand, scatter_indices, updates, **params)
@@ -192,9 +257,32 @@ def scatter_max(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """The larger of element and update at indices; arguments as in ``scatter_add``.
+    """The larger of element and update at indices.
 
     nan wins; derivatives are shared by all that equal the result.
+
+    Args:
+        operand: array of numbers or bools.
+        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        updates: array of the dtype of ``operand``.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: a promise that no element is written twice.
+        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+            ``promise_in_bounds``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: dtypes, shapes or dimension numbers that do not fit.
+        ValueError: another mode.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_max(x, places, jnp.array([1, 10]), numbers)
+        Array([10,  5,  5], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
     return scatter_max_p.bind(operand, scatter_indices, updates, **params)

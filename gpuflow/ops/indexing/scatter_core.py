@@ -31,9 +31,10 @@ from gpuflow.ops.indexing.dimension_numbers import (
 )
 from gpuflow.ops.indexing.scatter_parts import can_be_shared, scatter_by_parts
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
-from gpuflow.ops.layout.axes import squeeze_p, transpose_p
+from gpuflow.ops.layout.axes import squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import slice_p
+from gpuflow.ops.layout.transpose import transpose_p
 
 
 def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims) -> Windows:

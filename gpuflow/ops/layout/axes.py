@@ -24,6 +24,7 @@ from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike, ShardingLike
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.effects.device_put import in_sharding
+from gpuflow.ops.layout.transpose import move_axis, transpose
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.reductions.blocked_sums import blocked_sum
 
@@ -157,12 +158,19 @@ def broadcast_in_dim(
         operand: array of any dtype and rank r.
         shape: sizes of the result.
         broadcast_dimensions: r dimensions of the result, in any order.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
 
     Returns:
         An array of ``shape`` with the dtype of ``operand``.
 
     Raises:
         TypeError: dimensions or sizes that do not fit.
+
+    Example:
+        >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,))
+        Array([[1, 1, 1],
+               [2, 2, 2]], dtype=int32)
     """
     if out_sharding is not None:
         out = broadcast_in_dim(operand, shape, broadcast_dimensions)
@@ -261,9 +269,19 @@ def reduce_sum(
     Args:
         operand: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
         axes: dimensions of ``operand``; none: ``operand`` itself.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
 
     Returns:
         An array without those dimensions, of the dtype of ``operand``. The empty sum is 0.
+
+    Raises:
+        ValueError: axes that are repeated or that ``operand`` does not have.
+        TypeError: bools.
+
+    Example:
+        >>> lax.reduce_sum(jnp.array([[1, 2], [3, 4]]), (0,))
+        Array([4, 6], dtype=int32)
     """
     return in_sharding("reduce_sum", bind_reduction(reduce_sum_p, operand, axes), out_sharding)
 
@@ -392,10 +410,19 @@ def reshape(
         operand: the array.
         new_sizes: the sizes of the result.
         dimensions: the order in which the dimensions of ``operand`` are read; by default their own.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of shape ``new_sizes`` and the dtype of ``operand``.
 
     Raises:
         TypeError: a size that is negative or no integer, or ``dimensions`` is no permutation.
         ValueError: the number of elements differs.
+
+    Example:
+        >>> lax.reshape(jnp.array([[1, 2], [3, 4]]), (4,), dimensions=(1, 0))
+        Array([1, 3, 2, 4], dtype=int32)
     """
     if out_sharding is not None:
         out = reshape(operand, new_sizes, dimensions)
@@ -471,7 +498,22 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
 
 
 def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """Drop ``dimensions``, all of size 1; negative ones count from the end."""
+    """Drop dimensions of size 1.
+
+    Args:
+        array: array of any dtype.
+        dimensions: dimensions of size 1; negative ones count from the end.
+
+    Returns:
+        An array with the same elements.
+
+    Raises:
+        ValueError: dimensions of another size, repeated ones, or some that ``array`` does not have.
+
+    Example:
+        >>> lax.squeeze(jnp.ones((1, 3, 1)), (0, -1)).shape
+        (3,)
+    """
     if not len(dimensions):
         return array  # type: ignore[return-value]
     if min(dimensions) < 0:
@@ -492,99 +534,6 @@ squeeze_p = define(
     ),
     simplify=_squeeze_simplify,
 )
-
-
-# --- transpose -----------------------------------------------------------------------------
-
-
-def _transpose_shape(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
-    check(
-        sorted(permutation) == list(range(x.ndim)),
-        lambda: (
-            f"[transpose] permutation must hold each dimension of {x} once; got {permutation}. "
-            f"Fix: permute (0, ..., {x.ndim - 1})."
-        ),
-    )
-    return ShapedArray(tuple(x.shape[d] for d in permutation), x.dtype, x.weak_type)
-
-
-def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(d) for d in np.argsort(permutation))
-
-
-def _transpose_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, permutation: tuple[int, ...]
-) -> tuple[Any, int]:
-    del axis
-    dim = dims[0]
-    moved = tuple(d + (d >= dim) for d in permutation)
-    return transpose(operands[0], (dim, *moved)), 0
-
-
-def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int, ...]) -> Any:
-    del x, out
-    return [(d, k) for k, d in enumerate(permutation)]
-
-
-def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Join two transpositions; let a library write its output transposed."""
-    source = definition(eqn.inputs[0])
-    permutation = eqn.params["permutation"]
-    if permutation == tuple(range(len(permutation))):
-        return [eqn.inputs[0]]
-    if source is None:
-        return None
-    if source.primitive is transpose_p:
-        inner = source.params["permutation"]
-        joined = tuple(inner[d] for d in permutation)
-        return [build.apply(transpose_p, source.inputs[0], permutation=joined)]
-    rule = source.primitive.lower
-    if isinstance(rule, Library) and rule.transposed and definition.is_read_once(eqn.inputs[0]):
-        result = rule.transposed(source, permutation, build)
-        return None if result is None else [result]
-    return None
-
-
-def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
-    """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``operand``.
-
-    Raises:
-        TypeError: ``permutation`` does not hold each dimension once.
-    """
-    permutation = tuple(permutation)
-    if permutation == tuple(range(aval_of(operand).ndim)) and hasattr(operand, "aval"):
-        return operand  # type: ignore[return-value]
-    return transpose_p.bind(operand, permutation=permutation)
-
-
-transpose_p = define(
-    "transpose",
-    shape=_transpose_shape,
-    impl=lambda xp, x, *, permutation: xp.ascontiguousarray(x.transpose(permutation)).reshape(
-        [x.shape[d] for d in permutation]
-    ),
-    jvp=linear_jvp(lambda x, permutation: transpose(x, permutation)),
-    transpose=unary_transpose(
-        lambda ct, x, *, permutation: transpose(ct, _inverse(permutation))
-    ),
-    batch=_transpose_batch,
-    lower=Layout(
-        lambda view, out, *, permutation: views.transpose(view, permutation), _transpose_links
-    ),
-    simplify=_transpose_simplify,
-)
-
-
-# --- what batch rules use ------------------------------------------------------------------
-
-
-def move_axis(x: Any, source: int, target: int) -> Any:
-    """Move dimension ``source`` to position ``target``."""
-    if source == target:
-        return x
-    order = [d for d in range(aval_of(x).ndim) if d != source]
-    order.insert(target, source)
-    return transpose(x, order)
 
 
 def insert_axis(x: Any, position: int) -> Any:

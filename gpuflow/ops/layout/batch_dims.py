@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis
+from gpuflow.ops.layout.axes import broadcast_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 
 
 def batch_to_dim(x: Any, dim: int | None, target: int, size: int) -> Any:

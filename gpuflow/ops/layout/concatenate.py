@@ -192,6 +192,10 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
     Raises:
         ValueError: no arrays.
         TypeError: dtypes or shapes that do not agree, or a dimension that they do not have.
+
+    Example:
+        >>> lax.concatenate([jnp.array([1, 2]), jnp.array([3])], 0)
+        Array([1, 2, 3], dtype=int32)
     """
     if len(operands) == 1 and hasattr(operands[0], "aval"):
         return operands[0]  # type: ignore[return-value]

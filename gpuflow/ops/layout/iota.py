@@ -79,6 +79,11 @@ def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Arr
     Raises:
         TypeError: a dtype that is no number, or a negative size.
         ValueError: a dimension that it does not have.
+
+    Example:
+        >>> lax.iota(jnp.int32, (2, 3), 1)
+        Array([[0, 1, 2],
+               [0, 1, 2]], dtype=int32)
     """
     sizes = size if hasattr(size, "__len__") and getattr(size, "ndim", 1) else (size,)
     return iota_p.bind(
@@ -92,7 +97,27 @@ def broadcasted_iota(
     dtype: DTypeLike, shape: Sequence[int] | int, dimension: int = 0, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """``iota`` under the name that it has for several dimensions."""
+    """``iota`` of several dimensions.
+
+    Args:
+        dtype: an integer, float or complex dtype; integers wrap.
+        shape: sizes of the result.
+        dimension: the dimension that counts.
+        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+            device.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        TypeError: a dtype that is no number, or a negative size.
+        ValueError: a dimension that it does not have.
+
+    Example:
+        >>> lax.broadcasted_iota(jnp.int32, (2, 3), 0)
+        Array([[0, 0, 0],
+               [1, 1, 1]], dtype=int32)
+    """
     return in_sharding("broadcasted_iota", iota(dtype, shape, dimension), out_sharding)
 
 

@@ -1,4 +1,4 @@
-"""Ops that put elements in other places: slice and pad, rev.
+"""Ops that take elements out and put them in other places: slice and pad.
 
 slice and pad are each other's transposes. A padding configuration holds (low, high, interior) for
 each dimension; negative low or high cut elements off, interior ones stand between elements:
@@ -27,7 +27,6 @@ from gpuflow.ops.elementwise.select import select
 from gpuflow.ops.layout.axes import (
     broadcast_in_dim,
     broadcast_in_dim_p,
-    check_axes,
     reduce_sum,
     squeeze,
 )
@@ -212,7 +211,7 @@ def slice_(
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """``x[start:limit:stride]`` in each dimension, with known bounds.
+    """``operand[start:limit:stride]`` in each dimension, with known bounds.
 
     Args:
         operand: array of any dtype and rank r.
@@ -226,6 +225,10 @@ def slice_(
     Raises:
         TypeError: bounds outside of ``operand``, or strides that are not positive.
         ValueError: not one start and one limit for each dimension.
+
+    Example:
+        >>> lax.slice(jnp.arange(6), (1,), (6,), (2,))
+        Array([1, 3, 5], dtype=int32)
     """
     starts = tuple(int(start) for start in start_indices)
     limits = tuple(int(limit) for limit in limit_indices)
@@ -242,7 +245,26 @@ def slice_in_dim(
     stride: int = 1,
     axis: int = 0,
 ) -> Array:
-    """``slice_`` along one axis; None means the end, negative bounds count from the end."""
+    """``operand[start:limit:stride]`` along one axis; the others are whole.
+
+    Args:
+        operand: array of any dtype.
+        start_index: first position; None: 0; negative ones count from the end.
+        limit_index: position after the last; None: the end.
+        stride: a positive step.
+        axis: the axis.
+
+    Returns:
+        An array with the dtype of ``operand``.
+
+    Raises:
+        TypeError: bounds outside of ``operand``, or a stride that is not positive.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.slice_in_dim(jnp.arange(6), 1, -1)
+        Array([1, 2, 3, 4], dtype=int32)
+    """
     shape = aval_of(operand).shape
     axis = canonicalize_axis(axis, len(shape), "slice_in_dim")
     starts, limits, steps = [0] * len(shape), list(shape), [1] * len(shape)
@@ -487,6 +509,10 @@ def pad(
     Raises:
         ValueError: a configuration that does not fit.
         TypeError: a padding value of another dtype.
+
+    Example:
+        >>> lax.pad(jnp.array([1, 2]), 0, ((1, 2, 1),))
+        Array([0, 1, 0, 2, 0, 0], dtype=int32)
     """
     config = tuple(tuple(int(part) for part in edges) for edges in padding_config)
     check(
@@ -511,71 +537,4 @@ pad_p = define(
     batch=_pad_batch,
     lower=Indexed(_pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, apart=_pad_apart),
     simplify=_pad_simplify,
-)
-
-
-# --- rev -----------------------------------------------------------------------------------
-
-
-def _rev_shape(x: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArray:
-    check_axes("rev", x, dimensions, TypeError)
-    return ShapedArray(x.shape, x.dtype, x.weak_type)
-
-
-def _rev_impl(xp: Any, x: Any, *, dimensions: tuple[int, ...]) -> Any:
-    return xp.array(xp.flip(x, dimensions), order="C")
-
-
-def _rev_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, dimensions: tuple[int, ...]
-) -> tuple[Any, int]:
-    del axis
-    dim = dims[0]
-    return rev(operands[0], tuple(d + (d >= dim) for d in dimensions)), dim
-
-
-def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
-    """What runs backwards along an axis needs its operand in memory."""
-    del out
-    return None if dimensions else [(d, d) for d in range(x.ndim)]
-
-
-def _rev_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    del ins
-    return [[(d, d) for d in range(out.ndim) if d not in params["dimensions"]]]
-
-
-def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Reversals of reversals join: what is reversed twice is not."""
-    source, dimensions = definition(eqn.inputs[0]), eqn.params["dimensions"]
-    if not dimensions:
-        return [eqn.inputs[0]]
-    if source is None or source.primitive is not rev_p:
-        return None
-    once = tuple(sorted(set(dimensions) ^ set(source.params["dimensions"])))
-    return [build.apply(rev_p, source.inputs[0], dimensions=once) if once else source.inputs[0]]
-
-
-def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """Reverse the order of elements along ``dimensions``.
-
-    Raises:
-        TypeError: dimensions that ``operand`` does not have, or repeats.
-    """
-    return rev_p.bind(operand, dimensions=tuple(dimensions)) if len(dimensions) else operand
-
-
-rev_p = define(
-    "rev",
-    shape=_rev_shape,
-    impl=_rev_impl,
-    jvp=linear_jvp(lambda x, dimensions: rev(x, dimensions)),
-    transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
-    batch=_rev_batch,
-    lower=Layout(
-        lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
-        steps=lambda x, out, *, dimensions: [-1 if d in dimensions else 1 for d in range(x.ndim)],
-        apart=_rev_apart,
-    ),
-    simplify=_rev_simplify,
 )

@@ -20,9 +20,10 @@ from gpuflow.ops.elementwise.comparison import eq, ge
 from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape, transpose
+from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.layout.transpose import transpose
 
 Shape = tuple[int, ...]
 

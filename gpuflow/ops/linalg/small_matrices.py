@@ -28,9 +28,10 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.powers import cbrt, sqrt
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.elementwise.transcendental import acos, cos
-from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reshape, squeeze, transpose
+from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_, slice_in_dim
+from gpuflow.ops.layout.transpose import transpose
 from gpuflow.ops.zeros import full
 
 # Larger matrices would take seconds to compile: the equations of a decomposition grow with the cube

@@ -17,8 +17,9 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import neg
-from gpuflow.ops.layout.axes import insert_axis, move_axis, reshape, squeeze
+from gpuflow.ops.layout.axes import insert_axis, reshape, squeeze
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.linalg.algebra import (
     Shape,
     conjugate,

@@ -24,7 +24,7 @@ from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import zero_jvp
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.random.keys import check_keys, packed_key, unpacked_key
 from gpuflow.ops.random.threefry import counted_hashes, legacy_words, paired_hashes, stored_keys
 

@@ -20,9 +20,10 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.collectives.named_axes import row
 from gpuflow.ops.elementwise.comparison import bitwise_xor
-from gpuflow.ops.layout.axes import move_axis, reshape
+from gpuflow.ops.layout.axes import reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_p
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.random import bits as threefry_bits
 from gpuflow.ops.random import keys as threefry_keys
 from gpuflow.ops.random.bits import BIT_WIDTHS

@@ -18,7 +18,22 @@ from gpuflow.ops.random.keys import random_unwrap
 
 
 def eq(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x == y``, as bool; nan equals nothing."""
+    """Elementwise ``x == y``; nan equals nothing.
+
+    Args:
+        x: array of numbers, bools or keys.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A bool array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.eq(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([1.0, 3.0, jnp.nan]))
+        Array([ True, False, False], dtype=bool)
+    """
     x, y = match_scalars(x, y)
     if dtypes.is_extended(aval_of(x).dtype):
         return _of_keys(comparison.eq_p, bitwise_and, x, y)
@@ -26,7 +41,22 @@ def eq(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def ne(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x != y``, as bool."""
+    """Elementwise ``x != y``; nan differs from everything.
+
+    Args:
+        x: array of numbers, bools or keys.
+        y: array of the same dtype; sizes of 1 and scalars repeat.
+
+    Returns:
+        A bool array of the common shape.
+
+    Raises:
+        TypeError: other dtypes, or shapes that do not fit.
+
+    Example:
+        >>> lax.ne(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([1.0, 3.0, jnp.nan]))
+        Array([False,  True,  True], dtype=bool)
+    """
     x, y = match_scalars(x, y)
     if dtypes.is_extended(aval_of(x).dtype):
         return _of_keys(comparison.ne_p, bitwise_or, x, y)

@@ -16,7 +16,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.kir.builder import Pair
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape, zero_jvp
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.random.threefry import HALF, hash_words, split_words, stored_keys
 
 

@@ -25,9 +25,10 @@ from gpuflow.core.types import Array, DTypeLike, ShardingLike
 from gpuflow.ops.collectives.named_axes import row
 from gpuflow.ops.define import define
 from gpuflow.ops.effects.device_put import in_sharding
-from gpuflow.ops.layout.axes import insert_axis, move_axis
+from gpuflow.ops.layout.axes import insert_axis
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.random.threefry import HALF, hash_words
 
 Shape = tuple[int, ...]
@@ -196,6 +197,7 @@ def rng_bit_generator(
         shape: sizes of the result.
         dtype: an unsigned integer dtype.
         algorithm: a ``RandomAlgorithm``.
+        out_sharding: where the bits lie; None: on the default device.
 
     Returns:
         The state with its counter advanced, and the bits.
@@ -203,6 +205,11 @@ def rng_bit_generator(
     Raises:
         TypeError: another state or dtype.
         ValueError: a negative size, or another algorithm.
+
+    Example:
+        >>> state, bits = lax.rng_bit_generator(jnp.zeros(4, jnp.uint32), (3,))
+        >>> bits.shape, bits.dtype
+        ((3,), dtype('uint32'))
     """
     state = aval_of(key)
     check(

@@ -105,9 +105,17 @@ def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
         a, b: scalars of one dtype of real numbers; with b <= a the result is undefined.
         shape: sizes of the result.
 
+    Returns:
+        An array of ``shape`` and the dtype of the bounds.
+
     Raises:
         TypeError: bounds that are not real numbers.
         ValueError: bounds that are not scalars of one dtype, or a negative size.
+
+    Example:
+        >>> x = lax.rng_uniform(0.0, 1.0, (3,))
+        >>> x.shape, bool(((x >= 0) & (x < 1)).all())
+        ((3,), True)
     """
     a, b = match_scalars(a, b)
     check(

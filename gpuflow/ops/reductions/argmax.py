@@ -145,9 +145,16 @@ def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
         axis: a dimension of ``operand``, not empty.
         index_dtype: the integer dtype of the result.
 
+    Returns:
+        An array of ``index_dtype`` without that dimension.
+
     Raises:
         ValueError: no such axis, or an empty one.
         TypeError: dtypes that do not fit.
+
+    Example:
+        >>> lax.argmax(jnp.array([1, 3, 3]), 0, jnp.int32)
+        Array(1, dtype=int32)
     """
     return argmax_p.bind(operand, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
 
@@ -160,8 +167,15 @@ def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
         axis: a dimension of ``operand``, not empty.
         index_dtype: the integer dtype of the result.
 
+    Returns:
+        An array of ``index_dtype`` without that dimension.
+
     Raises:
         ValueError: no such axis, or an empty one.
         TypeError: dtypes that do not fit.
+
+    Example:
+        >>> lax.argmin(jnp.array([3, 1, 1]), 0, jnp.int32)
+        Array(1, dtype=int32)
     """
     return argmin_p.bind(operand, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))

@@ -30,7 +30,8 @@ from gpuflow.ops.handwritten.blocks import scan_block
 from gpuflow.ops.layout.axes import insert_axis, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
-from gpuflow.ops.layout.slicing import rev, slice_in_dim
+from gpuflow.ops.layout.rev import rev
+from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.reductions.cumulative_kernels import Combine, scan_launches
 
@@ -263,7 +264,12 @@ def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
-        TypeError: bools. ValueError: no such axis.
+        TypeError: bools.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.cumsum(jnp.array([1, 2, 3]))
+        Array([1, 3, 6], dtype=int32)
     """
     return cumsum_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
@@ -310,7 +316,24 @@ def _product_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
 
 
 def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The products of all elements up to each one, along ``axis``; arguments as in ``cumsum``."""
+    """The products of all elements up to each one, along ``axis``.
+
+    Args:
+        operand: array of numbers; integers wrap.
+        axis: a dimension of ``operand``, counted from the front.
+        reverse: from the end.
+
+    Returns:
+        An array of the type of ``operand``.
+
+    Raises:
+        TypeError: bools.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.cumprod(jnp.array([1, 2, 3]), reverse=True)
+        Array([6, 6, 3], dtype=int32)
+    """
     return cumprod_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
@@ -354,7 +377,21 @@ def _extremum_scan(
 def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
-    Arguments as in ``cumsum``.
+    Args:
+        operand: array of numbers.
+        axis: a dimension of ``operand``, counted from the front.
+        reverse: from the end.
+
+    Returns:
+        An array of the type of ``operand``.
+
+    Raises:
+        TypeError: bools.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.cummax(jnp.array([1, 3, 2]))
+        Array([1, 3, 3], dtype=int32)
     """
     return cummax_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
@@ -362,7 +399,21 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
-    Arguments as in ``cumsum``.
+    Args:
+        operand: array of numbers.
+        axis: a dimension of ``operand``, counted from the front.
+        reverse: from the end.
+
+    Returns:
+        An array of the type of ``operand``.
+
+    Raises:
+        TypeError: bools.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.cummin(jnp.array([2, 3, 1]))
+        Array([2, 2, 1], dtype=int32)
     """
     return cummin_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
@@ -407,9 +458,23 @@ def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
 
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """``log(cumsum(exp(x)))`` without overflow, of floats or complex numbers.
+    """``log(cumsum(exp(operand)))`` without overflow.
 
-    Arguments as in ``cumsum``.
+    Args:
+        operand: array of floats or complex numbers.
+        axis: a dimension of ``operand``, counted from the front.
+        reverse: from the end.
+
+    Returns:
+        An array of the type of ``operand``.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.cumlogsumexp(jnp.array([1000.0, -jnp.inf]))
+        Array([1000., 1000.], dtype=float32)
     """
     return cumlogsumexp_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 

@@ -29,9 +29,9 @@ from gpuflow.ops.layout.axes import (
     reduced_shape,
     reduction_batch,
     reshape,
-    transpose,
 )
 from gpuflow.ops.layout.slicing import slice_
+from gpuflow.ops.layout.transpose import transpose
 
 
 def _reduction_shape(
@@ -132,6 +132,13 @@ def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Returns:
         An array without those dimensions. The maximum of nothing is the lowest value.
+
+    Raises:
+        ValueError: axes that are repeated or that ``operand`` does not have.
+
+    Example:
+        >>> lax.reduce_max(jnp.array([[1, 2], [3, 0]]), (1,))
+        Array([2, 3], dtype=int32)
     """
     if dtypes.is_bool(aval_of(operand).dtype):
         return reduce_or(operand, axes)
@@ -147,6 +154,13 @@ def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Returns:
         An array without those dimensions. The minimum of nothing is the highest value.
+
+    Raises:
+        ValueError: axes that are repeated or that ``operand`` does not have.
+
+    Example:
+        >>> lax.reduce_min(jnp.array([[1, 2], [3, 0]]), (1,))
+        Array([1, 0], dtype=int32)
     """
     if dtypes.is_bool(aval_of(operand).dtype):
         return reduce_and(operand, axes)
@@ -245,6 +259,13 @@ def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Returns:
         An array without those dimensions. The empty product is 1.
+
+    Raises:
+        ValueError: axes that are repeated or that ``operand`` does not have.
+
+    Example:
+        >>> lax.reduce_prod(jnp.array([[1, 2], [3, 4]]), (1,))
+        Array([ 2, 12], dtype=int32)
     """
     return bind_reduction(reduce_prod_p, operand, axes)
 
@@ -298,15 +319,63 @@ reduce_xor_p = _bits_reduction("reduce_xor", "bitwise_xor", "xor", _no_bits)
 
 
 def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """And over ``axes``, of the bits of integers or of bools; of nothing: all ones."""
+    """And over ``axes``, of the bits of integers or of bools; of nothing: all ones.
+
+    Args:
+        operand: array of integers or bools.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
+
+    Returns:
+        An array without those dimensions, of the dtype of ``operand``.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: axes that are repeated or that ``operand`` does not have.
+
+    Example:
+        >>> lax.reduce_and(jnp.array([True, False]), (0,)), lax.reduce_and(jnp.array([6, 3]), (0,))
+        (Array(False, dtype=bool), Array(2, dtype=int32))
+    """
     return bind_reduction(reduce_and_p, operand, axes)
 
 
 def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """Or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
+    """Or over ``axes``, of the bits of integers or of bools; of nothing: 0.
+
+    Args:
+        operand: array of integers or bools.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
+
+    Returns:
+        An array without those dimensions, of the dtype of ``operand``.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: axes that are repeated or that ``operand`` does not have.
+
+    Example:
+        >>> lax.reduce_or(jnp.array([True, False]), (0,)), lax.reduce_or(jnp.array([6, 3]), (0,))
+        (Array(True, dtype=bool), Array(7, dtype=int32))
+    """
     return bind_reduction(reduce_or_p, operand, axes)
 
 
 def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
+    """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0.
+
+    Args:
+        operand: array of integers or bools.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
+
+    Returns:
+        An array without those dimensions, of the dtype of ``operand``.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: axes that are repeated or that ``operand`` does not have.
+
+    Example:
+        >>> lax.reduce_xor(jnp.array([6, 3]), (0,))
+        Array(5, dtype=int32)
+    """
     return bind_reduction(reduce_xor_p, operand, axes)

@@ -33,6 +33,10 @@ def approx_max_k(
     Raises:
         TypeError: a scalar.
         ValueError: operands that are not floats, or a ``k`` that does not fit.
+
+    Example:
+        >>> lax.approx_max_k(jnp.array([1.0, 4.0, 3.0]), 2)
+        [Array([4., 3.], dtype=float32), Array([1, 2], dtype=int32)]
     """
     del recall_target, reduction_input_size_override, aggregate_to_topk
     place = _checked("approx_max_k", operand, k, reduction_dimension)
@@ -43,7 +47,26 @@ def approx_min_k(
     operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
 ) -> list[Array]:  # fmt: skip
-    """The ``k`` smallest elements along a dimension, ascending; otherwise as ``approx_max_k``."""
+    """The ``k`` smallest elements along a dimension, and their positions; all of them are found.
+
+    Args:
+        operand: floats.
+        k: how many, at least 1 and at most the size of the dimension.
+        reduction_dimension: along which to look.
+        recall_target, reduction_input_size_override: accepted as in JAX, for approximations.
+        aggregate_to_topk: accepted as in JAX; here there are ``k`` results in any case, sorted.
+
+    Returns:
+        Values in ascending order and their i32 positions; derivatives are those of ``top_k``.
+
+    Raises:
+        TypeError: a scalar.
+        ValueError: operands that are not floats, or a ``k`` that does not fit.
+
+    Example:
+        >>> lax.approx_min_k(jnp.array([1.0, 4.0, 3.0]), 2)
+        [Array([1., 3.], dtype=float32), Array([0, 2], dtype=int32)]
+    """
     del recall_target, reduction_input_size_override, aggregate_to_topk
     place = _checked("approx_min_k", operand, k, reduction_dimension)
     values, positions = top_k(neg(operand), k, axis=place)

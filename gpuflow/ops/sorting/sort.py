@@ -30,9 +30,9 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
 from gpuflow.ops.handwritten.blocks import sort_block, top_k_block
 from gpuflow.ops.indexing.rows import row_gather
-from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.iota import iota
+from gpuflow.ops.layout.transpose import move_axis
 
 _SIGN = {4: np.uint32(1 << 31), 8: np.uint64(1 << 63)}
 
@@ -241,6 +241,12 @@ def sort(
     Raises:
         TypeError: shapes that differ, or keys without an order.
         ValueError: no such dimension, or a wrong number of keys.
+
+    Example:
+        >>> lax.sort(jnp.array([3, 1, 2]))
+        Array([1, 2, 3], dtype=int32)
+        >>> lax.sort((jnp.array([1, 0, 1]), jnp.array([5, 6, 4])), num_keys=2)
+        (Array([0, 1, 1], dtype=int32), Array([6, 4, 5], dtype=int32))
     """
     many = isinstance(operand, (list, tuple))
     operands = operand if many else [operand]
@@ -253,7 +259,25 @@ def sort(
 def sort_key_val(
     keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
 ) -> tuple[Array, Array]:
-    """Sort ``keys`` along ``dimension`` and move ``values`` with them."""
+    """Sort ``keys`` along ``dimension`` and move ``values`` with them.
+
+    Args:
+        keys: array of numbers or bools.
+        values: array of the same shape.
+        dimension: the dimension along which to sort.
+        is_stable: whether equal elements must keep their order; they always do.
+
+    Returns:
+        A pair of arrays.
+
+    Raises:
+        TypeError: shapes that differ.
+        ValueError: no such dimension.
+
+    Example:
+        >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
+        (Array([1, 2, 3], dtype=int32), Array([10, 20, 30], dtype=int32))
+    """
     return sort([keys, values], dimension, is_stable, 1)
 
 
@@ -350,6 +374,10 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     Raises:
         TypeError: complex numbers, or a ``k`` that is no int.
         ValueError: no such axis, or too large a ``k``.
+
+    Example:
+        >>> lax.top_k(jnp.array([1, 4, 3]), 2)
+        [Array([4, 3], dtype=int32), Array([1, 2], dtype=int32)]
     """
     place = canonicalize_axis(axis, aval_of(operand).ndim, "top_k")
     return list(top_k_p.bind(operand, k=as_index(k), axis=place))

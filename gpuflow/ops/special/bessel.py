@@ -49,10 +49,38 @@ bessel_i1e_p = elementwise(
 
 
 def bessel_i0e(x: ArrayLike) -> Array:
-    """Elementwise ``exp(-abs(x)) I0(x)``."""
+    """Elementwise ``exp(-abs(x)) I0(x)``, with the modified Bessel function of order 0.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.bessel_i0e(jnp.array([0.0, 1.0])).round(3)
+        Array([1.   , 0.466], dtype=float32)
+    """
     return bessel_i0e_p.bind(x)
 
 
 def bessel_i1e(x: ArrayLike) -> Array:
-    """Elementwise ``exp(-abs(x)) I1(x)``."""
+    """Elementwise ``exp(-abs(x)) I1(x)``, with the modified Bessel function of order 1.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.bessel_i1e(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 0.208], dtype=float32)
+    """
     return bessel_i1e_p.bind(x)

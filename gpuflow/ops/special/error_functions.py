@@ -104,22 +104,79 @@ logistic_p = elementwise(
 
 
 def erf(x: ArrayLike) -> Array:
-    """Elementwise error function of real floats."""
+    """Elementwise error function.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.erf(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 0.843], dtype=float32)
+    """
     return erf_p.bind(x)
 
 
 def erfc(x: ArrayLike) -> Array:
-    """Elementwise ``1 - erf(x)``, exact for large ``x``."""
+    """Elementwise ``1 - erf(x)``, exact for large ``x``.
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.erfc(jnp.array([0.0, 1.0])).round(3)
+        Array([1.   , 0.157], dtype=float32)
+    """
     return erfc_p.bind(x)
 
 
 def erf_inv(x: ArrayLike) -> Array:
-    """Elementwise inverse of ``erf``."""
+    """Elementwise inverse of ``erf``; nan outside of [-1, 1].
+
+    Args:
+        x: array of real floats.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: another dtype.
+
+    Example:
+        >>> lax.erf_inv(jnp.array([0.0, 0.5, 1.0])).round(3)
+        Array([0.   , 0.477,   inf], dtype=float32)
+    """
     return erf_inv_p.bind(x)
 
 
 def logistic(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise ``1 / (1 + exp(-x))``, without overflow."""
+    """Elementwise ``1 / (1 + exp(-x))``, without overflow.
+
+    Args:
+        x: array of floats or complex numbers.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+
+    Example:
+        >>> lax.logistic(jnp.array([-1000.0, 0.0, 1000.0]))
+        Array([0. , 0.5, 1. ], dtype=float32)
+    """
     if accuracy is not None:
         check_accuracy("logistic", accuracy)
     return logistic_p.bind(x)

@@ -99,6 +99,11 @@ def select_and_gather_add(
 
     Raises:
         TypeError, ValueError: shapes, dtypes or windows that do not fit.
+
+    Example:
+        >>> x, tangents = jnp.array([1.0, 3.0, 2.0]), jnp.array([10.0, 20.0, 30.0])
+        >>> lax.select_and_gather_add(tangents, x, lax.ge_p, (2,), (1,), ((0, 0),))
+        Array([20., 20.], dtype=float32)
     """
     return select_and_gather_add_p.bind(
         tangents, operand, select_prim=select_prim, base_dilation=_dims(base_dilation),
@@ -189,6 +194,11 @@ def select_and_scatter_add(
 
     Raises:
         TypeError, ValueError: shapes, dtypes or windows that do not fit.
+
+    Example:
+        >>> x, source = jnp.array([1.0, 3.0, 2.0]), jnp.array([10.0, 20.0])
+        >>> lax.select_and_scatter_add(source, x, lax.ge_p, (2,), (1,), ((0, 0),))
+        Array([ 0., 30.,  0.], dtype=float32)
     """
     params = _params(window_dimensions, window_strides, padding)
     return select_and_scatter_add_p.bind(source, operand, select_prim=select_prim, **params)

@@ -20,7 +20,7 @@ from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.contractions.convolution import Dims, Pads, dilated, padded
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.reductions.reduce import highest, lowest
 from gpuflow.ops.windows.at_extremes import select_and_gather_add_p
 from gpuflow.ops.windows.bodies import reduction, sizes

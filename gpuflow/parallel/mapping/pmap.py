@@ -38,7 +38,7 @@ from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import sharding_constraint
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
 from gpuflow.parallel.mapping.pmap_axes import (
     NO_NAME,
@@ -267,6 +267,11 @@ def pmap(
     Raises:
         ValueError: sizes that differ, or more elements than devices.
         TypeError: axes that are no ints or None, names that are not hashable.
+
+    Example:
+        >>> f = gf.pmap(lambda x: x / gf.lax.psum(x, "i"), "i")
+        >>> f(jnp.array([[2.0, 4.0]]))
+        Array([[1., 1.]], dtype=float32)
     """
     del global_arg_shapes
     check(

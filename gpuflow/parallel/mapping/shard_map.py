@@ -30,7 +30,7 @@ from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.collectives.named_axes import repeat_in_front
 from gpuflow.ops.effects.device_put import sharding_constraint
-from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
 from gpuflow.parallel.mapping.pmap_axes import is_inside
 from gpuflow.parallel.mapping.shard_map_call import bind_shard_map, local_aval

@@ -288,6 +288,13 @@ def shard_map(
     Raises:
         ValueError: sizes that the mesh does not divide, unknown axes, outputs that may vary.
         TypeError: specs that are none.
+
+    Example:
+        >>> mesh, P = gf.make_mesh((1,), ("i",)), gf.P
+        >>> total = lambda x: lax.psum(x.sum(), "i")
+        >>> f = gf.shard_map(total, mesh=mesh, in_specs=P("i"), out_specs=P())
+        >>> f(jnp.arange(4.0))
+        Array(6., dtype=float32)
     """
     if f is None:
         return functools.partial(

@@ -23,7 +23,8 @@ from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.elementwise.arithmetic import constant, mul
-from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze
+from gpuflow.ops.layout.axes import insert_axis, squeeze
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.parallel.partition.array_blocks import all_names
 from gpuflow.parallel.partition.memory_programs import placed, run_local
 from gpuflow.runtime.memories import Memories

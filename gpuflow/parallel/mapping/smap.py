@@ -45,6 +45,12 @@ def smap(
     Raises:
         TypeError: axes that are no ints or None, or several names.
         ValueError: negative axes; from the call, no mesh, and what ``shard_map`` refuses.
+
+    Example:
+        >>> f = gf.smap(lambda x: lax.psum(x, "i"), in_axes=0, out_axes=None, axis_name="i")
+        >>> with gf.set_mesh(gf.make_mesh((1,), ("i",))):
+        ...     print(f(jnp.arange(3.0)))
+        [0. 1. 2.]
     """
     check(
         not isinstance(axis_name, list | tuple),

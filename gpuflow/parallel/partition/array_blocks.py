@@ -10,7 +10,8 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.sharding import PartitionSpec, names_of
-from gpuflow.ops.layout.axes import reshape, transpose
+from gpuflow.ops.layout.axes import reshape
+from gpuflow.ops.layout.transpose import transpose
 
 
 def all_names(spec: PartitionSpec) -> list[Any]:

@@ -43,6 +43,13 @@ def logsumexp(
         return_sign: whether to return (log of the absolute sum, its sign, of complex sums on the
             unit circle); without it, a negative sum of real numbers gives nan.
         where: mask of the elements to sum.
+
+    Returns:
+        An array of floats, of the shape of ``a`` without ``axis``; or a pair with ``return_sign``.
+
+    Example:
+        >>> gf.nn.logsumexp(jnp.array([1000.0, -jnp.inf]))
+        Array(1000., dtype=float32)
     """
     if where is not None:
         a = jnp.where(where, a, 0)  # else a nan that is left out would reach the derivative

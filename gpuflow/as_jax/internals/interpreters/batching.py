@@ -12,8 +12,8 @@ from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import safe_zip
 from gpuflow.control.mapped_axes import register_axes
 from gpuflow.core.rules import AxisData as AxisData
-from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.transforms.batching import BatchTrace as BatchTrace
 from gpuflow.transforms.batching import BatchTracer as BatchTracer
 

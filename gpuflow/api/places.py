@@ -1,0 +1,255 @@
+"""Devices as users name them, and arrays that are put there and fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.refs import Ref
+from gpuflow.core.sharding import PartitionSpec
+from gpuflow.core.trace import Tracer
+from gpuflow.core.types import ArrayLike, DeviceLike
+from gpuflow.parallel.placement import as_sharding, put
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device, process
+from gpuflow.runtime.device import devices as platform_devices
+from gpuflow.runtime.device import local_devices as process_devices
+
+_T = TypeVar("_T")
+
+
+def devices(backend: str | None = None) -> list[Device]:
+    """All devices of ``backend`` (default: the default platform).
+
+    Args:
+        backend: the name of a platform, such as ``"cpu"``.
+
+    Returns:
+        A list of Devices, of all processes.
+
+    Raises:
+        RuntimeError: there is no such platform.
+
+    Example:
+        >>> len(gf.devices()) == gf.device_count()
+        True
+    """
+    return list(platform_devices(backend))
+
+
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> list[Device]:
+    """The devices of one process.
+
+    Args:
+        process_index: of the process; this one by default.
+        backend: the platform; the default one if it is left out.
+        host_id: an older name of ``process_index``.
+
+    Returns:
+        A list of Devices.
+
+    Example:
+        >>> gf.local_devices() == gf.devices()
+        True
+    """
+    wanted = host_id if process_index is None else process_index
+    if wanted is None:
+        return list(process_devices(backend))
+    return [device for device in devices(backend) if device.process_index == wanted]
+
+
+def device_count(backend: str | None = None) -> int:
+    """The number of devices.
+
+    Args:
+        backend: the name of a platform; by default the default one.
+
+    Returns:
+        int; of all processes.
+
+    Example:
+        >>> gf.device_count() == len(gf.devices())
+        True
+    """
+    return len(devices(backend))
+
+
+def local_device_count(backend: str | None = None) -> int:
+    """The number of devices of this process.
+
+    Args:
+        backend: the name of a platform; by default the default one.
+
+    Returns:
+        int.
+
+    Example:
+        >>> gf.local_device_count() == len(gf.local_devices())
+        True
+    """
+    return len(process_devices(backend))
+
+
+def process_count(backend: str | None = None) -> int:
+    """The number of processes that work together; 1 in a single process.
+
+    Args:
+        backend: of no effect; as in JAX.
+
+    Returns:
+        int.
+
+    Example:
+        >>> gf.process_count()
+        1
+    """
+    del backend
+    return process.count
+
+
+def process_index(backend: str | None = None) -> int:
+    """The number of this process; 0 in a single process.
+
+    Args:
+        backend: of no effect; as in JAX.
+
+    Returns:
+        int.
+
+    Example:
+        >>> gf.process_index()
+        0
+    """
+    del backend
+    return process.index
+
+
+def _check_device(name: str, device: Any) -> None:
+    if device is not None and not isinstance(device, Device):
+        raise TypeError(
+            f"[{name}] device must be a Device or None; got {device!r}. Fix: gpuflow.devices()[0]."
+        )
+
+
+@contextmanager
+def default_device(device: Device | str | None) -> Iterator[None]:
+    """Inside the block, new arrays are made on ``device``.
+
+    Args:
+        device: a device, the name of a platform, or None: the default platform's first.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        TypeError, ValueError: something else.
+
+    Example:
+        >>> with gf.default_device(gf.devices()[0]):
+        ...     x = jnp.ones(3)
+        >>> x.device == gf.devices()[0]
+        True
+    """
+    if not isinstance(device, str):
+        _check_device("default_device", device)
+    with config.override("default_device", device):
+        yield
+
+
+@overload
+def device_put(
+    x: ArrayLike, device: DeviceLike | PartitionSpec = None, *, src: Any = None,
+    donate: bool = False, may_alias: bool | None = None,
+) -> Array: ...  # fmt: skip
+@overload
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
+    may_alias: bool | None = None,
+) -> Any: ...  # fmt: skip
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
+    may_alias: bool | None = None,
+) -> Any:  # fmt: skip
+    """Copy the leaves of ``x`` to where they are wanted, as Arrays.
+
+    Args:
+        x: an array, number or tree.
+        device: a Device, a Sharding, or a PartitionSpec of the mesh in force; or a tree prefix of
+            them.
+        src: where ``x`` is; it is found anyway.
+        donate: whether the memory of ``x`` may be used; it is copied anyway.
+        may_alias: whether the result may be ``x`` itself; it never is.
+
+    Returns:
+        A tree like ``x`` with Arrays as leaves, of the same shapes and dtypes.
+
+    Raises:
+        ValueError: ``device`` is no such place, a sharding that does not divide its array, or both
+            ``donate`` and ``may_alias``.
+
+    Example:
+        >>> gf.device_put({"a": np.arange(3)}, gf.devices()[0])
+        {'a': Array([0, 1, 2], dtype=int32)}
+    """
+    del src
+    check(
+        not (donate and may_alias),
+        lambda: "[device_put] an array is donated or aliased; got donate and may_alias. Fix: "
+        "leave one out.",
+        ValueError,
+    )
+    leaves, structure = tree.flatten(x)
+    places = tree.broadcast_prefix(device, x, "device_put")
+    pairs = zip(leaves, places, strict=True)
+    placed = [put(leaf, as_sharding(at, "device_put")) for leaf, at in pairs]
+    return tree.unflatten(structure, placed)
+
+
+def device_get(x: Any) -> Any:
+    """The leaves of ``x`` as NumPy arrays; keys, numbers, traced values and other objects stay.
+
+    Args:
+        x: a tree of arrays.
+
+    Returns:
+        A tree like ``x``.
+
+    Example:
+        >>> gf.device_get({"a": jnp.arange(3)})
+        {'a': array([0, 1, 2], dtype=int32)}
+    """
+
+    def get(leaf: Any) -> Any:
+        stays = isinstance(leaf, Ref | Tracer) or dtypes.is_extended(getattr(leaf, "dtype", None))
+        return np.asarray(leaf) if hasattr(leaf, "__array__") and not stays else leaf
+
+    return tree.tree_map(get, x)
+
+
+def block_until_ready(x: _T) -> _T:
+    """Wait until every Array in ``x`` is computed, and return ``x``.
+
+    Args:
+        x: a tree of arrays and other things.
+
+    Returns:
+        ``x`` itself.
+
+    Example:
+        >>> gf.block_until_ready(jnp.ones(2) + 1)
+        Array([2., 2.], dtype=float32)
+    """
+    if type(x) is Array:
+        return x.block_until_ready()  # type: ignore[return-value]
+    for leaf in tree.leaves(x):
+        if isinstance(leaf, Array | Ref) and not isinstance(leaf, Tracer):
+            leaf.block_until_ready()
+    return x

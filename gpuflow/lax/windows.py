@@ -1,0 +1,381 @@
+"""Functions of gpuflow.lax that read and write windows: at indices, and at places of run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
+from gpuflow.core.aval import aval_of
+from gpuflow.core.types import ArrayLike
+from gpuflow.lax.shapes import asarray, expand_dims
+from gpuflow.ops.define import types_text
+from gpuflow.ops.elementwise.arithmetic import add, rem
+from gpuflow.ops.elementwise.comparison import lt
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.indexing import dynamic_slices
+from gpuflow.ops.indexing.dimension_numbers import GatherDimensionNumbers
+from gpuflow.ops.indexing.gather import gather
+from gpuflow.ops.layout import slicing
+from gpuflow.ops.layout.axes import squeeze
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.runtime.array import Array
+
+
+def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
+    """One element along ``axis``, at a Python int that may count from the end.
+
+    Args:
+        operand: array of any dtype.
+        index: a Python int.
+        axis: the dimension.
+        keepdims: whether it stays, with size 1.
+
+    Returns:
+        An array of the dtype of ``operand``.
+
+    Raises:
+        IndexError: the index is outside.
+
+    Example:
+        >>> lax.index_in_dim(jnp.array([[1, 2], [3, 4]]), -1, keepdims=False)
+        Array([3, 4], dtype=int32)
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "index_in_dim")
+    size = aval_of(operand).shape[place]
+    check(
+        -size <= index < size,
+        lambda: (
+            f"[index_in_dim] the index must lie in [{-size}, {size}); got {index}. "
+            "Fix: check the size of the axis."
+        ),
+        IndexError,
+    )
+    start = index % size
+    out = slicing.slice_in_dim(operand, start, start + 1, 1, place)
+    return out if keepdims else squeeze(out, (place,))
+
+
+def _starts(name: str, start_indices: Any, rank: int) -> list[Any]:
+    """Starts as a list of scalars of one dtype; an array of them is taken apart."""
+    if isinstance(start_indices, (list, tuple)):
+        avals = [aval_of(start) for start in start_indices]
+        check(
+            len({aval.dtype for aval in avals}) < 2,
+            lambda: (
+                f"[{name}] starts must have one dtype, and Python's ints have the default one; got "
+                f"{types_text(avals)}. Fix: convert them, or pass an array of starts."
+            ),
+        )
+        return list(start_indices)
+    return [index_in_dim(start_indices, k, 0, keepdims=False) for k in range(rank)]
+
+
+Choice = bool | Sequence[bool]
+
+
+def dynamic_slice(
+    operand: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], slice_sizes: Sequence[int],
+    *, allow_negative_indices: Choice = True,
+) -> Array:  # fmt: skip
+    """A window of known sizes at a place known at run time; it is moved to lie inside.
+
+    Args:
+        operand: array of any dtype and rank r.
+        start_indices: r integer scalars of one dtype, or an array of them; negative ones count
+            from the end.
+        slice_sizes: r sizes.
+        allow_negative_indices: whether they may; a bool, or one for each dimension. Without, starts
+            below 0 are moved to 0 at run time.
+
+    Returns:
+        An array of shape ``slice_sizes`` and the dtype of ``operand``.
+
+    Raises:
+        TypeError: starts that are not integers, or of several dtypes.
+        ValueError: numbers of starts or sizes that do not fit, and negative starts, known before,
+            that are not allowed.
+
+    Example:
+        >>> f = gf.jit(lambda x, start: lax.dynamic_slice(x, (start,), (2,)))
+        >>> f(jnp.arange(5), 1), f(jnp.arange(5), 9)
+        (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
+    """
+    starts = _starts("dynamic_slice", start_indices, aval_of(operand).ndim)
+    starts = _wrapped("dynamic_slice", starts, operand, allow_negative_indices)
+    return dynamic_slices.dynamic_slice(operand, starts, slice_sizes)
+
+
+def dynamic_update_slice(
+    operand: ArrayLike, update: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], *,
+    allow_negative_indices: Choice = True,
+) -> Array:  # fmt: skip
+    """``operand`` with a window replaced, at a place known at run time; it is moved to lie inside.
+
+    Args:
+        operand: array of any dtype and rank r.
+        update: array of the same dtype and rank, not larger.
+        start_indices: r integer scalars of one dtype, or an array of them.
+        allow_negative_indices: whether negative ones count from the end; a bool, or one for each
+            dimension. Without, starts below 0 are moved to 0 at run time.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: starts that are not integers, or of several dtypes; another dtype or a larger
+            update.
+        ValueError: another number of starts, and negative ones, known before, that are not allowed.
+
+    Example:
+        >>> lax.dynamic_update_slice(jnp.zeros(5), jnp.ones(2), (3,))
+        Array([0., 0., 0., 1., 1.], dtype=float32)
+    """
+    starts = _starts("dynamic_update_slice", start_indices, aval_of(operand).ndim)
+    starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
+    return dynamic_slices.dynamic_update_slice(operand, update, starts)
+
+
+def _wrapped(op: str, starts: Sequence[Any], operand: Any, allowed: Choice) -> list[Any]:
+    """Starts that count from the front, where the operation sees to that."""
+    shape = aval_of(operand).shape
+    if len(starts) != len(shape):
+        return list(starts)  # refused further down
+    choices = [allowed] * len(shape) if isinstance(allowed, bool) else list(allowed)
+    check(
+        len(choices) == len(shape),
+        lambda: (
+            f"[{op}] allow_negative_indices must be a bool or have one for each dimension; got "
+            f"{allowed} for {aval_of(operand)}. Fix: allow_negative_indices=False."
+        ),
+        ValueError,
+    )
+    for start, choice in zip(starts, choices, strict=True):
+        check(
+            choice or not (isinstance(start, int) and start < 0),
+            lambda start=start: (
+                f"[{op}] starts must not be negative with allow_negative_indices=False; got "
+                f"{start} for {aval_of(operand)}. Fix: allow_negative_indices=True."
+            ),
+            ValueError,
+        )
+    return [
+        _from_the_end(start, size) if choice else start
+        for start, size, choice in zip(starts, shape, choices, strict=True)
+    ]
+
+
+def _from_the_end(start: Any, size: int) -> Any:
+    aval = aval_of(start)
+    if dtypes.is_extended(aval.dtype) or aval.dtype.kind != "i":
+        return start
+    if isinstance(start, int):
+        place = start + size if start < 0 else start
+        return place if abs(place) < 2**31 else dtypes.index_dtype(abs(place)).type(place)
+    if isinstance(start, np.integer) and start >= 0:
+        return start
+    start = asarray(start)
+    is_negative = start < 0
+    if size > np.iinfo(aval.dtype).max:  # an addition in uint32 wraps to what int64 gives
+        start = convert_element_type(start, dtypes.index_dtype(size))
+    dtype = aval_of(start).dtype
+    return start + convert_element_type(is_negative, dtype) * np.asarray(size, dtype)
+
+
+def dynamic_slice_in_dim(
+    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
+    allow_negative_indices: bool = True,
+) -> Array:  # fmt: skip
+    """``dynamic_slice`` along one axis; the others are whole.
+
+    Args:
+        operand: array of any dtype.
+        start_index: an integer scalar; the window is moved to lie inside.
+        slice_size: its size.
+        axis: the axis.
+        allow_negative_indices: whether starts may count from the end.
+
+    Returns:
+        An array of the dtype of ``operand``, with size ``slice_size`` along ``axis``.
+
+    Raises:
+        TypeError: a start that is no integer.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.dynamic_slice_in_dim(jnp.arange(6).reshape(3, 2), 1, 2)
+        Array([[2, 3],
+               [4, 5]], dtype=int32)
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_slice_in_dim")
+    sizes = list(aval_of(operand).shape)
+    sizes[place] = slice_size
+    starts = _only(operand, place, start_index)
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
+
+
+def dynamic_index_in_dim(
+    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
+    allow_negative_indices: bool = True,
+) -> Array:  # fmt: skip
+    """One element along ``axis``, at a place known at run time.
+
+    Args:
+        operand: array of any dtype.
+        index: an integer scalar; one outside takes the nearest element.
+        axis: the axis.
+        keepdims: whether it stays, with size 1.
+        allow_negative_indices: whether starts may count from the end.
+
+    Returns:
+        An array of the dtype of ``operand``.
+
+    Raises:
+        TypeError: an index that is no integer.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.dynamic_index_in_dim(jnp.arange(6).reshape(3, 2), 1, keepdims=False)
+        Array([2, 3], dtype=int32)
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_index_in_dim")
+    out = dynamic_slice_in_dim(
+        operand, index, 1, place, allow_negative_indices=allow_negative_indices
+    )
+    return out if keepdims else squeeze(out, (place,))
+
+
+def dynamic_update_slice_in_dim(
+    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
+    allow_negative_indices: bool = True,
+) -> Array:  # fmt: skip
+    """``dynamic_update_slice`` along one axis.
+
+    Args:
+        operand: array of any dtype.
+        update: array of the same dtype and rank, not larger.
+        start_index: an integer scalar; the window is moved to lie inside.
+        axis: the axis; along the others it begins at 0.
+        allow_negative_indices: whether starts may count from the end.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: a start that is no integer, another dtype or a larger update.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.dynamic_update_slice_in_dim(jnp.zeros(5), jnp.ones(2), 1, axis=0)
+        Array([0., 1., 1., 0., 0.], dtype=float32)
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_slice_in_dim")
+    starts = _only(operand, place, start_index)
+    return dynamic_update_slice(
+        operand, update, starts, allow_negative_indices=allow_negative_indices
+    )
+
+
+def dynamic_update_index_in_dim(
+    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
+    allow_negative_indices: bool = True,
+) -> Array:  # fmt: skip
+    """``operand`` with one element along ``axis`` replaced.
+
+    Args:
+        operand: array of any dtype.
+        update: array of the same dtype, with size 1 along ``axis`` or without it.
+        index: an integer scalar; one outside takes the nearest place.
+        axis: the axis.
+        allow_negative_indices: whether starts may count from the end.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: an index that is no integer, another dtype or a larger update.
+        ValueError: no such axis.
+
+    Example:
+        >>> lax.dynamic_update_index_in_dim(jnp.zeros((3, 2)), jnp.ones(2), 1, axis=0)
+        Array([[0., 0.],
+               [1., 1.],
+               [0., 0.]], dtype=float32)
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_index_in_dim")
+    if aval_of(update).ndim != aval_of(operand).ndim:
+        update = expand_dims(update, (place,))
+    return dynamic_update_slice_in_dim(
+        operand, update, index, place, allow_negative_indices=allow_negative_indices
+    )
+
+
+def _only(operand: Any, place: int, start: Any) -> list[Any]:
+    zero = 0 if isinstance(start, int) else np.zeros((), aval_of(start).dtype)[()]
+    return [start if d == place else zero for d in range(aval_of(operand).ndim)]
+
+
+@composite
+def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
+    """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front.
+
+    Indices outside are taken modulo the size of their axis.
+
+    Args:
+        src: array of any dtype.
+        idxs: integer arrays of one shape, one for each of ``axes``.
+        axes: dimensions of ``src``.
+
+    Returns:
+        An array whose first dimension is that of the index vectors.
+
+    Example:
+        >>> x, rows, columns = jnp.arange(6).reshape(3, 2), jnp.array([0, 2]), jnp.array([1, 1])
+        >>> lax.index_take(x, (rows, columns), (0, 1))
+        Array([1, 5], dtype=int32)
+    """
+    aval = aval_of(src)
+    wrapped = [_modulo(index, aval.shape[axis]) for index, axis in zip(idxs, axes, strict=True)]
+    columns = [expand_dims(index, (aval_of(index).ndim,)) for index in wrapped]
+    indices = concatenate(columns, aval_of(columns[0]).ndim - 1)
+    places = tuple(canonicalize_axis(axis, aval.ndim, "index_take") for axis in axes)
+    sizes = [1 if d in places else size for d, size in enumerate(aval.shape)]
+    kept = aval.ndim - len(places)
+    lead = aval_of(indices).ndim - 1
+    numbers = GatherDimensionNumbers(tuple(range(lead, lead + kept)), tuple(sorted(places)), places)
+    return gather(src, indices, numbers, sizes, mode="clip")
+
+
+def _modulo(index: Any, size: int) -> Any:
+    """Indices in [0, size)."""
+    dtype = aval_of(index).dtype
+    rest = rem(index, np.asarray(size, dtype))
+    return where(lt(rest, np.asarray(0, dtype)), add(rest, np.asarray(size, dtype)), rest)
+
+
+def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
+    """The elements along a dimension, which they lose.
+
+    Args:
+        x: array of any dtype, of rank at least 1.
+        axis: the dimension.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: no such dimension.
+
+    Example:
+        >>> lax.unstack(jnp.array([[1, 2], [3, 4]]))
+        [Array([1, 2], dtype=int32), Array([3, 4], dtype=int32)]
+    """
+    place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
+    count = aval_of(x).shape[place]
+    return [index_in_dim(x, k, place, keepdims=False) for k in range(count)]

@@ -1,0 +1,90 @@
+"""Elements in reverse order along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.core import views
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Layout
+from gpuflow.core.rules import AxisData
+from gpuflow.core.types import Array, ArrayLike
+from gpuflow.ops.define import define, linear_jvp, unary_transpose
+from gpuflow.ops.layout.axes import check_axes
+
+
+def _rev_shape(x: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArray:
+    check_axes("rev", x, dimensions, TypeError)
+    return ShapedArray(x.shape, x.dtype, x.weak_type)
+
+
+def _rev_impl(xp: Any, x: Any, *, dimensions: tuple[int, ...]) -> Any:
+    return xp.array(xp.flip(x, dimensions), order="C")
+
+
+def _rev_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, dimensions: tuple[int, ...]
+) -> tuple[Any, int]:
+    del axis
+    dim = dims[0]
+    return rev(operands[0], tuple(d + (d >= dim) for d in dimensions)), dim
+
+
+def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
+    """What runs backwards along an axis needs its operand in memory."""
+    del out
+    return None if dimensions else [(d, d) for d in range(x.ndim)]
+
+
+def _rev_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    del ins
+    return [[(d, d) for d in range(out.ndim) if d not in params["dimensions"]]]
+
+
+def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Reversals of reversals join: what is reversed twice is not."""
+    source, dimensions = definition(eqn.inputs[0]), eqn.params["dimensions"]
+    if not dimensions:
+        return [eqn.inputs[0]]
+    if source is None or source.primitive is not rev_p:
+        return None
+    once = tuple(sorted(set(dimensions) ^ set(source.params["dimensions"])))
+    return [build.apply(rev_p, source.inputs[0], dimensions=once) if once else source.inputs[0]]
+
+
+def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """Reverse the order of elements along ``dimensions``.
+
+    Args:
+        operand: array of any dtype.
+        dimensions: dimensions of ``operand``.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+
+    Raises:
+        TypeError: dimensions that ``operand`` does not have, or repeats.
+
+    Example:
+        >>> lax.rev(jnp.array([[1, 2], [3, 4]]), (1,))
+        Array([[2, 1],
+               [4, 3]], dtype=int32)
+    """
+    return rev_p.bind(operand, dimensions=tuple(dimensions)) if len(dimensions) else operand
+
+
+rev_p = define(
+    "rev",
+    shape=_rev_shape,
+    impl=_rev_impl,
+    jvp=linear_jvp(lambda x, dimensions: rev(x, dimensions)),
+    transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
+    batch=_rev_batch,
+    lower=Layout(
+        lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
+        steps=lambda x, out, *, dimensions: [-1 if d in dimensions else 1 for d in range(x.ndim)],
+        apart=_rev_apart,
+    ),
+    simplify=_rev_simplify,
+)
