@@ -95,7 +95,7 @@ def matmul(
         An array of shape (..., n, m), without the axis that a vector lacks.
 
     Raises:
-        ValueError: a scalar operand.
+        ValueError: a scalar operand, or leading axes that do not broadcast.
         TypeError: inner sizes that differ.
 
     Example:
