@@ -140,7 +140,21 @@ logaddexp2 = _log_of_sum(
 
 @composite
 def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """``sqrt(x**2 + y**2)`` without overflow."""
+    """``sqrt(x**2 + y**2)`` without overflow.
+
+    Args:
+        x, y: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.hypot(jnp.array([3., 3e30]), 4.)
+        Array([5.e+00, 3.e+30], dtype=float32)
+    """
     x, y = promote_args_inexact("hypot", x, y)
     check(
         not dtypes.is_complex(aval_of(x).dtype),
@@ -178,7 +192,21 @@ _trunc = _rounding(
 
 @composite
 def trunc(x: ArrayLike) -> Array:
-    """Round towards zero. Integers stay."""
+    """Round towards zero. Integers stay.
+
+    Args:
+        x: array.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.trunc(jnp.array([-1.7, -0.2, 1.7]))
+        Array([-1., -0.,  1.], dtype=float32)
+    """
     return _trunc(x)
 
 
@@ -206,9 +234,25 @@ rint = make_unary("rint", _to_even, "Round; halves go to the even neighbor. Inte
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round to a number of decimals; halves go to the even neighbor.
 
+    Args:
+        a: array; real and imaginary parts are rounded each for itself.
+        decimals: how many; negative: to tens, hundreds, and so on.
+        out: must be None.
+
+    Returns:
+        An array of the shape and dtype of ``a``.
+
     Raises:
         NotImplementedError: ``out``, or integers with negative ``decimals``.
         TypeError: bools, or ``decimals`` that are no whole number.
+
+    Example:
+        >>> jnp.round(jnp.array([0.5, 1.5, 2.25]))
+        Array([0., 2., 2.], dtype=float32)
+        >>> jnp.round(jnp.array([0.125, 2.25]), 1)
+        Array([0.1, 2.2], dtype=float32)
+        >>> jnp.round(jnp.array([1234.]), -2)
+        Array([1200.], dtype=float32)
     """
     no_out("round", out)
     decimals = as_index(decimals)
@@ -237,19 +281,61 @@ around = round
 
 
 def real(val: ArrayLike, /) -> Array:
-    """The real part."""
+    """The real part.
+
+    Args:
+        val: array; real numbers stay.
+
+    Returns:
+        Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.real(jnp.array([1 + 2j, 3]))
+        Array([1., 3.], dtype=float32)
+    """
     (x,) = promote_args("real", val)
     return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
 
 
 def imag(val: ArrayLike, /) -> Array:
-    """The imaginary part; 0 for real numbers."""
+    """The imaginary part; 0 for real numbers.
+
+    Args:
+        val: array.
+
+    Returns:
+        Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.imag(jnp.array([1 + 2j, 3]))
+        Array([2., 0.], dtype=float32)
+    """
     (x,) = promote_args("imag", val)
     return lax.imag(x) if dtypes.is_complex(aval_of(x).dtype) else lax.full_like(x, 0)
 
 
 def conjugate(x: ArrayLike, /) -> Array:
-    """The complex conjugate; real numbers stay."""
+    """The complex conjugate; real numbers stay.
+
+    Args:
+        x: array.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.conjugate(jnp.array([1 + 2j, 3 - 1j]))
+        Array([1.-2.j, 3.+1.j], dtype=complex64)
+    """
     (x,) = promote_args("conjugate", x)
     return lax.conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
 
