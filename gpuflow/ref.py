@@ -16,7 +16,8 @@ from gpuflow.core.refs import close, read, write
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, thread_state
 from gpuflow.core.types import Array, ArrayLike, IndexLike
-from gpuflow.numpy.creation import asarray, zeros
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.filled import zeros
 from gpuflow.numpy.indexing import getitem
 from gpuflow.numpy.placed_slices import in_window
 from gpuflow.numpy.updates import At

@@ -21,10 +21,11 @@ from gpuflow import lax
 from gpuflow import numpy as jnp
 
 MODULES: tuple[str, ...] = (
-    "", "flatten_util", "image", "lax", "nn", "nn.initializers", "random", "tree", "tree_util",
+    "", "flatten_util", "image", "lax", "nn", "nn.initializers", "numpy.fft", "random",
+    "scipy.linalg", "scipy.special", "tree", "tree_util",
 )
 # What these show does not depend on kernels, and theirs take long to build.
-OP_BY_OP = ("nn", "nn.initializers", "random")
+OP_BY_OP = ("nn", "nn.initializers", "random", "scipy.linalg", "scipy.special")
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = {"gf": gf, "jnp": jnp, "lax": lax, "np": np}
 # Taken because NumPy's functions take them; an error says what to write.

@@ -14,7 +14,7 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.recording import Recording, state
 from gpuflow.compiler.planning.plan import Plan
-from gpuflow.numpy.creation import zeros
+from gpuflow.numpy.filled import zeros
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.execute import Executable

@@ -35,9 +35,19 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
         axis: the axis to pack along; None: the raveled array.
         bitorder: ``"big"``: the first value is the highest bit; ``"little"``: the lowest.
 
+    Returns:
+        uint8, with an eighth of the elements along ``axis``, rounded up; the last byte is filled up
+        with zeros.
+
     Raises:
-        TypeError: floats.
-        ValueError: another order.
+        TypeError: floats or complex numbers.
+        ValueError: another order, or no such axis.
+
+    Example:
+        >>> jnp.packbits(jnp.array([1, 0, 1, 0, 0, 0, 0, 1, 1]))
+        Array([161, 128], dtype=uint8)
+        >>> jnp.packbits(jnp.array([True, False, True]), bitorder="little")
+        Array([5], dtype=uint8)
     """
     x = as_array("packbits", a)
     dtype = aval_of(x).dtype
@@ -64,12 +74,22 @@ def unpackbits(
     Args:
         a: array of uint8.
         axis: the axis to unpack along; None: the raveled array.
-        count: how many bits to return: cut off, or filled up with zeros.
-        bitorder: as for ``packbits``.
+        count: how many bits to return: cut off, or filled up with zeros; a negative number says how
+            many to cut off. None: all.
+        bitorder: ``"big"``: the highest bit comes first; ``"little"``: the lowest.
+
+    Returns:
+        uint8, with eight times as many elements along ``axis``, or ``count``.
 
     Raises:
         TypeError: another dtype.
-        ValueError: another order.
+        ValueError: another order, or no such axis.
+
+    Example:
+        >>> jnp.unpackbits(jnp.array([161], jnp.uint8))
+        Array([1, 0, 1, 0, 0, 0, 0, 1], dtype=uint8)
+        >>> jnp.unpackbits(jnp.array([161], jnp.uint8), count=3)
+        Array([1, 0, 1], dtype=uint8)
     """
     x = as_array("unpackbits", a)
     check(

@@ -28,12 +28,20 @@ def select(
     """Elements of the first array whose condition holds.
 
     Args:
-        condlist: arrays of conditions.
-        choicelist: as many arrays, all of which broadcast.
-        default: what to take where no condition holds.
+        condlist: sequence of arrays of conditions.
+        choicelist: as many arrays; all of them broadcast.
+        default: what to take where no condition holds, a number or an array.
+
+    Returns:
+        An array of the common shape, in the common dtype of choices and ``default``.
 
     Raises:
         ValueError: no conditions, or another number of arrays.
+
+    Example:
+        >>> x = jnp.arange(6)
+        >>> jnp.select([x < 2, x < 4], [x, 10 * x], default=-1)
+        Array([ 0,  1, 20, 30, -1, -1], dtype=int32)
     """
     check(
         0 < len(condlist) == len(choicelist),
@@ -61,14 +69,22 @@ def choose(
 
     Args:
         a: integer array.
-        choices: arrays; all broadcast.
+        choices: sequence of arrays, or an array whose first axis counts them; all broadcast.
         out: must be None.
         mode: what to do with other numbers: ``"raise"`` (they must be known), ``"wrap"`` or
             ``"clip"``.
 
+    Returns:
+        An array of the common shape, in the common dtype of the choices.
+
     Raises:
         ValueError: elements that are not integers, other numbers, or another mode.
         ConcretizationTypeError: traced numbers with ``mode="raise"``.
+        NotImplementedError: ``out``.
+
+    Example:
+        >>> jnp.choose(jnp.array([1, 0, 1]), jnp.array([[0, 1, 2], [10, 11, 12]]))
+        Array([10,  1, 12], dtype=int32)
     """
     no_out("choose", out)
     check_choice("choose", "mode", mode, ("raise", "wrap", "clip"))
@@ -109,14 +125,26 @@ def compress(
     Args:
         condition: vector of conditions; missing ones do not hold.
         a: array.
-        axis: None: of the raveled array.
-        size: how many slices to return, for use under jit.
-        fill_value: what to fill up with.
+        axis: the axis that is sliced; None: of the raveled array.
+        size: how many slices to return, for use under jit; None: as many as conditions hold.
+        fill_value: what to fill up with, where fewer conditions hold than ``size``.
         out: must be None.
+
+    Returns:
+        An array of the dtype of ``a``, with the chosen slices along ``axis``.
 
     Raises:
         ValueError: conditions of another rank, or that hold beyond the end; another size.
         ConcretizationTypeError: traced conditions without ``size``.
+        NotImplementedError: ``out``.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4], [5, 6]])
+        >>> jnp.compress(jnp.array([True, False, True]), x, axis=0)
+        Array([[1, 2],
+               [5, 6]], dtype=int32)
+        >>> jnp.compress(x.ravel() > 4, x, size=3, fill_value=-1)
+        Array([ 5,  6, -1], dtype=int32)
     """
     no_out("compress", out)
     return _compress("compress", condition, a, axis, size, fill_value)
@@ -164,10 +192,22 @@ def extract(
     """The elements whose condition holds, as a vector.
 
     Args:
-        condition: array of conditions.
-        arr: array of as many elements.
-        size: how many elements to return, for use under jit.
-        fill_value: what to fill up with.
+        condition: array of conditions, as many as ``arr`` has elements.
+        arr: array.
+        size: how many elements to return, for use under jit; None: as many as conditions hold.
+        fill_value: what to fill up with, where fewer conditions hold than ``size``.
+
+    Returns:
+        A vector of the dtype of ``arr``.
+
+    Raises:
+        ValueError: conditions that hold beyond the end; a size outside of what the array has.
+        ConcretizationTypeError: traced conditions without ``size``.
+
+    Example:
+        >>> x = jnp.array([[1, 5], [7, 2]])
+        >>> jnp.extract(x > 4, x)
+        Array([5, 7], dtype=int32)
     """
     mask, x = ravel(as_array("extract", condition)), ravel(as_array("extract", arr))
     return _compress("extract", mask, x, None, size, fill_value)

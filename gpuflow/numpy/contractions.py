@@ -88,11 +88,21 @@ def matmul(
         a: array of shape (..., n, k), or a vector of k elements.
         b: array of shape (..., k, m), or a vector of k elements.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result.
+        preferred_element_type: dtype of the result; None: the common dtype.
+        out_sharding: how the result is to lie on devices; None: as it comes.
+
+    Returns:
+        An array of shape (..., n, m), without the axis that a vector lacks.
 
     Raises:
-        ValueError: a scalar operand.
+        ValueError: a scalar operand, or leading axes that do not broadcast.
         TypeError: inner sizes that differ.
+
+    Example:
+        >>> jnp.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
+        >>> jnp.matmul(jnp.ones((5, 2, 3)), jnp.ones((3, 4))).shape
+        (5, 2, 4)
     """
     a, b = check_arraylike("matmul", a, b)
     avals = [aval_of(x) for x in (a, b)]
@@ -141,7 +151,28 @@ def dot(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``."""
+    """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``.
+
+    Args:
+        a: array of shape (..., k), or a number.
+        b: array of shape (..., k, m), a vector of k elements, or a number; beside a number the
+            product is elementwise.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
+        preferred_element_type: dtype of the result; None: the common dtype.
+        out_sharding: how the result is to lie on devices; None: as it comes.
+
+    Returns:
+        An array with the other axes of ``a``, then those of ``b``: leading axes do not broadcast.
+
+    Raises:
+        TypeError: sizes that differ.
+
+    Example:
+        >>> jnp.dot(jnp.array([1, 2, 3]), jnp.array([1, 0, 2]))
+        Array(7, dtype=int32)
+        >>> jnp.dot(jnp.ones((5, 2, 3)), jnp.ones((6, 3, 4))).shape
+        (5, 2, 6, 4)
+    """
     if out_sharding is not None:
         out = dot(a, b, precision=precision, preferred_element_type=preferred_element_type)
         return in_sharding("dot", out, out_sharding)
@@ -184,6 +215,23 @@ def tensordot(
         a, b: arrays.
         axes: how many axes, the last of ``a`` and the first of ``b``; or a pair of axes or of
             lists of axes.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
+        preferred_element_type: dtype of the result; None: the common dtype.
+        out_sharding: how the result is to lie on devices; None: as it comes.
+
+    Returns:
+        An array with the other axes of ``a``, then those of ``b``.
+
+    Raises:
+        TypeError: more axes than there are, axes that do not come in pairs, or sizes that differ.
+        ValueError: no such axis.
+
+    Example:
+        >>> a, b = jnp.ones((2, 3, 4)), jnp.ones((3, 4, 5))
+        >>> jnp.tensordot(a, b).shape
+        (2, 5)
+        >>> jnp.tensordot(a, b, axes=([1], [0])).shape
+        (2, 4, 4, 5)
     """
     a, b = _numbers("tensordot", a, b, preferred_element_type)
     a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
@@ -215,7 +263,23 @@ def vdot(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The scalar product of all elements; the first operand is conjugated."""
+    """The scalar product of all elements; the first operand is conjugated.
+
+    Args:
+        a, b: arrays of as many elements; they are raveled.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
+        preferred_element_type: dtype of the result; None: the common dtype.
+
+    Returns:
+        An array of rank 0.
+
+    Raises:
+        TypeError: another number of elements.
+
+    Example:
+        >>> jnp.vdot(jnp.array([1, 1j]), jnp.array([1, 1j]))
+        Array(2.+0.j, dtype=complex64)
+    """
     a, b = _numbers("vdot", a, b, preferred_element_type)
     return dot(
         ravel(conj(a)), ravel(b), precision=precision,
@@ -228,7 +292,24 @@ def inner(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """Sum over the last axes of both."""
+    """Sum over the last axes of both.
+
+    Args:
+        a, b: arrays whose last axes have one size; beside a number the product is elementwise.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
+        preferred_element_type: dtype of the result; None: the common dtype.
+
+    Returns:
+        An array with the other axes of ``a``, then those of ``b``.
+
+    Raises:
+        TypeError: sizes that differ.
+
+    Example:
+        >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 0], [0, 1], [1, 1]]))
+        Array([[1, 2, 3],
+               [3, 4, 7]], dtype=int32)
+    """
     a, b = _numbers("inner", a, b, preferred_element_type)
     if aval_of(a).ndim == 0 or aval_of(b).ndim == 0:
         return _scaled("inner", a, b, preferred_element_type)
@@ -239,7 +320,23 @@ def inner(
 
 @composite
 def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
-    """All products of an element of ``a`` with one of ``b``: a matrix."""
+    """All products of an element of ``a`` with one of ``b``: a matrix.
+
+    Args:
+        a, b: arrays of m and n elements; they are raveled.
+        out: must be None.
+
+    Returns:
+        An array of shape (m, n), in the common dtype.
+
+    Raises:
+        NotImplementedError: ``out``.
+
+    Example:
+        >>> jnp.outer(jnp.array([1, 2]), jnp.array([1, 10, 100]))
+        Array([[  1,  10, 100],
+               [  2,  20, 200]], dtype=int32)
+    """
     no_out("outer", out)
     a, b = promote_dtypes(*[ravel(x) for x in _numbers("outer", a, b)])
     (m,), (n,) = aval_of(a).shape, aval_of(b).shape
@@ -257,10 +354,18 @@ def vecdot(
         x1, x2: arrays that broadcast.
         axis: the axis of the vectors.
         precision: a hint for devices that can trade accuracy for speed.
-        preferred_element_type: dtype of the products, of their sum and of the result.
+        preferred_element_type: dtype of the products, of their sum and of the result; None: the
+            common dtype.
+
+    Returns:
+        An array of the common shape without ``axis``.
 
     Raises:
         ValueError: vectors of different sizes.
+
+    Example:
+        >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))
+        Array([21, 43], dtype=int32)
     """
     del precision
     x1, x2 = _numbers("vecdot", x1, x2)

@@ -21,20 +21,26 @@ def convolve(
     a: ArrayLike, v: ArrayLike, mode: str = "full", *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The convolution of two vectors.
+    """The convolution of two vectors, ``sum_k a[k] v[i - k]``.
 
     Args:
-        a, v: vectors; they may change places.
-        mode: ``"full"``: wherever they overlap; ``"same"``: as many as the longer one has;
-            ``"valid"``: where one lies inside of the other.
+        a, v: vectors of m and n elements; they may change places.
+        mode: ``"full"``: wherever they overlap, m + n - 1 elements; ``"same"``: as many as the
+            longer one has; ``"valid"``: where one lies inside of the other.
         precision: of the products, as for ``lax.dot``.
-        preferred_element_type: the dtype to add in.
+        preferred_element_type: the dtype to add in; None: that of the operands.
 
     Returns:
-        A vector of floats.
+        A vector of floats or complex numbers, or of ``preferred_element_type``.
 
     Raises:
         ValueError: no vectors, empty ones, or another mode.
+
+    Example:
+        >>> jnp.convolve(jnp.array([1., 2., 3.]), jnp.array([1., 1.]))
+        Array([1., 3., 5., 3.], dtype=float32)
+        >>> jnp.convolve(jnp.array([1., 2., 3.]), jnp.array([1., 1.]), mode="valid")
+        Array([3., 5.], dtype=float32)
     """
     a, v = _vectors("convolve", a, v, mode, preferred_element_type)
     if aval_of(a).size < aval_of(v).size:
@@ -47,7 +53,27 @@ def correlate(
     a: ArrayLike, v: ArrayLike, mode: str = "valid", *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The correlation of two vectors, the second one conjugated; arguments as for ``convolve``."""
+    """The correlation of two vectors, ``sum_k a[i + k] conj(v[k])``.
+
+    Args:
+        a, v: vectors of m and n elements; ``v`` is conjugated.
+        mode: ``"valid"``: where one lies inside of the other; ``"same"``: as many elements as the
+            longer one has; ``"full"``: wherever they overlap, m + n - 1 elements.
+        precision: of the products, as for ``lax.dot``.
+        preferred_element_type: the dtype to add in; None: that of the operands.
+
+    Returns:
+        A vector of floats or complex numbers, or of ``preferred_element_type``.
+
+    Raises:
+        ValueError: no vectors, empty ones, or another mode.
+
+    Example:
+        >>> jnp.correlate(jnp.array([1., 2., 4.]), jnp.array([0., 1.]))
+        Array([2., 4.], dtype=float32)
+        >>> jnp.correlate(jnp.array([1., 2., 4.]), jnp.array([0., 1.]), mode="full")
+        Array([1., 2., 4., 0.], dtype=float32)
+    """
     a, v = _vectors("correlate", a, v, mode, preferred_element_type)
     v = conj(v)
     if aval_of(a).size < aval_of(v).size:

@@ -46,14 +46,24 @@ def average(
     """The mean over axes, weighted.
 
     Args:
-        a: array.
+        a: array; integers become floats.
         axis: an axis, a tuple of axes, or None for all.
         weights: in the shape of ``a`` or of the axes; None: all are 1.
         returned: whether to return the sum of weights too.
         keepdims: keep the axes, with size 1.
 
+    Returns:
+        An array without the axes; with ``returned`` a pair of it and the sums of weights, in its
+        shape.
+
     Raises:
-        ValueError: weights of another shape.
+        ValueError: weights of another shape, or no such axis.
+
+    Example:
+        >>> jnp.average(jnp.array([1., 2., 5.]), weights=jnp.array([2., 1., 1.]))
+        Array(2.25, dtype=float32)
+        >>> jnp.average(jnp.ones((2, 3)), axis=0, returned=True)[1]
+        Array([2., 2., 2.], dtype=float32)
     """
     if weights is None:
         (a,) = promote_dtypes_inexact(as_array("average", a))
@@ -96,18 +106,26 @@ def cov(
 
     Args:
         m: matrix with a row for each variable, or a vector of one.
-        y: more variables, likewise.
+        y: more variables, likewise; None: none.
         rowvar: False: each column is a variable.
         bias: whether to divide by the number of observations rather than by one less.
         ddof: what to take from that number, in place of ``bias``.
-        fweights: how often each observation was made, integers.
-        aweights: how much each observation counts.
-        dtype: a float or complex dtype.
+        fweights: how often each observation was made, a vector of integers.
+        aweights: how much each observation counts, a vector.
+        dtype: a float or complex dtype; None: that of the variables.
+
+    Returns:
+        An array of shape (variables, variables); of rank 0 for one variable.
 
     Raises:
         ValueError: more than two axes, or another dtype.
         RuntimeError: weights of another shape.
         TypeError: ``fweights`` that are no integers.
+
+    Example:
+        >>> jnp.cov(jnp.array([[0., 1., 2.], [4., 2., 0.]]))
+        Array([[ 1., -2.],
+               [-2.,  4.]], dtype=float32)
     """
     operands = promote_dtypes_inexact(*as_arrays("cov", *([m] if y is None else [m, y])))
     check(
@@ -192,7 +210,26 @@ def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
 def corrcoef(
     x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: DTypeLike | None = None
 ) -> Array:
-    """The correlation coefficients of variables; arguments as for ``cov``."""
+    """The correlation coefficients of variables: covariances over both standard deviations.
+
+    Args:
+        x: matrix with a row for each variable, or a vector of one.
+        y: more variables, likewise; None: none.
+        rowvar: False: each column is a variable.
+        dtype: a float or complex dtype; None: that of the variables.
+
+    Returns:
+        An array of shape (variables, variables) with real and imaginary parts in [-1, 1]; of rank 0
+        for one variable.
+
+    Raises:
+        ValueError: more than two axes, or another dtype.
+
+    Example:
+        >>> jnp.corrcoef(jnp.array([[0., 1., 2.], [4., 2., 0.]]))
+        Array([[ 1., -1.],
+               [-1.,  1.]], dtype=float32)
+    """
     _float_dtype("corrcoef", dtype)
     c = cov(x, y, rowvar, dtype=dtype)
     if not aval_of(c).ndim:

@@ -1,4 +1,4 @@
-"""Making arrays: from data, and filled with a number."""
+"""Making arrays from data."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer
-from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
+from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShardingLike
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.promotion import (
     PYTHON_SCALARS,
     check_arraylike,
     check_fits,
     common_type,
-    convert,
     is_arraylike,
     promote_dtypes,
     user_dtype,
 )
-from gpuflow.numpy.shaping import as_shape, expand_dims
-from gpuflow.ops.collectives.varying import vary_along
+from gpuflow.numpy.shaping import expand_dims
 from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import check_holds_complex, convert_element_type_p
-from gpuflow.ops.random.keys import random_wrap
 from gpuflow.parallel.placement import put
 from gpuflow.runtime import host_exchange
 from gpuflow.runtime.array import Array, from_numpy
@@ -56,6 +53,7 @@ def array(
         order: ``"K"`` or ``"C"``; arrays are row-major.
         ndmin: the least number of axes; new ones come first.
         device: where it lives, by default on the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
 
     Returns:
         An Array; a Python number gives a weak type.
@@ -63,6 +61,15 @@ def array(
     Raises:
         TypeError: data that are no numbers, or a complex one of Python's for a real dtype.
         OverflowError: a Python int that the dtype does not hold.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        NotImplementedError: another order.
+
+    Example:
+        >>> jnp.array([[1, 2], [3, 4]])
+        Array([[1, 2],
+               [3, 4]], dtype=int32)
+        >>> jnp.array([1, 2.5], dtype=jnp.bfloat16, ndmin=2)
+        Array([[1, 2.5]], dtype=bfloat16)
     """
     return placed("array", _built("array", object, dtype, copy, order, ndmin), device, out_sharding)
 
@@ -112,7 +119,30 @@ def asarray(
     a: Any, dtype: DTypeLike | None = None, order: str | None = None, *, copy: bool | None = None,
     device: DeviceLike = None, out_sharding: ShardingLike = None
 ) -> Array:  # fmt: skip
-    """``a`` as an array; arrays of that dtype are returned as they are."""
+    """``a`` as an array; arrays of that dtype are returned as they are.
+
+    Args:
+        a: a number, nested sequences of numbers and arrays, or an array of any kind.
+        dtype: by default that of the data, narrowed to 32 bits unless x64 is enabled.
+        copy: True: the result shares no memory with ``a``; False and None: it may.
+        device: where it lives; None: where it is, of other data the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An Array; a Python number gives a weak type.
+
+    Raises:
+        TypeError: data that are no numbers, or a complex one of Python's for a real dtype.
+        OverflowError: a Python int that the dtype does not hold.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> x = jnp.asarray(np.arange(3.0))
+        >>> x
+        Array([0., 1., 2.], dtype=float32)
+        >>> jnp.asarray(x) is x
+        True
+    """
     return placed("asarray", _built("asarray", a, dtype, bool(copy), order), device, out_sharding)
 
 
@@ -243,140 +273,53 @@ def _stack_rows(value: Any) -> Any:
 def astype(
     x: ArrayLike, dtype: DTypeLike | None, /, *, copy: bool = False, device: DeviceLike = None
 ) -> Array:
-    """Convert elements; floats become integers by truncation, complex numbers lose a part."""
+    """Convert elements; floats become integers by truncation, complex numbers lose a part.
+
+    Args:
+        x: array or number.
+        dtype: the new dtype, narrowed to 32 bits unless x64 is enabled; None: the default float.
+        copy: whether the result must be another array also where nothing is to be converted.
+        device: where it lives; None: where ``x`` is.
+
+    Returns:
+        An array of the shape of ``x``.
+
+    Raises:
+        TypeError: what is no array, or no dtype.
+        ValueError: what is no device.
+
+    Example:
+        >>> jnp.astype(jnp.array([-1.7, 0.2, 1.7]), int)
+        Array([-1,  0,  1], dtype=int32)
+    """
     (x,) = check_arraylike("astype", x)
     wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
     if aval_of(x).dtype == dtypes.float0:  # the tangent of an integer: zero
-        return zeros_like(x, wanted, device=device)
+        return placed("astype", lax.full_like(x, 0, wanted), device)
     # Of arrays, so that complex numbers of Python's lose a part too, as in JAX.
     out = lax.convert_element_type(lax.asarray(x), wanted)
     return placed("astype", lax.copy(out) if copy and out is x else out, device)
 
 
 def copy(a: ArrayLike, order: str | None = None) -> Array:
-    """A copy of an array, in memory of its own; ``order`` as for ``array``."""
+    """A copy of an array, in memory of its own.
+
+    Args:
+        a: array or number.
+        order: ``"K"`` or ``"C"``, which mean the same: arrays are row-major.
+
+    Returns:
+        An array of the shape and dtype of ``a``.
+
+    Raises:
+        TypeError: what is no array.
+        NotImplementedError: another order.
+
+    Example:
+        >>> x = jnp.arange(3)
+        >>> y = jnp.copy(x)
+        >>> y is x, y
+        (False, Array([0, 1, 2], dtype=int32))
+    """
     (a,) = check_arraylike("copy", a)
     return array(a, copy=True, order=order)
-
-
-# --- constants -----------------------------------------------------------------------------
-
-
-def full(
-    shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """An array of ``shape`` filled with a number, or with an array that broadcasts."""
-    return placed("full", _filled("full", shape, fill_value, dtype), device, out_sharding)
-
-
-def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
-    (fill_value,) = check_arraylike(name, fill_value)
-    if dtype is not None and dtypes.is_extended(dtype) and aval_of(fill_value).dtype != dtype:
-        words = _filled(name, (*as_shape(name, shape), *dtype.key_shape), fill_value, np.uint32)
-        return random_wrap(words, dtype.implementation)
-    if dtype is not None:
-        wanted = user_dtype(dtype, name)
-        # Of an array: strong also where it is weak and has that dtype already.
-        make = lax.convert_element_type if hasattr(fill_value, "aval") else convert
-        fill_value = make(fill_value, wanted)
-    sizes, fill_shape = as_shape(name, shape), aval_of(fill_value).shape
-    return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(fill_shape), len(sizes)))
-
-
-def zeros(
-    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
-    out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """An array of zeros, by default float32."""
-    out = _filled("zeros", shape, 0, float if dtype is None else dtype)
-    return placed("zeros", out, device, out_sharding)
-
-
-def ones(
-    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
-    out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """An array of ones, by default float32."""
-    out = _filled("ones", shape, 1, float if dtype is None else dtype)
-    return placed("ones", out, device, out_sharding)
-
-
-def empty(
-    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
-    out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """An array of ``shape``; its elements are 0."""
-    out = _filled("empty", shape, 0, float if dtype is None else dtype)
-    return placed("empty", out, device, out_sharding)
-
-
-def full_like(
-    a: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Any = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """An array like ``a`` filled with a number."""
-    out = _like("full_like", a, fill_value, dtype, shape)
-    return placed("full_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
-
-
-def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
-    """Where an array like ``a`` goes: where that one was put; None: anywhere."""
-    if out_sharding is not None or not isinstance(a, Array) or isinstance(a, Tracer):
-        return None
-    if type(a) is Array:
-        return a.device if a.device.is_committed else None
-    return a.sharding if shape is None else None
-
-
-def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
-    """A filled array, which in shard_map varies as ``a`` does."""
-    aval = _aval_like(name, a)
-    return vary_along(_filled_like(name, aval, fill_value, dtype, shape), aval.mat.varying)
-
-
-def _filled_like(name: str, aval: ShapedArray, fill_value: Any, dtype: Any, shape: Any) -> Any:
-    sizes = aval.shape if shape is None else as_shape(name, shape)
-    if dtype is not None:
-        return _filled(name, sizes, fill_value, dtype)
-    if dtypes.is_extended(aval.dtype):
-        return _filled(name, sizes, fill_value, aval.dtype)
-    (fill_value,) = check_arraylike(name, fill_value)
-    weak = aval.weak_type and aval.dtype.kind in "ifc"
-    value = fill_value
-    if weak and type(value) in PYTHON_SCALARS:
-        value = aval.dtype.type(value).item()
-    return _filled(name, sizes, convert(value, aval.dtype, weak), None)
-
-
-def _aval_like(name: str, a: Any) -> ShapedArray:
-    if hasattr(a, "shape") and hasattr(a, "dtype") and not is_value(a):
-        return ShapedArray(a.shape, dtypes.canonicalize(a.dtype))
-    (a,) = check_arraylike(name, a)
-    return aval_of(a)
-
-
-def zeros_like(
-    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """Zeros with the shape and dtype of ``a``."""
-    out = _like("zeros_like", a, 0, dtype, shape)
-    return placed("zeros_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
-
-
-def ones_like(
-    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
-    """Ones with the shape and dtype of ``a``."""
-    out = _like("ones_like", a, 1, dtype, shape)
-    return placed("ones_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
-
-
-def empty_like(
-    prototype: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
-    device: DeviceLike = None,
-) -> Array:  # fmt: skip
-    """An array with the shape and dtype of ``prototype``; its elements are 0."""
-    return zeros_like(prototype, dtype, shape, device=device)

@@ -63,10 +63,16 @@ def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
         symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
 
     Returns:
-        An array like ``a``; nan for matrices that are not positive definite.
+        An array like ``a``, of floats or complex numbers; nan for matrices that are not positive
+        definite.
 
     Raises:
         ValueError: matrices that are not square.
+
+    Example:
+        >>> jnp.linalg.cholesky(jnp.array([[4., 2.], [2., 10.]]))
+        Array([[2., 0.],
+               [1., 3.]], dtype=float32)
     """
     (a,) = matrices("cholesky", a)
     factor = lax_linalg.cholesky(a, symmetrize_input=symmetrize_input)
@@ -94,10 +100,23 @@ def svd(
         full_matrices: whether U and Vh are square, or have min(m, n) columns and rows.
         compute_uv: whether to give more than the singular values.
         hermitian: whether ``a`` is Hermitian, which is faster.
-        subset_by_index: a range of values to return, (start, stop).
+        subset_by_index: a range of values to return, (start, stop); None: all.
 
     Returns:
         (U, S, Vh), or S; the real values fall.
+
+    Raises:
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> x = jnp.array([[0., 2.], [1., 0.], [0., 0.]])
+        >>> u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+        >>> jnp.round(s, 3)
+        Array([2., 1.], dtype=float32)
+        >>> jnp.round(u * s @ vh, 3) + 0.0
+        Array([[0., 2.],
+               [1., 0.],
+               [0., 0.]], dtype=float32)
     """
     (a,) = matrices("svd", a)
     if hermitian:
@@ -125,7 +144,21 @@ def _hermitian_svd(a: Any, compute_uv: bool, subset: Any) -> Any:
 
 
 def svdvals(x: ArrayLike, /) -> Array:
-    """The singular values of matrices, falling."""
+    """The singular values of matrices, falling.
+
+    Args:
+        x: matrices of shape (..., m, n).
+
+    Returns:
+        Floats of shape (..., min(m, n)).
+
+    Raises:
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> jnp.round(jnp.linalg.svdvals(jnp.array([[0., 2.], [3., 0.]])), 3)
+        Array([3., 2.], dtype=float32)
+    """
     return svd(x, compute_uv=False)
 
 
@@ -138,6 +171,14 @@ def eig(a: ArrayLike) -> EigResult:
     Returns:
         (eigenvalues, eigenvectors), complex, in no particular order; the vectors are columns of
         length 1. Vectors are differentiable through ``lax.linalg.eig`` only, on request.
+
+    Raises:
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> values, vectors = jnp.linalg.eig(jnp.array([[2., 0.], [0., 3.]]))
+        >>> values
+        Array([2.+0.j, 3.+0.j], dtype=complex64)
     """
     (a,) = matrices("eig", a)
     values, vectors = lax_linalg.eig(a, compute_left_eigenvectors=False)
@@ -145,7 +186,22 @@ def eig(a: ArrayLike) -> EigResult:
 
 
 def eigvals(a: ArrayLike) -> Array:
-    """The complex eigenvalues of general matrices, in no particular order."""
+    """The complex eigenvalues of general matrices, in no particular order.
+
+    Args:
+        a: matrices of shape (..., n, n).
+
+    Returns:
+        Complex numbers of shape (..., n).
+
+    Raises:
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> values = jnp.linalg.eigvals(jnp.array([[0., -1.], [1., 0.]]))
+        >>> jnp.sort(jnp.round(values.imag, 3))
+        Array([-1.,  1.], dtype=float32)
+    """
     (a,) = matrices("eigvals", a)
     (values,) = lax_linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
     return values
@@ -170,7 +226,18 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
         symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
 
     Returns:
-        (eigenvalues, eigenvectors): the real values ascend, the vectors are columns.
+        (eigenvalues, eigenvectors): the real values ascend, the vectors are columns of length 1.
+
+    Raises:
+        ValueError: matrices that are not square, or another ``UPLO``.
+
+    Example:
+        >>> values, vectors = jnp.linalg.eigh(jnp.array([[0., 2.], [2., 0.]]))
+        >>> jnp.round(values, 3)
+        Array([-2.,  2.], dtype=float32)
+        >>> jnp.round(vectors * values @ vectors.T, 3) + 0.0
+        Array([[0., 2.],
+               [2., 0.]], dtype=float32)
     """
     (a,) = matrices("eigh", a)
     vectors, values = lax_linalg.eigh(
@@ -181,7 +248,23 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
 
 @composite
 def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
-    """The real eigenvalues of symmetric or Hermitian matrices, ascending."""
+    """The real eigenvalues of symmetric or Hermitian matrices, ascending.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        UPLO: which triangle is read, ``"L"`` or ``"U"``, where ``symmetrize_input`` is False.
+        symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
+
+    Returns:
+        Floats of shape (..., n).
+
+    Raises:
+        ValueError: matrices that are not square, or another ``UPLO``.
+
+    Example:
+        >>> jnp.round(jnp.linalg.eigvalsh(jnp.array([[0., 2.], [2., 0.]])), 3)
+        Array([-2.,  2.], dtype=float32)
+    """
     (a,) = matrices("eigvalsh", a)
     lower = _is_lower("eigvalsh", UPLO)
     return eigh_values(a, lower=lower, symmetrize_input=symmetrize_input)
@@ -201,8 +284,21 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
         mode: ``"reduced"`` (or ``"full"``): Q has min(m, n) columns; ``"complete"``: m; ``"r"``: R
             alone; ``"raw"``: LAPACK's form, transposed, and its factors.
 
+    Returns:
+        (Q, R), or R; with ``"raw"`` (..., n, m) reflectors and (..., min(m, n)) factors.
+
     Raises:
         ValueError: another mode.
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> q, r = jnp.linalg.qr(jnp.array([[3., 0.], [4., 5.]]))
+        >>> jnp.round(q.T @ q, 3) + 0.0
+        Array([[1., 0.],
+               [0., 1.]], dtype=float32)
+        >>> jnp.round(q @ r, 3) + 0.0
+        Array([[3., 0.],
+               [4., 5.]], dtype=float32)
     """
     (a,) = matrices("qr", a)
     check(

@@ -35,10 +35,20 @@ class SlogdetResult(NamedTuple):
 
 @composite
 def det(a: ArrayLike) -> Array:
-    """The determinants of square matrices of shape (..., n, n).
+    """The determinants of square matrices.
+
+    Args:
+        a: matrices of shape (..., n, n).
+
+    Returns:
+        Floats or complex numbers of shape (...).
 
     Raises:
         ValueError: matrices that are not square.
+
+    Example:
+        >>> jnp.linalg.det(jnp.array([[1., 2.], [3., 4.]]))
+        Array(-2., dtype=float32)
     """
     (a,) = matrices("det", a)
     check_square("det", a)
@@ -149,6 +159,11 @@ def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
 
     Raises:
         ValueError: matrices that are not square, or an unknown method.
+
+    Example:
+        >>> sign, size = jnp.linalg.slogdet(jnp.array([[1., 2.], [3., 4.]]))
+        >>> sign, round(float(size), 3)
+        (Array(-1., dtype=float32), 0.693)
     """
     (a,) = matrices("slogdet", a)
     check_square("slogdet", a)

@@ -52,10 +52,20 @@ def diff(
         a: array; of bools: whether neighbors differ.
         n: how often.
         axis: the axis of neighbors.
-        prepend, append: what to put before and after, arrays or one number.
+        prepend, append: what to put before and after, arrays or one number; None: nothing.
+
+    Returns:
+        An array of the dtype of ``a``; along ``axis`` it has ``n`` elements less than there are
+        with ``prepend`` and ``append``.
 
     Raises:
         ValueError: a negative ``n``, or an array of rank 0.
+
+    Example:
+        >>> jnp.diff(jnp.array([1, 4, 9, 16]))
+        Array([3, 5, 7], dtype=int32)
+        >>> jnp.diff(jnp.array([1, 4, 9, 16]), n=2, prepend=0)
+        Array([2, 2, 2], dtype=int32)
     """
     x, count = as_array("diff", a), known_int("diff", "n", n)
     check(
@@ -90,8 +100,20 @@ def ediff1d(
 ) -> Array:
     """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``.
 
+    Args:
+        ary: array.
+        to_end: number or array to put after the differences; None: nothing.
+        to_begin: number or array to put before them; None: nothing.
+
+    Returns:
+        A vector of the dtype of ``ary``.
+
     Raises:
         TypeError: bools.
+
+    Example:
+        >>> jnp.ediff1d(jnp.array([[1, 4], [9, 16]]), to_begin=0)
+        Array([0, 3, 5, 7], dtype=int32)
     """
     x = ravel(as_array("ediff1d", ary))
     check_numbers("ediff1d", x)
@@ -121,12 +143,21 @@ def gradient(
         edge_order: must be None.
 
     Returns:
-        An array, or a list with one for each axis.
+        An array of floats of the shape of ``f``, or a list with one for each axis.
 
     Raises:
         NotImplementedError: ``edge_order``.
         ValueError: fewer than two values along an axis, or places of another shape.
         TypeError: another number of distances.
+
+    Source:
+        Fornberg (1988), weights of the first derivative, for places at unequal distances.
+
+    Example:
+        >>> jnp.gradient(jnp.array([0., 1., 4., 9.]))
+        Array([1., 2., 4., 5.], dtype=float32)
+        >>> jnp.gradient(jnp.array([0., 1., 9.]), jnp.array([0., 1., 3.]))
+        Array([1., 2., 4.], dtype=float32)
     """
     check(
         edge_order is None,
@@ -197,9 +228,21 @@ def trapezoid(
 
     Args:
         y: values.
-        x: their places; None: ``dx`` apart.
+        x: their places, a vector or an array like ``y``; None: ``dx`` apart.
         dx: distances, a number or an array.
         axis: the axis to integrate along.
+
+    Returns:
+        Floats of the shape of ``y`` without ``axis``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.trapezoid(jnp.array([0., 1., 4.]))
+        Array(3., dtype=float32)
+        >>> jnp.trapezoid(jnp.array([0., 1., 4.]), jnp.array([0., 2., 3.]))
+        Array(3.5, dtype=float32)
     """
     if x is None:
         (y,) = promote_dtypes_inexact(as_array("trapezoid", y))
@@ -230,8 +273,15 @@ def unwrap(
         axis: the axis of neighbors.
         period: what angles repeat after.
 
+    Returns:
+        An array of the shape of ``p``, in the common dtype of ``p`` and ``period``.
+
     Raises:
-        ValueError: complex numbers.
+        ValueError: complex numbers, or no such axis.
+
+    Example:
+        >>> jnp.unwrap(jnp.array([0, 90, 200, 350, 10]), period=360)
+        Array([  0,  90, 200, 350, 370], dtype=int32)
     """
     p, period = promote_dtypes(*as_arrays("unwrap", p, period))
     dtype = aval_of(p).dtype
@@ -272,8 +322,18 @@ def interp(
         right: the value after the last place, likewise.
         period: of ``x``, where the function repeats; ``left`` and ``right`` then mean nothing.
 
+    Returns:
+        An array of the shape of ``x``, of floats, or of complex numbers where ``fp`` holds them.
+
     Raises:
         ValueError: points of another shape, complex places, or another text.
+
+    Example:
+        >>> xp, fp = jnp.array([0., 1., 2.]), jnp.array([0., 10., 0.])
+        >>> jnp.interp(jnp.array([0.5, 1.75, 3.]), xp, fp)
+        Array([5. , 2.5, 0. ], dtype=float32)
+        >>> jnp.interp(3., xp, fp, right="extrapolate")
+        Array(-10., dtype=float32)
     """
     x, xp, fp = as_arrays("interp", x, xp, fp)
     check(

@@ -34,14 +34,23 @@ def put(
 
     Args:
         a: array.
-        ind: integer positions.
+        ind: integer positions; negative ones count from the end.
         v: values; they repeat if there are fewer than positions.
         mode: None: positions outside are left out; ``"clip"``: the nearest; ``"wrap"``: modulo.
         inplace: must be False.
 
+    Returns:
+        A new array of the shape and dtype of ``a``.
+
     Raises:
         ValueError: ``inplace=True``, or another mode.
         NotImplementedError: ``mode="raise"``.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> jnp.put(x, jnp.array([0, 3]), 0, inplace=False)
+        Array([[0, 2],
+               [3, 0]], dtype=int32)
     """
     check_not_in_place("put", inplace)
     x, places, values = as_arrays("put", a, ind, v)
@@ -76,8 +85,16 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
         vals: values.
         inplace: must be False.
 
+    Returns:
+        A new array of the shape and dtype of ``arr``.
+
     Raises:
         ValueError: ``inplace=True``, sizes that differ, or no values.
+
+    Example:
+        >>> x = jnp.array([5, 1, 7, 2, 9])
+        >>> jnp.place(x, x > 4, jnp.array([10, 20]), inplace=False)
+        Array([10,  1, 20,  2, 10], dtype=int32)
     """
     check_not_in_place("place", inplace)
     x, mask, values = as_arrays("place", arr, mask, vals)
@@ -117,8 +134,17 @@ def put_along_axis(
         inplace: must be False.
         mode: of positions outside, as for ``x.at``.
 
+    Returns:
+        A new array of the shape and dtype of ``arr``.
+
     Raises:
         ValueError: ``inplace=True``, or shapes that do not fit.
+
+    Example:
+        >>> x = jnp.array([[3, 1, 2], [0, 5, 4]])
+        >>> jnp.put_along_axis(x, jnp.argmax(x, 1, keepdims=True), 9, axis=1, inplace=False)
+        Array([[9, 1, 2],
+               [0, 9, 4]], dtype=int32)
     """
     check_not_in_place("put_along_axis", inplace)
     x, indices, values = as_arrays("put_along_axis", arr, indices, values)
@@ -158,9 +184,17 @@ def fill_diagonal(
         wrap: must be False.
         inplace: must be False.
 
+    Returns:
+        A new array of the shape and dtype of ``a``.
+
     Raises:
         NotImplementedError: ``inplace=True`` or ``wrap=True``.
         ValueError: another shape.
+
+    Example:
+        >>> jnp.fill_diagonal(jnp.zeros((2, 3), int), jnp.array([5, 7]), inplace=False)
+        Array([[5, 0, 0],
+               [0, 7, 0]], dtype=int32)
     """
     check_not_in_place("fill_diagonal", inplace, NotImplementedError)
     check(

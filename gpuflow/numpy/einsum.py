@@ -39,11 +39,24 @@ def einsum(
         operands: arrays; of three or more, pairs are multiplied in a cheap order.
         optimize: how that order is sought, as in opt_einsum.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result.
+        preferred_element_type: dtype of the result; None: the common dtype.
         _dot_general: what multiplies, in place of ``lax.dot_general``.
+        out_sharding: how the result is to lie on devices; None: as it comes.
+
+    Returns:
+        An array with the axes that the result's letters name; without ``->`` those of letters that
+        occur once, in alphabetical order.
 
     Raises:
         ValueError: subscripts that do not fit the operands.
+        TypeError: no subscripts, or no operands.
+
+    Example:
+        >>> a, b = jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1])
+        >>> jnp.einsum("ij,j->i", a, b)
+        Array([12, 34], dtype=int32)
+        >>> jnp.einsum("ii", a)
+        Array(5, dtype=int32)
     """
     no_out("einsum", out)
     subscripts, values = _with_letters(subscripts, operands)
@@ -94,10 +107,20 @@ def einsum_path(
     """The order in which ``einsum`` would multiply its operands.
 
     Args:
-        subscripts, operands, optimize: as for ``einsum``.
+        subscripts: as for ``einsum``: letters, or the first of operands followed by lists of ints.
+        operands: arrays.
+        optimize: how the order is sought, as in opt_einsum; False: from left to right.
 
     Returns:
         A list of which operands to combine, step by step, and opt_einsum's description of it.
+
+    Raises:
+        ValueError: subscripts that do not fit the operands.
+
+    Example:
+        >>> a, b, c = jnp.ones((2, 50)), jnp.ones((50, 50)), jnp.ones((50, 3))
+        >>> jnp.einsum_path("ij,jk,kl->il", a, b, c)[0]
+        [(0, 1), (0, 1)]
     """
     subscripts, arrays = _with_letters(subscripts, operands)
     arrays = check_arraylike("einsum_path", *arrays)

@@ -25,23 +25,69 @@ from gpuflow.numpy.promotion import (
     promote_args_inexact,
     strong,
 )
-from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
+from gpuflow.numpy.ufuncs import Ufunc, described, make_binary, make_unary
 from gpuflow.ops.elementwise.select import where as select_where
 
 # --- one op each ---------------------------------------------------------------------------
 
 
-def _float_unary(name: str, op: Ufunc, doc: str) -> Unary:
-    return make_unary(name, op, doc + " Integers become floats first.", promote_args_inexact)
+def _float_unary(name: str, op: Ufunc, first: str, takes: str, *example: str) -> Unary:
+    doc = described(
+        first + " Integers become floats first.", takes,
+        "Floats of the shape of ``x``; of complex numbers complex ones.", *example,
+    )  # fmt: skip
+    return make_unary(name, op, doc, promote_args_inexact)
 
 
-sqrt = _float_unary("sqrt", lax.sqrt, "Elementwise square root.")
-cbrt = _float_unary("cbrt", lax.cbrt, "Elementwise cube root.")
-exp = _float_unary("exp", lax.exp, "Elementwise e to the power x.")
-exp2 = _float_unary("exp2", lax.exp2, "Elementwise 2 to the power x.")
-expm1 = _float_unary("expm1", lax.expm1, "Elementwise ``exp(x) - 1``, exact near 0.")
-log = _float_unary("log", lax.log, "Elementwise natural logarithm.")
-log1p = _float_unary("log1p", lax.log1p, "Elementwise ``log(1 + x)``, exact near 0.")
+sqrt = _float_unary(
+    "sqrt", lax.sqrt,
+    "Elementwise square root; nan for negative floats.",
+    "x: array of numbers.",
+    ">>> jnp.sqrt(jnp.array([4, 9, -1]))",
+    "Array([ 2.,  3., nan], dtype=float32)",
+)
+cbrt = _float_unary(
+    "cbrt", lax.cbrt,
+    "Elementwise cube root.",
+    "x: array of real numbers.",
+    ">>> jnp.round(jnp.cbrt(jnp.array([8, -27])), 3)",
+    "Array([ 2., -3.], dtype=float32)",
+)
+exp = _float_unary(
+    "exp", lax.exp,
+    "Elementwise e to the power x.",
+    "x: array of numbers.",
+    ">>> jnp.exp(jnp.array([0.0, -jnp.inf]))",
+    "Array([1., 0.], dtype=float32)",
+)
+exp2 = _float_unary(
+    "exp2", lax.exp2,
+    "Elementwise 2 to the power x.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.exp2(jnp.array([-1, 0, 3])), 3)",
+    "Array([0.5, 1. , 8. ], dtype=float32)",
+)
+expm1 = _float_unary(
+    "expm1", lax.expm1,
+    "Elementwise ``exp(x) - 1``, exact near 0.",
+    "x: array of numbers.",
+    ">>> jnp.expm1(jnp.array([0.0, 1e-10]))",
+    "Array([0.e+00, 1.e-10], dtype=float32)",
+)
+log = _float_unary(
+    "log", lax.log,
+    "Elementwise natural logarithm; nan for negative floats.",
+    "x: array of numbers.",
+    ">>> jnp.log(jnp.array([1.0, 0.0, -1.0]))",
+    "Array([  0., -inf,  nan], dtype=float32)",
+)
+log1p = _float_unary(
+    "log1p", lax.log1p,
+    "Elementwise ``log(1 + x)``, exact near 0.",
+    "x: array of numbers.",
+    ">>> jnp.log1p(jnp.array([0.0, 1e-10]))",
+    "Array([0.e+00, 1.e-10], dtype=float32)",
+)
 
 
 def _log_to_base(base: float) -> Ufunc:
@@ -58,25 +104,130 @@ def _log_to_base(base: float) -> Ufunc:
     return logarithm
 
 
-log2 = composite(_float_unary("log2", _log_to_base(2.0), "Logarithm to base 2."))
-log10 = composite(_float_unary("log10", _log_to_base(10.0), "Logarithm to base 10."))
-sin = _float_unary("sin", lax.sin, "Elementwise sine of an angle in radians.")
-cos = _float_unary("cos", lax.cos, "Elementwise cosine of an angle in radians.")
-tan = _float_unary("tan", lax.tan, "Elementwise tangent of an angle in radians.")
-arcsin = asin = _float_unary("arcsin", lax.asin, "Elementwise inverse sine.")
-arccos = acos = _float_unary("arccos", lax.acos, "Elementwise inverse cosine.")
-arctan = atan = _float_unary("arctan", lax.atan, "Elementwise inverse tangent.")
-sinh = _float_unary("sinh", lax.sinh, "Elementwise hyperbolic sine.")
-cosh = _float_unary("cosh", lax.cosh, "Elementwise hyperbolic cosine.")
-tanh = _float_unary("tanh", lax.tanh, "Elementwise hyperbolic tangent.")
-arcsinh = asinh = _float_unary("arcsinh", lax.asinh, "Inverse hyperbolic sine.")
-arccosh = acosh = _float_unary("arccosh", lax.acosh, "Inverse hyperbolic cosine.")
-arctanh = atanh = _float_unary("arctanh", lax.atanh, "Inverse hyperbolic tangent.")
-arctan2 = atan2 = make_binary(
-    "arctan2", lax.atan2, "The angle of the point (y, x), in radians.", promote_args_inexact
+log2 = composite(_float_unary(
+    "log2", _log_to_base(2.0),
+    "Elementwise logarithm to base 2; nan for negative floats.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.log2(jnp.array([1, 2, 8])), 3)",
+    "Array([0., 1., 3.], dtype=float32)",
+))
+log10 = composite(_float_unary(
+    "log10", _log_to_base(10.0),
+    "Elementwise logarithm to base 10; nan for negative floats.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.log10(jnp.array([1, 10, 1000])), 3)",
+    "Array([0., 1., 3.], dtype=float32)",
+))
+sin = _float_unary(
+    "sin", lax.sin,
+    "Elementwise sine.",
+    "x: angles in radians.",
+    ">>> jnp.round(jnp.sin(jnp.array([0.0, jnp.pi / 6])), 3)",
+    "Array([0. , 0.5], dtype=float32)",
 )
-deg2rad = _float_unary("deg2rad", lambda x: lax.mul(x, like(np.pi / 180, x)), "To radians.")
-rad2deg = _float_unary("rad2deg", lambda x: lax.mul(x, like(180 / np.pi, x)), "To degrees.")
+cos = _float_unary(
+    "cos", lax.cos,
+    "Elementwise cosine.",
+    "x: angles in radians.",
+    ">>> jnp.round(jnp.cos(jnp.array([0.0, jnp.pi / 3])), 3)",
+    "Array([1. , 0.5], dtype=float32)",
+)
+tan = _float_unary(
+    "tan", lax.tan,
+    "Elementwise tangent.",
+    "x: angles in radians.",
+    ">>> jnp.round(jnp.tan(jnp.array([0.0, jnp.pi / 4])), 3)",
+    "Array([0., 1.], dtype=float32)",
+)
+arcsin = asin = _float_unary(
+    "arcsin", lax.asin,
+    "Elementwise inverse sine, an angle in radians; nan for floats outside of [-1, 1].",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.arcsin(jnp.array([0.0, 1.0, 2.0])), 3)",
+    "Array([0.   , 1.571,   nan], dtype=float32)",
+)
+arccos = acos = _float_unary(
+    "arccos", lax.acos,
+    "Elementwise inverse cosine, an angle in radians; nan for floats outside of [-1, 1].",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.arccos(jnp.array([1.0, 0.0, 2.0])), 3)",
+    "Array([0.   , 1.571,   nan], dtype=float32)",
+)
+arctan = atan = _float_unary(
+    "arctan", lax.atan,
+    "Elementwise inverse tangent, an angle in radians.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.arctan(jnp.array([0.0, 1.0, jnp.inf])), 3)",
+    "Array([0.   , 0.785, 1.571], dtype=float32)",
+)
+sinh = _float_unary(
+    "sinh", lax.sinh,
+    "Elementwise hyperbolic sine.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.sinh(jnp.array([0.0, 1.0])), 3)",
+    "Array([0.   , 1.175], dtype=float32)",
+)
+cosh = _float_unary(
+    "cosh", lax.cosh,
+    "Elementwise hyperbolic cosine.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.cosh(jnp.array([0.0, 1.0])), 3)",
+    "Array([1.   , 1.543], dtype=float32)",
+)
+tanh = _float_unary(
+    "tanh", lax.tanh,
+    "Elementwise hyperbolic tangent.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.tanh(jnp.array([0.0, 1.0, 100.0])), 3)",
+    "Array([0.   , 0.762, 1.   ], dtype=float32)",
+)
+arcsinh = asinh = _float_unary(
+    "arcsinh", lax.asinh,
+    "Elementwise inverse hyperbolic sine.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.arcsinh(jnp.array([0.0, 1.0])), 3)",
+    "Array([0.   , 0.881], dtype=float32)",
+)
+arccosh = acosh = _float_unary(
+    "arccosh", lax.acosh,
+    "Elementwise inverse hyperbolic cosine; nan for floats below 1.",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.arccosh(jnp.array([1.0, 2.0, 0.0])), 3)",
+    "Array([0.   , 1.317,   nan], dtype=float32)",
+)
+arctanh = atanh = _float_unary(
+    "arctanh", lax.atanh,
+    "Elementwise inverse hyperbolic tangent; nan for floats outside of [-1, 1].",
+    "x: array of numbers.",
+    ">>> jnp.round(jnp.arctanh(jnp.array([0.0, 0.5, 2.0])), 3)",
+    "Array([0.   , 0.549,   nan], dtype=float32)",
+)
+arctan2 = atan2 = make_binary(
+    "arctan2", lax.atan2,
+    described(
+        "The angle of the point (y, x), in radians. Integers become floats first.",
+        "x, y: arrays that broadcast; ``x`` is the height of the point, ``y`` its distance along "
+        "the axis.",
+        "Floats of the common shape, in [-pi, pi].",
+        ">>> jnp.round(jnp.arctan2(jnp.array([1.0, -1.0]), -1.0), 3)",
+        "Array([ 2.356, -2.356], dtype=float32)",
+    ),
+    promote_args_inexact,
+)  # fmt: skip
+deg2rad = _float_unary(
+    "deg2rad", lambda x: lax.mul(x, like(np.pi / 180, x)),
+    "Elementwise degrees to radians.",
+    "x: angles in degrees.",
+    ">>> jnp.round(jnp.deg2rad(jnp.array([0.0, 180.0])), 3)",
+    "Array([0.   , 3.142], dtype=float32)",
+)
+rad2deg = _float_unary(
+    "rad2deg", lambda x: lax.mul(x, like(180 / np.pi, x)),
+    "Elementwise radians to degrees.",
+    "x: angles in radians.",
+    ">>> jnp.round(jnp.rad2deg(jnp.array([0.0, jnp.pi])), 3)",
+    "Array([  0., 180.], dtype=float32)",
+)
 radians, degrees = deg2rad, rad2deg
 
 
@@ -131,16 +282,44 @@ def _finite_above(x: Any) -> Any:
 
 
 logaddexp = _log_of_sum(
-    "logaddexp", lax.exp, 1.0, "``log(exp(x) + exp(y))`` without overflow."
-)
+    "logaddexp", lax.exp, 1.0,
+    described(
+        "``log(exp(x) + exp(y))`` without overflow. Integers become floats first.",
+        "x, y: arrays of numbers that broadcast.",
+        "Floats or complex numbers of the common shape and dtype.",
+        ">>> jnp.round(jnp.logaddexp(jnp.array([0.0, 100.0]), 0.0), 3)",
+        "Array([  0.693, 100.   ], dtype=float32)",
+    ),
+)  # fmt: skip
 logaddexp2 = _log_of_sum(
-    "logaddexp2", lax.exp2, np.log(2.0).item(), "``log2(2**x + 2**y)`` without overflow."
-)
+    "logaddexp2", lax.exp2, np.log(2.0).item(),
+    described(
+        "``log2(2**x + 2**y)`` without overflow. Integers become floats first.",
+        "x, y: arrays of numbers that broadcast.",
+        "Floats or complex numbers of the common shape and dtype.",
+        ">>> jnp.round(jnp.logaddexp2(jnp.array([1.0, 1000.0]), 1.0), 3)",
+        "Array([   2., 1000.], dtype=float32)",
+    ),
+)  # fmt: skip
 
 
 @composite
 def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """``sqrt(x**2 + y**2)`` without overflow."""
+    """``sqrt(x**2 + y**2)`` without overflow.
+
+    Args:
+        x, y: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.hypot(jnp.array([3., 3e30]), 4.)
+        Array([5.e+00, 3.e+30], dtype=float32)
+    """
     x, y = promote_args_inexact("hypot", x, y)
     check(
         not dtypes.is_complex(aval_of(x).dtype),
@@ -160,15 +339,27 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
 # --- rounding ------------------------------------------------------------------------------
 
 
-def _rounding(name: str, op: Ufunc, doc: str) -> Unary:
+def _rounding(name: str, op: Ufunc, first: str, *example: str) -> Unary:
     def apply(x: Any) -> Any:
         return op(x) if dtypes.is_inexact(aval_of(x).dtype) else x
 
-    return make_unary(name, apply, doc + " Integers stay.")
+    doc = described(
+        first + " Integers and bools stay.", "x: array of real numbers.",
+        "An array of the shape and dtype of ``x``.", *example, raises="TypeError: complex numbers.",
+    )  # fmt: skip
+    return make_unary(name, apply, doc)
 
 
-floor = _rounding("floor", lax.floor, "Round down.")
-ceil = _rounding("ceil", lax.ceil, "Round up.")
+floor = _rounding(
+    "floor", lax.floor, "Elementwise the largest whole number that is not larger.",
+    ">>> jnp.floor(jnp.array([-1.5, 1.5]))",
+    "Array([-2.,  1.], dtype=float32)",
+)  # fmt: skip
+ceil = _rounding(
+    "ceil", lax.ceil, "Elementwise the least whole number that is not less.",
+    ">>> jnp.ceil(jnp.array([-1.5, 1.5]))",
+    "Array([-1.,  2.], dtype=float32)",
+)  # fmt: skip
 _trunc = _rounding(
     "trunc",
     lambda x: select_where(lax.lt(x, like(0, x)), lax.ceil(x), lax.floor(x)),
@@ -178,7 +369,21 @@ _trunc = _rounding(
 
 @composite
 def trunc(x: ArrayLike) -> Array:
-    """Round towards zero. Integers stay."""
+    """Round towards zero. Integers stay.
+
+    Args:
+        x: array.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.trunc(jnp.array([-1.7, -0.2, 1.7]))
+        Array([-1., -0.,  1.], dtype=float32)
+    """
     return _trunc(x)
 
 
@@ -198,17 +403,42 @@ def _default_float(name: str, x: Any) -> list[Any]:
     return [lax.convert_element_type(x, dtypes.default_float())]
 
 
-rint = make_unary("rint", _to_even, "Round; halves go to the even neighbor. Integers become "
-                  "the default floats first.", _default_float)  # fmt: skip
+rint = make_unary(
+    "rint", _to_even,
+    described(
+        "Round; halves go to the even neighbor. Integers become the default floats first.",
+        "x: array of numbers; real and imaginary parts are rounded each for itself.",
+        "Floats of the shape of ``x``; of complex numbers complex ones.",
+        ">>> jnp.rint(jnp.array([0.5, 1.5, 2.7]))",
+        "Array([0., 2., 3.], dtype=float32)",
+    ),
+    _default_float,
+)  # fmt: skip
 
 
 @composite
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round to a number of decimals; halves go to the even neighbor.
 
+    Args:
+        a: array; real and imaginary parts are rounded each for itself.
+        decimals: how many; negative: to tens, hundreds, and so on.
+        out: must be None.
+
+    Returns:
+        An array of the shape and dtype of ``a``.
+
     Raises:
         NotImplementedError: ``out``, or integers with negative ``decimals``.
         TypeError: bools, or ``decimals`` that are no whole number.
+
+    Example:
+        >>> jnp.round(jnp.array([0.5, 1.5, 2.25]))
+        Array([0., 2., 2.], dtype=float32)
+        >>> jnp.round(jnp.array([0.125, 2.25]), 1)
+        Array([0.1, 2.2], dtype=float32)
+        >>> jnp.round(jnp.array([1234.]), -2)
+        Array([1200.], dtype=float32)
     """
     no_out("round", out)
     decimals = as_index(decimals)
@@ -237,19 +467,61 @@ around = round
 
 
 def real(val: ArrayLike, /) -> Array:
-    """The real part."""
+    """The real part.
+
+    Args:
+        val: array; real numbers stay.
+
+    Returns:
+        Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.real(jnp.array([1 + 2j, 3]))
+        Array([1., 3.], dtype=float32)
+    """
     (x,) = promote_args("real", val)
     return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
 
 
 def imag(val: ArrayLike, /) -> Array:
-    """The imaginary part; 0 for real numbers."""
+    """The imaginary part; 0 for real numbers.
+
+    Args:
+        val: array.
+
+    Returns:
+        Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.imag(jnp.array([1 + 2j, 3]))
+        Array([2., 0.], dtype=float32)
+    """
     (x,) = promote_args("imag", val)
     return lax.imag(x) if dtypes.is_complex(aval_of(x).dtype) else lax.full_like(x, 0)
 
 
 def conjugate(x: ArrayLike, /) -> Array:
-    """The complex conjugate; real numbers stay."""
+    """The complex conjugate; real numbers stay.
+
+    Args:
+        x: array.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.conjugate(jnp.array([1 + 2j, 3 - 1j]))
+        Array([1.-2.j, 3.+1.j], dtype=complex64)
+    """
     (x,) = promote_args("conjugate", x)
     return lax.conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
 

@@ -16,13 +16,49 @@ from gpuflow.numpy.reductions import all as all_elements
 def allclose(
     a: ArrayLike, b: ArrayLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Array:
-    """Whether all elements are close, see ``isclose``."""
+    """Whether all elements are close: ``abs(a - b) <= atol + rtol * abs(b)``.
+
+    Args:
+        a, b: arrays that broadcast; equal infinities are close.
+        rtol: tolerance relative to ``b``.
+        atol: tolerance besides.
+        equal_nan: whether nan is close to nan.
+
+    Returns:
+        A bool array of rank 0.
+
+    Raises:
+        TypeError: what is no array, or shapes that do not broadcast.
+
+    Example:
+        >>> jnp.allclose(jnp.array([1., 2.]), jnp.array([1., 2.00001]))
+        Array(True, dtype=bool)
+        >>> jnp.allclose(jnp.array([1., 2.]), jnp.array([1., 2.1]))
+        Array(False, dtype=bool)
+    """
     return all_elements(isclose(a, b, rtol, atol, equal_nan))
 
 
 @composite
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
-    """Whether two arrays have one shape and equal elements."""
+    """Whether two arrays have one shape and equal elements.
+
+    Args:
+        a1, a2: arrays.
+        equal_nan: whether nan equals nan.
+
+    Returns:
+        A bool array of rank 0.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.array_equal(jnp.array([1, 2]), jnp.array([1., 2.]))
+        Array(True, dtype=bool)
+        >>> jnp.array_equal(jnp.array([1, 1]), jnp.array(1))
+        Array(False, dtype=bool)
+    """
     a1, a2 = check_arraylike("array_equal", a1, a2)
     first, second = aval_of(a1), aval_of(a2)
     if first.shape != second.shape:
@@ -38,6 +74,21 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Whether two arrays have equal elements after broadcasting.
 
     False if they do not broadcast, or promote, under the settings of now.
+
+    Args:
+        a1, a2: arrays.
+
+    Returns:
+        A bool array of rank 0.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.array_equiv(jnp.array([1, 1]), jnp.array(1))
+        Array(True, dtype=bool)
+        >>> jnp.array_equiv(jnp.ones(2), jnp.ones(3))
+        Array(False, dtype=bool)
     """
     a1, a2 = check_arraylike("array_equiv", a1, a2)
     try:

@@ -85,9 +85,16 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
             default device.
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
+    Returns:
+        An array of the shape of ``x`` and of its dtype, narrowed to 32 bits unless x64 is enabled.
+
     Raises:
         TypeError: ``x`` does not speak DLPack.
         ValueError: ``device`` is no Device; or, with ``copy=False``, memory that cannot be shared.
+
+    Example:
+        >>> jnp.from_dlpack(np.arange(3, dtype=np.float32), copy=True)
+        Array([0., 1., 2.], dtype=float32)
     """
     if type(x) is Array and copy is not True:
         return placed("from_dlpack", strong(x), device)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from math import prod, sqrt
 from operator import index as as_index
 from typing import Any
 
@@ -18,129 +16,16 @@ from gpuflow.core.types import Array, ArrayLike, DeviceLike, DTypeLike
 from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
+from gpuflow.numpy.fft_transform import transform
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
     inexact_dtype,
-    like,
-    strong,
     user_dtype,
 )
 from gpuflow.numpy.ranges import arange
-from gpuflow.numpy.shaping import moveaxis
 from gpuflow.numpy.tiling import roll
 from gpuflow.ops.effects.device_put import device_put
-
-_INVERSE = (FftType.IFFT, FftType.IRFFT)
-_MAX_DIMENSIONS = 3  # of one transform; more are done in turns
-
-
-def _transform(
-    name: str, fft_type: FftType, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None
-) -> Any:
-    """Pad or cut the axes to the lengths ``s``, move them to the end and transform them."""
-    (a,) = check_arraylike(name, a)
-    rank = aval_of(a).ndim
-    lengths = _lengths(name, s)
-    if axes is None:
-        axes = range(rank) if lengths is None else range(rank - len(lengths), rank)
-    check(
-        lengths is None or len(lengths) == len(axes),
-        lambda: (
-            f"[{name}] there must be a length for each axis; got s={s} and axes={axes}. "
-            "Fix: give both the same number of entries."
-        ),
-        ValueError,
-    )
-    places = [canonicalize_axis(axis, rank, name) for axis in axes]
-    check(
-        len(set(places)) == len(places),
-        lambda: f"[{name}] axes must differ; got {tuple(axes)}. Fix: name each axis once.",
-        ValueError,
-    )
-    if not places:
-        a = strong(a)  # what is transformed is not weak, also along no axis
-    last = list(range(rank - len(places), rank))
-    x = moveaxis(a, places, last)
-    sizes = aval_of(x).shape[rank - len(places) :]
-    if lengths is None:
-        lengths = _natural_lengths(sizes, fft_type)
-    else:
-        x = _fit(x, _needed(lengths, fft_type))
-    out = _in_turns(x, fft_type, lengths)
-    scale = _scale(name, norm, prod(lengths), fft_type)
-    if scale != 1:
-        out = lax.mul(out, like(scale, out))
-    return moveaxis(out, last, places)
-
-
-def _lengths(name: str, s: Any) -> tuple[int, ...] | None:
-    if s is None:
-        return None
-    lengths = tuple(as_index(n) for n in s)
-    check(
-        all(n > 0 for n in lengths),
-        lambda: f"[{name}] lengths must be positive; got {lengths}. Fix: use sizes >= 1.",
-        ValueError,
-    )
-    return lengths
-
-
-def _natural_lengths(sizes: Sequence[int], fft_type: FftType) -> tuple[int, ...]:
-    if fft_type is FftType.IRFFT and sizes:
-        return (*sizes[:-1], max(0, 2 * (sizes[-1] - 1)))
-    return tuple(sizes)
-
-
-def _needed(lengths: Sequence[int], fft_type: FftType) -> tuple[int, ...]:
-    """How many elements of the operand a transform of these lengths takes."""
-    if fft_type is FftType.IRFFT and lengths:
-        return (*lengths[:-1], lengths[-1] // 2 + 1)
-    return tuple(lengths)
-
-
-def _fit(x: Any, lengths: Sequence[int]) -> Any:
-    """Cut the last axes, or pad them with zeros."""
-    shape = aval_of(x).shape
-    wanted = (*shape[: len(shape) - len(lengths)], *lengths)
-    if wanted == shape:
-        return x
-    zero = convert(0, aval_of(x).dtype)
-    return lax.pad(x, zero, [(0, new - old, 0) for new, old in zip(wanted, shape)])
-
-
-def _in_turns(x: Any, fft_type: FftType, lengths: Sequence[int]) -> Any:
-    """Transform the last axes, a few at a time; halves of spectra belong to the last axis."""
-    if len(lengths) <= _MAX_DIMENSIONS:
-        return lax.fft(x, fft_type, tuple(lengths))
-    rank, count = aval_of(x).ndim, len(lengths) - _MAX_DIMENSIONS
-    front = list(range(rank - len(lengths), rank - _MAX_DIMENSIONS))
-    end = list(range(rank - count, rank))
-    others = FftType.IFFT if fft_type in _INVERSE else FftType.FFT
-    inner = partial(lax.fft, fft_type=fft_type, fft_lengths=tuple(lengths[count:]))
-
-    def outer(value: Any) -> Any:
-        moved = _in_turns(moveaxis(value, front, end), others, lengths[:count])
-        return moveaxis(moved, end, front)
-
-    return inner(outer(x)) if fft_type in _INVERSE else outer(inner(x))
-
-
-def _scale(name: str, norm: str | None, count: int, fft_type: FftType) -> float:
-    """What norm asks for, relative to the transforms' own factors."""
-    check(
-        norm in (None, "backward", "ortho", "forward"),
-        lambda: (
-            f"[{name}] norm must be None, 'backward', 'ortho' or 'forward'; got {norm!r}. "
-            "Fix: norm='ortho'."
-        ),
-        ValueError,
-    )
-    if norm in (None, "backward") or count == 0:
-        return 1.0
-    whole = sqrt(count) if norm == "ortho" else float(count)
-    return whole if fft_type in _INVERSE else 1 / whole
-
 
 # --- one axis ------------------------------------------------------------------------------
 
@@ -153,7 +38,7 @@ def _one_axis(
         lambda: f"[{name}] axis must be an int; got {axis!r}. Fix: use {name}n for several axes.",
         ValueError,
     )
-    return _transform(name, fft_type, a, None if n is None else [n], [axis], norm)
+    return transform(name, fft_type, a, None if n is None else [n], [axis], norm)
 
 
 @composite
@@ -162,32 +47,93 @@ def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = N
 
     Args:
         a: array; it becomes complex.
-        n: length to which the axis is cut or padded with zeros.
+        n: length to which the axis is cut or padded with zeros; None: as it is.
         axis: the axis.
-        norm: ``"backward"`` or None scales the inverse by 1/n, ``"ortho"`` both by its root,
-            ``"forward"`` the transform.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
+            ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with ``n`` elements along the axis.
 
     Raises:
-        ValueError: an unknown norm, or a length below 1.
+        ValueError: no such axis, an unknown norm, or a length below 1.
+
+    Example:
+        >>> jnp.fft.fft(jnp.array([1., 0., 0., 0.]))
+        Array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
     """
     return _one_axis("fft", FftType.FFT, a, n, axis, norm)
 
 
 @composite
 def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of ``fft``."""
+    """The inverse of ``fft``: ``sum_k a[k] exp(2 pi i j k / n) / n`` along an axis.
+
+    Args:
+        a: array; it becomes complex.
+        n: length to which the axis is cut or padded with zeros; None: as it is.
+        axis: the axis.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
+            ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with ``n`` elements along the axis.
+
+    Raises:
+        ValueError: no such axis, an unknown norm, or a length below 1.
+
+    Example:
+        >>> jnp.fft.ifft(jnp.array([4., 0., 0., 0.]))
+        Array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
+    """
     return _one_axis("ifft", FftType.IFFT, a, n, axis, norm)
 
 
 @composite
 def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The first ``n // 2 + 1`` elements of the transform of real numbers."""
+    """The first ``n // 2 + 1`` elements of the transform of real numbers.
+
+    Args:
+        a: array of real numbers.
+        n: length to which the axis is cut or padded with zeros; None: as it is.
+        axis: the axis.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
+            ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with ``n // 2 + 1`` elements along the axis.
+
+    Raises:
+        ValueError: complex numbers, no such axis, an unknown norm, or a length below 1.
+
+    Example:
+        >>> jnp.fft.rfft(jnp.array([1., 0., 0., 0.]))
+        Array([1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
+    """
     return _one_axis("rfft", FftType.RFFT, a, n, axis, norm)
 
 
 @composite
 def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``."""
+    """The inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``.
+
+    Args:
+        a: array with m elements along the axis, the first half of a transform of real numbers.
+        n: length of the result; ``a`` is cut or padded with zeros to ``n // 2 + 1`` elements.
+        axis: the axis.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
+            ``"forward"``: the transform.
+
+    Returns:
+        Floats of the shape of ``a``, with ``n`` elements along the axis.
+
+    Raises:
+        ValueError: no such axis, an unknown norm, or a length below 1.
+
+    Example:
+        >>> jnp.fft.irfft(jnp.array([1., 1., 1.]))
+        Array([1., 0., 0., 0.], dtype=float32)
+    """
     return _one_axis("irfft", FftType.IRFFT, a, n, axis, norm)
 
 
@@ -196,13 +142,49 @@ _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward":
 
 @composite
 def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The real transform of a signal whose second half is the conjugate of its first one."""
+    """The real transform of a signal whose second half is the conjugate of its first one.
+
+    Args:
+        a: array with m elements along the axis, the first half of the signal.
+        n: length of the signal and of the result, by default ``2 * (m - 1)``.
+        axis: the axis.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
+            ``"forward"``: the transform.
+
+    Returns:
+        Floats of the shape of ``a``, with ``n`` elements along the axis.
+
+    Raises:
+        ValueError: no such axis, an unknown norm, or a length below 1.
+
+    Example:
+        >>> jnp.fft.hfft(jnp.array([1., 0., 0.]))
+        Array([1., 1., 1., 1.], dtype=float32)
+    """
     return _one_axis("hfft", FftType.IRFFT, conj(a), n, axis, _SWAPPED.get(norm, norm))
 
 
 @composite
 def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of ``hfft``: the first half of a signal with a real transform."""
+    """The inverse of ``hfft``: the first half of a signal with a real transform.
+
+    Args:
+        a: array of real numbers, or a list of them.
+        n: length to which the axis is cut or padded with zeros; None: as it is.
+        axis: the axis.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
+            ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with ``n // 2 + 1`` elements along the axis.
+
+    Raises:
+        ValueError: complex numbers, no such axis, an unknown norm, or a length below 1.
+
+    Example:
+        >>> jnp.fft.ihfft(jnp.array([4., 0., 0., 0.])).real
+        Array([1., 1., 1.], dtype=float32)
+    """
     # Also of lists, unlike the others, as in JAX.
     return conj(_one_axis("ihfft", FftType.RFFT, asarray(a), n, axis, _SWAPPED.get(norm, norm)))
 
@@ -219,14 +201,24 @@ def fftn(
 
     Args:
         a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros.
+        s: lengths to which the axes are cut or padded with zeros; None: as they are.
         axes: the axes; None: the last ones that ``s`` has lengths for, or all.
-        norm: as for ``fft``.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: axes that repeat or do not fit ``s``, an unknown norm.
+        ValueError: axes that repeat, do not exist or do not fit ``s``; an unknown norm; a length
+            below 1.
+
+    Example:
+        >>> jnp.fft.fftn(jnp.ones((2, 2)))
+        Array([[4.+0.j, 0.+0.j],
+               [0.+0.j, 0.+0.j]], dtype=complex64)
     """
-    return _transform("fftn", FftType.FFT, a, s, axes, norm)
+    return transform("fftn", FftType.FFT, a, s, axes, norm)
 
 
 @composite
@@ -234,8 +226,28 @@ def ifftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``fftn``."""
-    return _transform("ifftn", FftType.IFFT, a, s, axes, norm)
+    """The inverse of ``fftn``.
+
+    Args:
+        a: array; it becomes complex.
+        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+
+    Raises:
+        ValueError: axes that repeat, do not exist or do not fit ``s``; an unknown norm; a length
+            below 1.
+
+    Example:
+        >>> jnp.fft.ifftn(jnp.array([[4., 0.], [0., 0.]]))
+        Array([[1.+0.j, 1.+0.j],
+               [1.+0.j, 1.+0.j]], dtype=complex64)
+    """
+    return transform("ifftn", FftType.IFFT, a, s, axes, norm)
 
 
 @composite
@@ -243,8 +255,29 @@ def rfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform of real numbers along several axes, the first half of the last one."""
-    return _transform("rfftn", FftType.RFFT, a, s, axes, norm)
+    """The transform of real numbers along several axes, the first half of the last one.
+
+    Args:
+        a: array of real numbers.
+        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with the lengths ``s`` along the axes, of the last of
+        them ``s[-1] // 2 + 1``.
+
+    Raises:
+        ValueError: axes that repeat, do not exist or do not fit ``s``; complex
+            numbers; an unknown norm; a length below 1.
+
+    Example:
+        >>> jnp.fft.rfftn(jnp.ones((2, 4)))
+        Array([[8.+0.j, 0.+0.j, 0.+0.j],
+               [0.+0.j, 0.+0.j, 0.+0.j]], dtype=complex64)
+    """
+    return transform("rfftn", FftType.RFFT, a, s, axes, norm)
 
 
 @composite
@@ -252,13 +285,34 @@ def irfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``rfftn``."""
-    return _transform("irfftn", FftType.IRFFT, a, s, axes, norm)
+    """The inverse of ``rfftn``.
+
+    Args:
+        a: array, the first half of a transform of real numbers along the last axis.
+        s: lengths of the result; None: those of ``a``, along the last axis ``2 * (m - 1)``
+            where ``a`` has m.
+        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        Floats of the shape of ``a``, with the lengths ``s`` along the axes.
+
+    Raises:
+        ValueError: axes that repeat, do not exist or do not fit ``s``; an unknown norm; a length
+            below 1.
+
+    Example:
+        >>> jnp.fft.irfftn(jnp.array([[8., 0., 0.], [0., 0., 0.]]))
+        Array([[1., 1., 1., 1.],
+               [1., 1., 1., 1.]], dtype=float32)
+    """
+    return transform("irfftn", FftType.IRFFT, a, s, axes, norm)
 
 
 def _two_axes(name: str, function: Callable[..., Any], a: Any, s: Any, axes: Any, norm: Any) -> Any:
     check(
-        len(axes) == 2,
+        axes is None or len(axes) == 2,
         lambda: f"[{name}] there must be two axes; got {axes}. Fix: use {name[:-1]}n.",
         ValueError,
     )
@@ -270,7 +324,27 @@ def fft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform along two axes."""
+    """The transform along two axes.
+
+    Args:
+        a: array; it becomes complex.
+        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        axes: the two axes; None: all, as for ``fftn``.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+
+    Raises:
+        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; an unknown
+            norm; a length below 1.
+
+    Example:
+        >>> jnp.fft.fft2(jnp.array([[1., 0.], [0., 0.]]))
+        Array([[1.+0.j, 1.+0.j],
+               [1.+0.j, 1.+0.j]], dtype=complex64)
+    """
     return _two_axes("fft2", fftn, a, s, axes, norm)
 
 
@@ -279,7 +353,27 @@ def ifft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``fft2``."""
+    """The inverse of ``fft2``.
+
+    Args:
+        a: array; it becomes complex.
+        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        axes: the two axes; None: all, as for ``fftn``.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+
+    Raises:
+        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; an unknown
+            norm; a length below 1.
+
+    Example:
+        >>> jnp.fft.ifft2(4 * jnp.ones((2, 2)))
+        Array([[4.+0.j, 0.+0.j],
+               [0.+0.j, 0.+0.j]], dtype=complex64)
+    """
     return _two_axes("ifft2", ifftn, a, s, axes, norm)
 
 
@@ -288,7 +382,27 @@ def rfft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform of real numbers along two axes, the first half of the last one."""
+    """The transform of real numbers along two axes, the first half of the last one.
+
+    Args:
+        a: array of real numbers.
+        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        axes: the two axes; None: all, as for ``fftn``.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        A complex array of the shape of ``a``, with the lengths ``s`` along the axes, of the last of
+        them ``s[-1] // 2 + 1``.
+
+    Raises:
+        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; complex
+            numbers; an unknown norm; a length below 1.
+
+    Example:
+        >>> jnp.fft.rfft2(jnp.ones((5, 2, 4))).shape
+        (5, 2, 3)
+    """
     return _two_axes("rfft2", rfftn, a, s, axes, norm)
 
 
@@ -297,7 +411,29 @@ def irfft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``rfft2``."""
+    """The inverse of ``rfft2``.
+
+    Args:
+        a: array, the first half of a transform of real numbers along the last axis.
+        s: lengths of the result; None: those of ``a``, along the last axis ``2 * (m - 1)``
+            where ``a`` has m.
+        axes: the two axes; None: all, as for ``fftn``.
+        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
+            ``"ortho"``: both by its root; ``"forward"``: the transform.
+
+    Returns:
+        Floats of the shape of ``a``, with the lengths ``s`` along the axes.
+
+    Raises:
+        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; an unknown
+            norm; a length below 1.
+
+    Example:
+        >>> x = jnp.arange(8.).reshape(2, 4)
+        >>> jnp.round(jnp.fft.irfft2(jnp.fft.rfft2(x)), 3) + 0.0
+        Array([[0., 1., 2., 3.],
+               [4., 5., 6., 7.]], dtype=float32)
+    """
     return _two_axes("irfft2", irfftn, a, s, axes, norm)
 
 
@@ -334,7 +470,19 @@ def fftfreq(
         n: the length.
         d: the distance of samples.
         dtype: of the result; by default the default float.
-        device: where to put it.
+        device: where to put it; None: the default device.
+
+    Returns:
+        A vector of ``n`` numbers, in periods per unit of ``d``.
+
+    Raises:
+        ValueError: ``n`` that is no int, or ``d`` that is a list.
+
+    Example:
+        >>> jnp.fft.fftfreq(4)
+        Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
+        >>> jnp.fft.fftfreq(4, d=0.25)
+        Array([ 0.,  1., -2., -1.], dtype=float32)
     """
     count = _check_count("fftfreq", n, d)
     first = (count + 1) // 2
@@ -346,7 +494,24 @@ def fftfreq(
 def rfftfreq(
     n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> Array:
-    """The frequencies of the elements that ``rfft`` gives; arguments as for ``fftfreq``."""
+    """The frequencies of the elements that ``rfft`` gives: 0, 1, ..., not negative.
+
+    Args:
+        n: the length of the real signal.
+        d: the distance of samples.
+        dtype: of the result; by default the default float.
+        device: where to put it; None: the default device.
+
+    Returns:
+        A vector of ``n // 2 + 1`` numbers, in periods per unit of ``d``.
+
+    Raises:
+        ValueError: ``n`` that is no int, or ``d`` that is a list.
+
+    Example:
+        >>> jnp.fft.rfftfreq(4, d=0.25)
+        Array([0., 1., 2.], dtype=float32)
+    """
     count = _check_count("rfftfreq", n, d)
     return _placed(_frequencies("rfftfreq", 0, count // 2 + 1, count, d, dtype), device)
 
@@ -366,12 +531,42 @@ def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:
 
 
 def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
-    """Move frequency 0 to the middle of the axes."""
+    """Move frequency 0 to the middle of the axes.
+
+    Args:
+        x: array.
+        axes: an axis or several; None: all.
+
+    Returns:
+        An array of the shape and dtype of ``x``, each axis rolled by half its size.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.fft.fftshift(jnp.fft.fftfreq(4, d=0.25))
+        Array([-2., -1.,  0.,  1.], dtype=float32)
+    """
     return _shifted("fftshift", x, axes, False)
 
 
 def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
-    """The inverse of ``fftshift``."""
+    """The inverse of ``fftshift``.
+
+    Args:
+        x: array.
+        axes: an axis or several; None: all.
+
+    Returns:
+        An array of the shape and dtype of ``x``, each axis rolled back by half its size.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.fft.ifftshift(jnp.array([-2., -1., 0., 1.]))
+        Array([ 0.,  1., -2., -1.], dtype=float32)
+    """
     return _shifted("ifftshift", x, axes, True)
 
 

@@ -23,8 +23,22 @@ def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
         arr: array; of bfloat16 too, which ``load`` knows by its width.
         allow_pickle: it changes nothing: arrays of numbers need no pickle.
 
+    Returns:
+        None.
+
+    Raises:
+        TypeError: what is no array.
+
     Warns:
         UserWarning: a dtype of at most 8 bits that the format has no name for.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> jnp.save(file, jnp.array([1.5, 2.5], jnp.bfloat16))
+        >>> _ = file.seek(0)
+        >>> jnp.load(file)
+        Array([1.5, 2.5], dtype=bfloat16)
     """
     np.save(file, _named("save", arr), allow_pickle=allow_pickle)
 
@@ -49,8 +63,22 @@ def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None
         allow_pickle: it changes nothing.
         kwds: arrays, stored under their names.
 
+    Returns:
+        None.
+
+    Raises:
+        TypeError: what is no array.
+
     Warns:
         UserWarning: a dtype of at most 8 bits that the format has no name for.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> jnp.savez(file, weights=jnp.ones((2, 3)), bias=jnp.zeros(2))
+        >>> _ = file.seek(0)
+        >>> {name: array.shape for name, array in jnp.load(file).items()}
+        {'weights': (2, 3), 'bias': (2,)}
     """
     del allow_pickle
     hosts = [_named("savez", x) for x in args]
@@ -103,6 +131,18 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
     Returns:
         An array, or for several arrays a mapping from names to NumPy's.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: another format.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> jnp.save(file, jnp.arange(3))
+        >>> _ = file.seek(0)
+        >>> jnp.load(file)
+        Array([0, 1, 2], dtype=int32)
     """
     out = np.load(file, *args, **kwargs)
     if isinstance(out, np.lib.npyio.NpzFile):
@@ -111,21 +151,67 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
-    """The numbers whose bytes a buffer holds, or an array; arguments as for ``np.frombuffer``."""
+    """The numbers whose bytes a buffer holds, or an array.
+
+    Args:
+        buffer: an object with the buffer protocol, or an array.
+        dtype: how to read the bytes; by default as float64, which is then narrowed.
+        count: how many numbers to read; -1: all.
+        offset: how many bytes to skip.
+
+    Returns:
+        A vector, narrowed to 32 bits unless x64 is enabled.
+
+    Raises:
+        ValueError: bytes that are no whole number of elements, or fewer than ``count`` asks for.
+
+    Example:
+        >>> jnp.frombuffer(bytes([1, 0, 2, 0]), dtype=jnp.int16)
+        Array([1, 2], dtype=int16)
+    """
     buffer = np.asarray(buffer) if isinstance(buffer, HasAval) else buffer
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))
 
 
 def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
-    """The numbers in a text, between separators; arguments as for ``np.fromstring``."""
+    """The numbers in a text, between separators.
+
+    Args:
+        string: text.
+        dtype: of the numbers; by default float64, which is then narrowed.
+        count: how many numbers to read; -1: all.
+        sep: what stands between the numbers, with any white space around it.
+
+    Returns:
+        A vector, narrowed to 32 bits unless x64 is enabled.
+
+    Raises:
+        ValueError: an empty ``sep``.
+
+    Example:
+        >>> jnp.fromstring("1, 2, 3", dtype=int, sep=",")
+        Array([1, 2, 3], dtype=int32)
+    """
     return asarray(np.fromstring(string, np.dtype(dtype), count, sep=sep))
 
 
 def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     """Not there, since what a file holds may change; use ``jnp.asarray(np.fromfile(...))``.
 
+    Args:
+        args, kwargs: anything.
+
+    Returns:
+        Nothing, it raises.
+
     Raises:
         NotImplementedError: always.
+
+    Example:
+        >>> jnp.fromfile("numbers.bin")
+        Traceback (most recent call last):
+            ...
+        NotImplementedError: [fromfile] functions must be pure, to be traced; ...
     """
     _not_pure("fromfile", args, kwargs)
 
@@ -133,8 +219,20 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
 def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
     """Not there, since an iterator can be read only once; use ``jnp.asarray(np.fromiter(...))``.
 
+    Args:
+        args, kwargs: anything.
+
+    Returns:
+        Nothing, it raises.
+
     Raises:
         NotImplementedError: always.
+
+    Example:
+        >>> jnp.fromiter(iter([1, 2]), int)
+        Traceback (most recent call last):
+            ...
+        NotImplementedError: [fromiter] functions must be pure, to be traced; ...
     """
     _not_pure("fromiter", args, kwargs)
 

@@ -35,18 +35,25 @@ def polyfit(
         x: vector of places.
         y: vector of values, or a matrix with a column for each polynomial.
         deg: degree.
-        rcond: singular values below this part of the largest one count as 0.
+        rcond: singular values below this part of the largest one count as 0; None: the number of
+            points times the spacing of floats at 1.
         full: whether to return residuals, rank, singular values and ``rcond`` too.
-        w: vector of weights of the distances, which are squared with them.
+        w: vector of weights of the distances, which are squared with them; None: all are 1.
         cov: whether to return the covariance matrix too; ``"unscaled"``: for known errors.
 
     Returns:
-        Coefficients, the highest power first; with ``full`` or ``cov`` a tuple.
+        Coefficients of shape (deg + 1,) or (deg + 1, columns), the highest power first; with
+        ``full`` or ``cov`` a tuple.
 
     Raises:
         TypeError: shapes that do not fit.
         ValueError: a negative degree, integers without ``rcond``, or too few points for a
             covariance.
+
+    Example:
+        >>> x = jnp.array([0., 1., 2., 3.])
+        >>> jnp.round(jnp.polyfit(x, 2 * x**2 + 1, 2), 3) + 0.0
+        Array([2., 0., 1.], dtype=float32)
     """
     order = known_part("polyfit", "deg", deg) + 1
     x, y = as_arrays("polyfit", x, y)

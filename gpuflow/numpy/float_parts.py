@@ -52,8 +52,19 @@ def _real_only(name: str, x: Any, error: type[Exception] = TypeError) -> None:
 def signbit(x: ArrayLike, /) -> Array:
     """Whether the sign of a number is minus; that of -0.0 is.
 
+    Args:
+        x: array of real numbers; floats of 16, 32 or 64 bits.
+
+    Returns:
+        Bools of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+        NotImplementedError: floats of 8 bits or less.
+
+    Example:
+        >>> jnp.signbit(jnp.array([-0.0, 0.0, -1.0]))
+        Array([ True, False,  True], dtype=bool)
     """
     (x,) = promote_args("signbit", x)
     dtype = aval_of(x).dtype
@@ -71,7 +82,21 @@ def signbit(x: ArrayLike, /) -> Array:
 
 @composite
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """``abs(x1)`` with the sign of ``x2``."""
+    """``abs(x1)`` with the sign of ``x2``.
+
+    Args:
+        x1, x2: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
+        Array([-1., -2.], dtype=float32)
+    """
     x1, x2 = promote_args_inexact("copysign", x1, x2)
     _real_only("copysign", x1)
     size = lax.abs(x1)
@@ -80,7 +105,21 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
+    """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays.
+
+    Args:
+        x1, x2: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers, or shapes that do not broadcast.
+
+    Example:
+        >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
+        Array([0. , 0.5, 1. ], dtype=float32)
+    """
     x1, x2 = promote_args_inexact("heaviside", x1, x2)
     zero, one = constant(0, x1), constant(1, x1)
     steps = where(lax.gt(x1, zero), one, where(lax.ne(x1, x1), x1, x2))
@@ -89,7 +128,22 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def angle(z: ArrayLike, deg: bool = False) -> Array:
-    """The angle of complex numbers, in radians or degrees; that of negative numbers is pi."""
+    """The angle of complex numbers; that of negative numbers is pi.
+
+    Args:
+        z: array.
+        deg: whether in degrees, rather than in radians.
+
+    Returns:
+        Floats of the shape of ``z``, in [-pi, pi] or [-180, 180].
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(jnp.angle(jnp.array([1, 1j, -1]), deg=True), 3)
+        Array([  0.,  90., 180.], dtype=float32)
+    """
     z = as_array("angle", z)
     dtype = aval_of(z).dtype
     parts = [real(z), imag(z)]
@@ -101,14 +155,42 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
 
 @composite
 def isreal(x: ArrayLike) -> Array:
-    """Whether the imaginary part is 0, elementwise."""
+    """Whether the imaginary part is 0, elementwise.
+
+    Args:
+        x: array.
+
+    Returns:
+        Bools of the shape of ``x``; True for real numbers.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.isreal(jnp.array([1 + 2j, 3]))
+        Array([False,  True], dtype=bool)
+    """
     part = imag(as_array("isreal", x))
     return lax.eq(part, like(0, part))
 
 
 @composite
 def iscomplex(x: ArrayLike) -> Array:
-    """Whether the imaginary part is not 0, elementwise."""
+    """Whether the imaginary part is not 0, elementwise.
+
+    Args:
+        x: array.
+
+    Returns:
+        Bools of the shape of ``x``; False for real numbers.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.iscomplex(jnp.array([1 + 2j, 3]))
+        Array([ True, False], dtype=bool)
+    """
     part = imag(as_array("iscomplex", x))
     return lax.ne(part, like(0, part))
 
@@ -118,14 +200,42 @@ def iscomplex(x: ArrayLike) -> Array:
 
 @composite
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The larger of two elements; a number wins over nan."""
+    """The larger of two elements; a number wins over nan.
+
+    Args:
+        x1, x2: arrays that broadcast; complex numbers compare by their real parts first.
+
+    Returns:
+        An array of the common shape and dtype; nan where both are.
+
+    Raises:
+        TypeError: what is no array, or shapes that do not broadcast.
+
+    Example:
+        >>> jnp.fmax(jnp.array([1.0, jnp.nan, 5.0]), 3.0)
+        Array([3., 3., 5.], dtype=float32)
+    """
     x1, x2 = promote_args("fmax", x1, x2)
     return where(greater(x1, x2) | isnan(x2), x1, x2)
 
 
 @composite
 def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The smaller of two elements; a number wins over nan."""
+    """The smaller of two elements; a number wins over nan.
+
+    Args:
+        x1, x2: arrays that broadcast; complex numbers compare by their real parts first.
+
+    Returns:
+        An array of the common shape and dtype; nan where both are.
+
+    Raises:
+        TypeError: what is no array, or shapes that do not broadcast.
+
+    Example:
+        >>> jnp.fmin(jnp.array([1.0, jnp.nan, 5.0]), 3.0)
+        Array([1., 3., 3.], dtype=float32)
+    """
     x1, x2 = promote_args("fmin", x1, x2)
     return where(less(x1, x2) | isnan(x2), x1, x2)
 
@@ -135,7 +245,23 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 @composite
 def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
-    """The fraction and the whole part of a number, both with its sign."""
+    """The fraction and the whole part of a number, both with its sign.
+
+    Args:
+        x: array of real numbers; integers become floats.
+        out: must be None.
+
+    Returns:
+        (fraction, whole part), floats of the shape of ``x``.
+
+    Raises:
+        TypeError: complex numbers.
+        NotImplementedError: ``out``.
+
+    Example:
+        >>> jnp.modf(jnp.array([1.25, -2.5]))
+        (Array([ 0.25, -0.5 ], dtype=float32), Array([ 1., -2.], dtype=float32))
+    """
     no_out("modf", out)
     (x,) = promote_args_inexact("modf", x)
     whole = where(lax.ge(x, like(0, x)), floor(x), ceil(x))
@@ -174,8 +300,18 @@ def _frexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
     """``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``; 0, nan and infinities stay.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        (m, e) of the shape of ``x``: floats with the sign of ``x``, and int32.
+
     Raises:
         TypeError: complex numbers.
+
+    Example:
+        >>> jnp.frexp(jnp.array([1.0, -6.0, 0.0]))
+        (Array([ 0.5 , -0.75,  0.  ], dtype=float32), Array([1, 3, 0], dtype=int32))
     """
     (x,) = promote_args_inexact("frexp", x)
     _real_only("frexp", x)
@@ -186,8 +322,19 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """``x1 * 2**x2``, exact also where ``2**x2`` is no float.
 
+    Args:
+        x1: array of real numbers; integers become floats.
+        x2: array of integers; it broadcasts with ``x1``.
+
+    Returns:
+        Floats of the common shape, in the dtype of ``x1``.
+
     Raises:
         ValueError: complex ``x1``, or ``x2`` that are not integers.
+
+    Example:
+        >>> jnp.ldexp(jnp.array([0.5, -0.75]), jnp.array([1, 3]))
+        Array([ 1., -6.], dtype=float32)
     """
     x1, x2 = as_arrays("ldexp", x1, x2)
     _real_only("ldexp", x1, ValueError)
@@ -209,13 +356,41 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 
 def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The next float after ``x`` towards ``y``."""
+    """The next float after ``x`` towards ``y``.
+
+    Args:
+        x, y: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> (jnp.nextafter(1.0, 2.0) - 1) * 2**23
+        Array(1., dtype=float32, weak_type=True)
+    """
     return lax.nextafter(*promote_args_inexact("nextafter", x, y))
 
 
 @composite
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance to the next float away from zero, with the sign of ``x``."""
+    """The distance to the next float away from zero, with the sign of ``x``.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.spacing(jnp.array([1.0, -1024.0])) * 2**23
+        Array([ 1.000e+00, -1.024e+03], dtype=float32)
+    """
     (x,) = promote_args_inexact("spacing", x)
     _real_only("spacing", x, ValueError)
     dtype = aval_of(x).dtype
@@ -232,7 +407,23 @@ def spacing(x: ArrayLike, /) -> Array:
 
 @composite
 def sinc(x: ArrayLike, /) -> Array:
-    """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there."""
+    """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there.
+
+    Args:
+        x: array; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``; of complex numbers complex ones.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(jnp.sinc(jnp.array([0.0, 0.5, 1.0])), 3) + 0.0
+        Array([1.   , 0.637, 0.   ], dtype=float32)
+        >>> gf.grad(jnp.sinc)(0.0)
+        Array(0., dtype=float32, weak_type=True)
+    """
     (x,) = promote_args_inexact("sinc", x)
     scaled = lax.mul(like(np.pi, x), x)
     at_zero = lax.eq(x, like(0, x))
@@ -264,8 +455,18 @@ def _i0_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def i0(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind and order 0.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(jnp.i0(jnp.array([0.0, 1.0])), 3)
+        Array([1.   , 1.266], dtype=float32)
     """
     (x,) = promote_args_inexact("i0", x)
     _real_only("i0", x, ValueError)

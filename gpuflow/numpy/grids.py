@@ -30,13 +30,26 @@ def meshgrid(
     """The coordinates of all points of a grid, one array for each vector.
 
     Args:
-        xi: vectors of coordinates.
+        xi: vectors of coordinates, of n, m, ... elements.
         copy: must be True.
         sparse: whether the arrays keep size 1 along the axes of the others.
         indexing: ``"xy"``: the first two axes are swapped; ``"ij"``: in the order of vectors.
 
+    Returns:
+        A list of arrays of shape (n, m, ...) for ``"ij"`` and (m, n, ...) for ``"xy"``, each of the
+        dtype of its vector.
+
     Raises:
-        ValueError: no vectors, or other options.
+        ValueError: arrays that are no vectors, or other options.
+
+    Example:
+        >>> x, y = jnp.meshgrid(jnp.array([1, 2, 3]), jnp.array([10, 20]))
+        >>> x
+        Array([[1, 2, 3],
+               [1, 2, 3]], dtype=int32)
+        >>> y
+        Array([[10, 10, 10],
+               [20, 20, 20]], dtype=int32)
     """
     vectors = as_arrays("meshgrid", *xi)
     check(
@@ -77,9 +90,24 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
     """The positions of all elements of a shape.
 
     Args:
-        dimensions: the shape.
+        dimensions: the shape, of r axes.
         dtype: by default the default integer.
         sparse: whether to return a tuple of arrays that broadcast, rather than one array.
+
+    Returns:
+        An array of shape (r, *dimensions); with ``sparse`` a tuple of r arrays.
+
+    Raises:
+        TypeError: sizes that are no ints.
+
+    Example:
+        >>> rows, columns = jnp.indices((2, 3))
+        >>> rows
+        Array([[0, 0, 0],
+               [1, 1, 1]], dtype=int32)
+        >>> columns
+        Array([[0, 1, 2],
+               [0, 1, 2]], dtype=int32)
     """
     wanted = user_dtype(int if dtype is None else dtype, "indices")
     sizes = [known_int("indices", "dimensions", n) for n in dimensions]
@@ -95,9 +123,21 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
 def ix_(*args: ArrayLike) -> tuple[Array, ...]:
     """Index vectors so shaped that they select all combinations.
 
+    Args:
+        args: vectors of integers.
+
+    Returns:
+        A tuple of arrays that broadcast: each has its vector along an axis of its own.
+
     Raises:
-        ValueError: no vectors.
+        ValueError: arrays that are no vectors.
         NotImplementedError: bools.
+
+    Example:
+        >>> x = jnp.arange(12).reshape(3, 4)
+        >>> x[jnp.ix_(jnp.array([0, 2]), jnp.array([1, 3]))]
+        Array([[ 1,  3],
+               [ 9, 11]], dtype=int32)
     """
     vectors = as_arrays("ix_", *args)
     for x in vectors:
@@ -124,7 +164,24 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """The positions of the main diagonal of an array of ``ndim`` axes of size ``n``."""
+    """The positions of the main diagonal of an array of ``ndim`` axes of size ``n``.
+
+    Args:
+        n: the size, an int.
+        ndim: how many axes.
+
+    Returns:
+        A tuple of ``ndim`` vectors of ``n`` integers.
+
+    Raises:
+        ValueError: negative numbers.
+        TypeError: what is no int.
+
+    Example:
+        >>> jnp.zeros((2, 2)).at[jnp.diag_indices(2)].set(5)
+        Array([[5., 0.],
+               [0., 5.]], dtype=float32)
+    """
     count, rank = known_int("diag_indices", "n", n), known_int("diag_indices", "ndim", ndim)
     check(
         count >= 0 and rank >= 0,
@@ -135,7 +192,22 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
 
 def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
-    """The positions of the main diagonal of an array with axes of one size."""
+    """The positions of the main diagonal of an array with axes of one size.
+
+    Args:
+        arr: array of shape (n, n, ...).
+
+    Returns:
+        A tuple of vectors of n integers, one for each axis.
+
+    Raises:
+        ValueError: fewer than two axes, or sizes that differ.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> x[jnp.diag_indices_from(x)]
+        Array([1, 4], dtype=int32)
+    """
     shape: Any = aval_of(as_array("diag_indices_from", arr)).shape
     check(
         len(shape) >= 2 and len(set(shape)) == 1,
@@ -155,12 +227,44 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The positions on and above diagonal ``k`` of an n by m matrix."""
+    """The positions on and above diagonal ``k`` of an n by m matrix.
+
+    Args:
+        n: how many rows, an int.
+        k: which diagonal: 0 the main one, positive numbers above it.
+        m: how many columns; None: ``n``.
+
+    Returns:
+        (rows, columns), two vectors of integers.
+
+    Raises:
+        TypeError: what is no int.
+
+    Example:
+        >>> jnp.triu_indices(2)
+        (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
     return _triangle("triu_indices", n, k, m, True)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The positions on and below diagonal ``k`` of an n by m matrix."""
+    """The positions on and below diagonal ``k`` of an n by m matrix.
+
+    Args:
+        n: how many rows, an int.
+        k: which diagonal: 0 the main one, positive numbers above it.
+        m: how many columns; None: ``n``.
+
+    Returns:
+        (rows, columns), two vectors of integers.
+
+    Raises:
+        TypeError: what is no int.
+
+    Example:
+        >>> jnp.tril_indices(3, k=-1)
+        (Array([1, 2, 2], dtype=int32), Array([0, 0, 1], dtype=int32))
+    """
     return _triangle("tril_indices", n, k, m, False)
 
 
@@ -175,13 +279,45 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
-    """The positions on and above diagonal ``k`` of a matrix."""
+    """The positions on and above diagonal ``k`` of a matrix.
+
+    Args:
+        arr: array of shape (n, m), or what has such a shape.
+        k: which diagonal: 0 the main one, positive numbers above it.
+
+    Returns:
+        (rows, columns), two vectors of integers.
+
+    Raises:
+        ValueError: no matrix.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> x[jnp.triu_indices_from(x)]
+        Array([1, 2, 4], dtype=int32)
+    """
     rows, columns = _matrix_shape("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
-    """The positions on and below diagonal ``k`` of a matrix."""
+    """The positions on and below diagonal ``k`` of a matrix.
+
+    Args:
+        arr: array of shape (n, m), or what has such a shape.
+        k: which diagonal: 0 the main one, positive numbers above it.
+
+    Returns:
+        (rows, columns), two vectors of integers.
+
+    Raises:
+        ValueError: no matrix.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> x[jnp.tril_indices_from(x)]
+        Array([1, 3, 4], dtype=int32)
+    """
     rows, columns = _matrix_shape("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
@@ -192,7 +328,20 @@ def mask_indices(
     """The positions in an n by n matrix that ``mask_func(matrix, k)`` does not set to 0.
 
     Args:
-        size: how many to return, for use under jit.
+        n: the size, an int.
+        mask_func: function of a matrix of ones and ``k``, such as ``jnp.triu``.
+        k: passed on to ``mask_func``.
+        size: how many to return, for use under jit; None: as many as there are.
+
+    Returns:
+        (rows, columns), two vectors of integers.
+
+    Raises:
+        TypeError: what is no int.
+
+    Example:
+        >>> jnp.mask_indices(3, jnp.triu, 1)
+        (Array([0, 0, 1], dtype=int32), Array([1, 2, 2], dtype=int32))
     """
     count = known_int("mask_indices", "n", n)
     ones = lax.full((count, count), 1, dtypes.default_float())
@@ -207,6 +356,20 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     """Positions in an array of ``shape`` from positions in its raveled form.
 
     Positions outside give the nearest; negative ones count from the end.
+
+    Args:
+        indices: array of integers.
+        shape: an int or a sequence of ints.
+
+    Returns:
+        A tuple of arrays like ``indices``, one for each axis.
+
+    Raises:
+        ValueError: a shape that is none.
+
+    Example:
+        >>> jnp.unravel_index(jnp.array([5, -1]), (3, 4))
+        (Array([1, 2], dtype=int32), Array([1, 3], dtype=int32))
     """
     rest = as_array("unravel_index", indices)
     sizes = list(shape) if isinstance(shape, (tuple, list)) or np.ndim(shape) else [shape]
@@ -247,9 +410,17 @@ def ravel_multi_index(
         order: ``"C"``: row-major; ``"F"``: column-major.
         dtype: of the result, by default that of the positions and the default integer.
 
+    Returns:
+        An array of integers, of the shape to which the positions broadcast.
+
     Raises:
         ValueError: positions outside, a dtype that does not hold them, or other options.
         TypeError: positions that are not integers.
+        ConcretizationTypeError: traced positions with ``mode="raise"``.
+
+    Example:
+        >>> jnp.ravel_multi_index((jnp.array([1, 2]), jnp.array([1, 3])), (3, 4))
+        Array([ 5, 11], dtype=int32)
     """
     check_choice("ravel_multi_index", "mode", mode, _RAVEL_MODES)
     check_choice("ravel_multi_index", "order", order, ("C", "F"))
@@ -261,6 +432,11 @@ def ravel_multi_index(
         f"{len(parts)}. Fix: tuple(positions).",
         ValueError,
     )
+    check(
+        all(dtypes.is_integer(aval_of(p).dtype) for p in parts),
+        lambda: f"[ravel_multi_index] positions must be integers; got "
+        f"{[str(aval_of(p)) for p in parts]}. Fix: i.astype(int).",
+    )
     if dtype is None:
         wanted = aval_of(promote_dtypes(*parts, 0)[0]).dtype
     else:
@@ -270,11 +446,6 @@ def ravel_multi_index(
         lambda: f"[ravel_multi_index] dtype must be an integer dtype that holds {prod(sizes) - 1}; "
         f"got {wanted}. Fix: dtype=jnp.int64 with x64 enabled.",
         ValueError,
-    )
-    check(
-        all(dtypes.is_integer(aval_of(p).dtype) for p in parts),
-        lambda: f"[ravel_multi_index] positions must be integers; got "
-        f"{[str(aval_of(p)) for p in parts]}. Fix: i.astype(int).",
     )
     order_of_axes = list(range(len(sizes))) if order == "C" else list(range(len(sizes)))[::-1]
     total = convert(0, wanted)

@@ -42,6 +42,7 @@ def bincount(
         weights: how much each occurrence counts, by default 1.
         minlength: the least size of the result.
         length: its size, for use under jit; larger numbers are left out.
+        out_sharding: how the result is to lie on devices; None: as it comes.
 
     Returns:
         A vector of integers, or of the dtype of the weights.
@@ -50,6 +51,12 @@ def bincount(
         TypeError: elements that are not integers.
         ValueError: no vector, or weights of another shape.
         ConcretizationTypeError: traced numbers without ``length``.
+
+    Example:
+        >>> jnp.bincount(jnp.array([1, 1, 3]))
+        Array([0, 2, 0, 1], dtype=int32)
+        >>> jnp.bincount(jnp.array([1, 1, 3]), weights=jnp.array([0.5, 0.25, 2.0]), length=3)
+        Array([0.  , 0.75, 0.  ], dtype=float32)
     """
     x = as_array("bincount", x)
     if dtypes.is_bool(aval_of(x).dtype):
@@ -92,7 +99,17 @@ def digitize(
         x: array.
         bins: edges in ascending or descending order.
         right: whether a bin holds its right edge, rather than its left one.
-        method: as for ``searchsorted``.
+        method: how edges are searched for, as for ``searchsorted``; None: as it chooses.
+
+    Returns:
+        int32 of the shape of ``x``.
+
+    Raises:
+        ValueError: edges that are no vector.
+
+    Example:
+        >>> jnp.digitize(jnp.array([0.5, 1.0, 7.0]), jnp.array([1.0, 2.0, 5.0]))
+        Array([0, 1, 3], dtype=int32)
     """
     x, bins = as_arrays("digitize", x, bins)
     check(
@@ -123,9 +140,16 @@ def histogram_bin_edges(
         range: the first and the last edge; None: the least and the largest element.
         weights: it changes nothing.
 
+    Returns:
+        A vector of floats, one more than there are bins.
+
     Raises:
         NotImplementedError: a name of a rule for bins.
         ValueError: a range that is no pair.
+
+    Example:
+        >>> jnp.histogram_bin_edges(jnp.array([0.0, 1.0, 8.0]), bins=4)
+        Array([0., 2., 4., 6., 8.], dtype=float32)
     """
     del weights
     check(
@@ -166,14 +190,22 @@ def histogram(
         a: array.
         bins: how many bins; or their edges.
         range: the first and the last edge; None: the least and the largest element.
-        weights: how much each element counts.
+        weights: how much each element counts, an array like ``a``; None: 1.
         density: whether to divide so that the integral is 1.
 
     Returns:
-        The counts in floats, and the edges.
+        The counts in floats, and the edges, one more.
 
     Raises:
-        ValueError: weights of another shape.
+        ValueError: weights of another shape, or a range that is no pair.
+        NotImplementedError: a name of a rule for bins.
+
+    Example:
+        >>> counts, edges = jnp.histogram(jnp.array([0.0, 1.0, 1.5, 8.0]), bins=4)
+        >>> counts
+        Array([3., 0., 0., 1.], dtype=float32)
+        >>> edges
+        Array([0., 2., 4., 6., 8.], dtype=float32)
     """
     if weights is None:
         (x,) = promote_dtypes_inexact(as_array("histogram", a))
@@ -208,10 +240,23 @@ def histogram2d(
     Args:
         x, y: vectors of coordinates.
         bins: how many bins along both axes, edges for both, or a pair of these.
-        range, weights, density: as for ``histogramdd``.
+        range: a pair of the first and last edge along each axis; None: of the least and largest
+            coordinate.
+        weights: how much each point counts, a vector; None: 1.
+        density: whether to divide so that the integral is 1.
 
     Returns:
-        The counts, and the edges along both axes.
+        The counts, integers where neither ``weights`` nor ``density`` are given, and the edges
+        along both axes.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> x, y = jnp.array([0.0, 0.5, 1.0]), jnp.array([0.0, 0.0, 1.0])
+        >>> jnp.histogram2d(x, y, bins=2)[0]
+        Array([[1, 0],
+               [1, 1]], dtype=int32)
     """
     x, y = as_arrays("histogram2d", x, y)
     count = len(bins) if isinstance(bins, (tuple, list)) or np.ndim(bins) else 1
@@ -233,14 +278,25 @@ def histogramdd(
         sample: matrix with a row for each point.
         bins: how many bins along all axes, or a list of such numbers or edges.
         range: the first and last edge along each axis, or None.
-        weights: how much each point counts.
+        weights: how much each point counts, a vector; None: 1.
         density: whether to divide so that the integral is 1.
 
     Returns:
-        The counts, and a list of the edges along each axis.
+        The counts, integers where neither ``weights`` nor ``density`` are given, and a list of the
+        edges along each axis.
 
     Raises:
         ValueError: shapes that do not fit.
+        NotImplementedError: a name of a rule for bins.
+
+    Example:
+        >>> points = jnp.array([[0.0, 0.0], [0.5, 0.0], [1.0, 1.0]])
+        >>> counts, edges = jnp.histogramdd(points, bins=[2, 1])
+        >>> counts
+        Array([[1],
+               [2]], dtype=int32)
+        >>> edges
+        [Array([0. , 0.5, 1. ], dtype=float32), Array([0., 1.], dtype=float32)]
     """
     operands = as_arrays("histogramdd", sample, *([] if weights is None else [weights]))
     rank = _rank_of_points(operands)

@@ -13,7 +13,8 @@ from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays, check_choice, known, known_int
-from gpuflow.numpy.creation import asarray, full_like
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.filled import full_like
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import where
 from gpuflow.numpy.positions import nonzero

@@ -35,6 +35,35 @@ Ufunc = Callable[..., Any]
 F = TypeVar("F", bound=Ufunc)
 
 
+def described(first: str, takes: str, gives: str, *example: str, raises: str = "") -> str:
+    """The docstring of a function that a builder makes.
+
+    Args:
+        first: its first sentences.
+        takes: the arguments and what they must be.
+        gives: what it returns.
+        example: lines.
+        raises: what it raises on its own account.
+    """
+    indented = [part.replace("\n", "\n    ") for part in (takes, gives, "\n".join(example))]
+    raised = f"\n    {raises}" if raises else ""
+    return f"""{first}
+
+Args:
+    {indented[0]}
+    out, where: only None; arrays are immutable.
+
+Returns:
+    {indented[1]}
+
+Raises:
+    NotImplementedError: ``out`` or ``where``.{raised}
+
+Example:
+    {indented[2]}
+"""
+
+
 def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Unary:
     """A function of one array from an op."""
 

@@ -19,7 +19,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike, IndexLike, ModeLike, ShardingLike
 from gpuflow.numpy.bounds import note_index
-from gpuflow.numpy.creation import ones_like
+from gpuflow.numpy.filled import ones_like
 from gpuflow.numpy.index_plan import (
     Plan,
     axes_used,

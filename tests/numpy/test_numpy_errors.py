@@ -56,6 +56,7 @@ CASES = [
     (lambda: jnp.outer(x(), x(), out=x()), NotImplementedError, "out must be None.*jnp.outer"),
     (lambda: jnp.repeat(x(), np.array([1, 2, 3]), axis=0, total_repeat_length=5), ValueError,
      "repeats must add up to 5; got 6. Fix: total_repeat_length=6"),
+    (lambda: jnp.ravel_multi_index((x()[0],), (4,)), TypeError, "positions must be integers"),
     (lambda: jnp.max(jnp.zeros(0)), ValueError, "empty array has no max.*initial"),
     (lambda: jnp.max(x(), where=x() > 0), ValueError, "needs initial="),
     (lambda: jnp.argmax(jnp.zeros((2, 0)), 1), ValueError, "must not be empty"),

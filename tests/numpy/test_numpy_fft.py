@@ -66,6 +66,12 @@ def test_two_axes(name):
     check(name, signal((2, 4, 6), name), (3, 5), (0, 1), "ortho")
 
 
+@pytest.mark.filterwarnings("ignore:`axes` should not be `None`")
+def test_two_axes_without_axes():
+    check("fft2", signal((4, 5, 6)), None, None)
+    check("irfft2", signal((4, 5, 6)), (3, 7), None)
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 def test_frequencies(n):
     compare(fft.fftfreq(n, 0.5), np.fft.fftfreq(n, 0.5))

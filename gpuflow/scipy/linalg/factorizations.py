@@ -55,10 +55,16 @@ def cholesky(
         overwrite_a, check_finite: accepted, and without effect.
 
     Returns:
-        An array like ``a``; nan for matrices that are not positive definite.
+        Floats or complex numbers of the shape of ``a``; nan for matrices that are not positive
+        definite.
 
     Raises:
         ValueError: matrices that are not square.
+
+    Example:
+        >>> gf.scipy.linalg.cholesky(jnp.array([[4., 2.], [2., 10.]]))
+        Array([[2., 1.],
+               [0., 3.]], dtype=float32)
     """
     del overwrite_a, check_finite
     (a,) = inexact("cholesky", a)
@@ -70,7 +76,24 @@ def cholesky(
 def cho_factor(
     a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, bool]:
-    """``(cholesky(a, lower), lower)``, for ``cho_solve``."""
+    """``(cholesky(a, lower), lower)``, for ``cho_solve``.
+
+    Args:
+        a: Hermitian positive definite matrices of shape (..., n, n), of which one triangle is read.
+        lower: whether to give the lower factor, from the lower triangle.
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        (factor, lower): an array of the shape of ``a``, and the argument.
+
+    Raises:
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> factor = gf.scipy.linalg.cho_factor(jnp.array([[4., 0.], [0., 16.]]))
+        >>> gf.scipy.linalg.cho_solve(factor, jnp.array([8., 16.]))
+        Array([2., 1.], dtype=float32)
+    """
     return cholesky(a, lower, overwrite_a, check_finite), lower
 
 
@@ -98,6 +121,18 @@ def svd(
 
     Returns:
         (u, s, vh), or s; the real values fall.
+
+    Raises:
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> x = jnp.array([[0., 2.], [3., 0.]])
+        >>> u, s, vh = gf.scipy.linalg.svd(x)
+        >>> jnp.round(s, 3)
+        Array([3., 2.], dtype=float32)
+        >>> jnp.round(u * s @ vh, 3) + 0.0
+        Array([[0., 2.],
+               [3., 0.]], dtype=float32)
     """
     del overwrite_a, check_finite, lapack_driver
     (a,) = inexact("svd", a)
@@ -126,7 +161,8 @@ def eigh(
 
     Args:
         a: matrices of shape (..., n, n).
-        b, eigvals: must be None. type: must be 1.
+        b, eigvals: must be None.
+        type: must be 1.
         lower: accepted; the mean of ``a`` and its adjoint is decomposed, as in JAX.
         eigvals_only: whether to give the eigenvalues alone.
         overwrite_a, overwrite_b, turbo, check_finite: accepted, and without effect.
@@ -136,6 +172,12 @@ def eigh(
 
     Raises:
         NotImplementedError: generalized problems, or a choice of values.
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> values, vectors = gf.scipy.linalg.eigh(jnp.array([[0., 2.], [2., 0.]]))
+        >>> jnp.round(values, 3)
+        Array([-2.,  2.], dtype=float32)
     """
     del overwrite_a, overwrite_b, turbo, check_finite
     for what, value, only in (("b", b, None), ("type", type, 1), ("eigvals", eigvals, None)):
@@ -166,7 +208,19 @@ def lu_factor(
         overwrite_a, check_finite: accepted, and without effect.
 
     Returns:
-        (factors, pivots): row k was exchanged with row ``pivots[k]``.
+        (factors, pivots): an array of the shape of ``a``, and int32 of shape (..., min(m, n)); row
+        k was exchanged with row ``pivots[k]``.
+
+    Raises:
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> factors, pivots = gf.scipy.linalg.lu_factor(jnp.array([[1., 2.], [2., 8.]]))
+        >>> factors
+        Array([[ 2. ,  8. ],
+               [ 0.5, -2. ]], dtype=float32)
+        >>> pivots
+        Array([1, 1], dtype=int32)
     """
     del overwrite_a, check_finite
     (a,) = inexact("lu_factor", a)
@@ -185,7 +239,19 @@ def lu(
         overwrite_a, check_finite: accepted, and without effect.
 
     Returns:
-        (p, l, u), or (p @ l, u).
+        (p, l, u), or (p @ l, u); p is real.
+
+    Raises:
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> p, l, u = gf.scipy.linalg.lu(jnp.array([[1., 2.], [2., 8.]]))
+        >>> l
+        Array([[1. , 0. ],
+               [0.5, 1. ]], dtype=float32)
+        >>> u
+        Array([[ 2.,  8.],
+               [ 0., -2.]], dtype=float32)
     """
     del overwrite_a, check_finite
     (a,) = inexact("lu", a)
@@ -219,6 +285,14 @@ def qr(
 
     Raises:
         ValueError: another mode.
+        TypeError: fewer than two axes.
+
+    Example:
+        >>> x = jnp.array([[3., 0.], [4., 5.]])
+        >>> q, r = gf.scipy.linalg.qr(x)
+        >>> jnp.round(q @ r, 3) + 0.0
+        Array([[3., 0.],
+               [4., 5.]], dtype=float32)
     """
     del overwrite_a, lwork, check_finite
     check_choice("qr", "mode", mode, ("full", "r", "economic"))
@@ -237,7 +311,7 @@ def qr_multiply(
         a: matrices of shape (..., m, n).
         c: "left": (..., min(m, n), k), or a vector; "right": (..., k, m), or a vector.
         mode: "left": ``q @ c``; "right": ``c @ q``.
-        pivoting: as for ``qr``.
+        pivoting: whether to exchange columns, so that the diagonal of r falls.
         conjugate: whether to multiply with the conjugate of q.
         overwrite_a, overwrite_c: accepted, and without effect.
 
@@ -246,6 +320,12 @@ def qr_multiply(
 
     Raises:
         ValueError: shapes that do not fit, or another mode.
+
+    Example:
+        >>> x = jnp.array([[3., 0.], [4., 5.]])
+        >>> product, r = gf.scipy.linalg.qr_multiply(x, jnp.array([3., 4.]))
+        >>> jnp.round(jnp.abs(product), 3) + 0.0
+        Array([5., 0.], dtype=float32)
     """
     del overwrite_a, overwrite_c
     check_choice("qr_multiply", "mode", mode, ("right", "left"))

@@ -43,6 +43,11 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     Raises:
         TypeError: integers, unless the output is complex.
         ValueError: matrices that are not square, or another ``output``.
+
+    Example:
+        >>> T, Z = gf.scipy.linalg.schur(jnp.array([[2., 1.], [1., 2.]]))
+        >>> jnp.round(jnp.sort(jnp.diagonal(T)), 3)
+        Array([1., 3.], dtype=float32)
     """
     check_choice("schur", "output", output, ("real", "complex"))
     (a,) = (inexact if output == "complex" else floats)("schur", a)
@@ -57,7 +62,8 @@ def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Arra
     """The complex Schur form from the real one.
 
     Args:
-        T: real Schur forms of shape (..., n, n). Z: their vectors.
+        T: real Schur forms of shape (..., n, n).
+        Z: their vectors, of the same shape.
         check_finite: accepted, and without effect.
 
     Returns:
@@ -65,6 +71,12 @@ def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Arra
 
     Raises:
         ValueError: matrices that are not square, or of different sizes.
+
+    Example:
+        >>> T, Z = gf.scipy.linalg.schur(jnp.array([[0., -1.], [1., 0.]]))
+        >>> T, Z = gf.scipy.linalg.rsf2csf(T, Z)
+        >>> jnp.sort(jnp.round(jnp.diagonal(T).imag, 3))
+        Array([-1.,  1.], dtype=float32)
     """
     del check_finite
     T, Z = inexact("rsf2csf", T, Z)
@@ -133,10 +145,19 @@ def hessenberg(
         overwrite_a, check_finite: accepted, and without effect.
 
     Returns:
-        h, or (h, q).
+        h, or (h, q): below the first diagonal under the main one, h is 0.
 
     Raises:
-        TypeError: integers or bools. ValueError: matrices that are not square.
+        TypeError: integers or bools.
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> x = jnp.arange(9.).reshape(3, 3)
+        >>> h, q = gf.scipy.linalg.hessenberg(x, calc_q=True)
+        >>> jnp.round(q @ h @ q.T, 3) + 0.0
+        Array([[0., 1., 2.],
+               [3., 4., 5.],
+               [6., 7., 8.]], dtype=float32)
     """
     del overwrite_a, check_finite
     (a,) = floats("hessenberg", a)
@@ -177,8 +198,18 @@ def polar(
         (u, p).
 
     Raises:
-        TypeError: integers or bools. ValueError: no matrices, another side or method.
+        TypeError: integers or bools.
+        ValueError: no matrices, another side or method.
         NotImplementedError: shapes as said.
+
+    Example:
+        >>> u, p = gf.scipy.linalg.polar(jnp.array([[0., -2.], [3., 0.]]))
+        >>> jnp.round(u, 3) + 0.0
+        Array([[ 0., -1.],
+               [ 1.,  0.]], dtype=float32)
+        >>> jnp.round(p, 3) + 0.0
+        Array([[3., 0.],
+               [0., 2.]], dtype=float32)
     """
     check_choice("polar", "side", side, ("right", "left"))
     check_choice("polar", "method", method, ("qdwh", "svd"))

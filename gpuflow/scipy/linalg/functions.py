@@ -46,8 +46,21 @@ def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 1
         upper_triangular: whether they are, which makes one step cheaper.
         max_squarings: matrices with a norm that needs more give nan.
 
+    Returns:
+        Floats or complex numbers of the shape of ``A``.
+
     Raises:
-        TypeError: floats of 16 bits or fewer. ValueError: matrices that are not square.
+        TypeError: floats of 16 bits or fewer.
+        ValueError: matrices that are not square.
+
+    Source:
+        Higham, The scaling and squaring method for the matrix exponential revisited, SIAM J. Matrix
+        Anal. Appl. 26 (2005), 1179.
+
+    Example:
+        >>> jnp.round(gf.scipy.linalg.expm(jnp.array([[0., 1.], [0., 0.]])), 3)
+        Array([[1., 1.],
+               [0., 1.]], dtype=float32)
     """
     (A,) = inexact("expm", A)
     check(
@@ -124,6 +137,12 @@ def expm_frechet(
     Raises:
         TypeError: integers, or dtypes that differ.
         ValueError: matrices that are not square, or of different shapes.
+
+    Example:
+        >>> A, E = jnp.zeros((2, 2)), jnp.array([[0., 1.], [2., 3.]])
+        >>> jnp.round(gf.scipy.linalg.expm_frechet(A, E, compute_expm=False), 3)
+        Array([[0., 1.],
+               [2., 3.]], dtype=float32)
     """
     del method
     A, E = jnp.asarray(A), jnp.asarray(E)
@@ -182,10 +201,17 @@ def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
         Complex matrices. There are no derivatives, as in JAX.
 
     Raises:
-        ValueError: matrices that are not square. NotImplementedError: ``blocksize``.
+        ValueError: matrices that are not square.
+        NotImplementedError: ``blocksize``.
 
-    Source: Björck and Hammarling, A Schur method for the square root of a matrix, Linear Algebra
-    Appl. 52/53 (1983), 127.
+    Source:
+        Björck and Hammarling, A Schur method for the square root of a matrix, Linear Algebra
+        Appl. 52/53 (1983), 127.
+
+    Example:
+        >>> jnp.round(gf.scipy.linalg.sqrtm(jnp.array([[4., 0.], [0., 9.]])).real, 3)
+        Array([[2., 0.],
+               [0., 3.]], dtype=float32)
     """
     check(
         blocksize <= 1,
@@ -225,10 +251,18 @@ def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
         A complex matrix, or (matrix, error). Equal eigenvalues make it imprecise.
 
     Raises:
-        TypeError: integers or bools. ValueError: no square matrix.
+        TypeError: integers or bools.
+        ValueError: no square matrix.
 
-    Source: Parlett, A recurrence among the elements of functions of triangular matrices, Linear
-    Algebra Appl. 14 (1976), 117.
+    Source:
+        Parlett, A recurrence among the elements of functions of triangular matrices, Linear
+        Algebra Appl. 14 (1976), 117.
+
+    Example:
+        >>> out = gf.scipy.linalg.funm(jnp.array([[1., 2.], [0., 3.]]), lambda x: x * x)
+        >>> jnp.round(out.real, 3) + 0.0
+        Array([[1., 8.],
+               [0., 9.]], dtype=float32)
     """
     (A,) = floats("funm", A)
     check(

@@ -22,13 +22,42 @@ def _constant(values: Any, dtype: Any = None) -> Any:
 
 
 def hilbert(n: int) -> Array:
-    """The matrix of ``1 / (i + j + 1)``, (n, n)."""
+    """The matrix of ``1 / (i + j + 1)``.
+
+    Args:
+        n: its size.
+
+    Returns:
+        Floats of the default dtype, (n, n).
+
+    Raises:
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> gf.scipy.linalg.hilbert(2)[0]
+        Array([1. , 0.5], dtype=float32)
+    """
     place = np.arange(as_index(n), dtype=np.float64)
     return _constant(1 / (place[:, None] + place + 1))
 
 
 def invhilbert(n: int) -> Array:
-    """The inverse of ``hilbert(n)``, from binomial coefficients."""
+    """The inverse of ``hilbert(n)``, from binomial coefficients.
+
+    Args:
+        n: its size.
+
+    Returns:
+        Floats of the default dtype, (n, n), each rounded once.
+
+    Raises:
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> gf.scipy.linalg.invhilbert(2)
+        Array([[ 4., -6.],
+               [-6., 12.]], dtype=float32)
+    """
     size = as_index(n)
 
     def element(i: int, j: int) -> float:
@@ -68,6 +97,17 @@ def pascal(n: int, kind: str | None = None) -> Array:
 
     Raises:
         ValueError: another kind.
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> gf.scipy.linalg.pascal(3)
+        Array([[1., 1., 1.],
+               [1., 2., 3.],
+               [1., 3., 6.]], dtype=float32)
+        >>> gf.scipy.linalg.pascal(3, "lower")
+        Array([[1., 0., 0.],
+               [1., 1., 0.],
+               [1., 2., 1.]], dtype=float32)
     """
     kind = "symmetric" if kind is None else kind
     check_choice("pascal", "kind", kind, _PASCAL_KINDS)
@@ -77,7 +117,25 @@ def pascal(n: int, kind: str | None = None) -> Array:
 
 
 def invpascal(n: int, kind: str | None = None) -> Array:
-    """The inverse of ``pascal(n, kind)``, in the default float dtype."""
+    """The inverse of ``pascal(n, kind)``, in the default float dtype.
+
+    Args:
+        n: its size.
+        kind: "symmetric" (also for None), "lower" or "upper".
+
+    Returns:
+        Floats of the default dtype, (n, n).
+
+    Raises:
+        ValueError: another kind.
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> gf.scipy.linalg.invpascal(3, "lower")
+        Array([[ 1.,  0.,  0.],
+               [-1.,  1.,  0.],
+               [ 1., -2.,  1.]], dtype=float32)
+    """
     kind = "symmetric" if kind is None else kind
     check_choice("invpascal", "kind", kind, _PASCAL_KINDS)
     size = as_index(n)
@@ -92,8 +150,17 @@ def helmert(n: int, full: bool = False) -> Array:
         n: the number of columns, positive.
         full: whether to put a row of equal elements first, which makes the matrix square.
 
+    Returns:
+        Floats of the default dtype, (n - 1, n) or (n, n).
+
     Raises:
         ValueError: ``n`` below 1.
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> jnp.round(gf.scipy.linalg.helmert(3), 3)
+        Array([[ 0.707, -0.707,  0.   ],
+               [ 0.408,  0.408, -0.816]], dtype=float32)
     """
     size = as_index(n)
     check(
@@ -111,10 +178,19 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
 
     Args:
         n: its size, a power of 2.
-        dtype: of its elements.
+        dtype: of its elements, by default the default integer.
+
+    Returns:
+        An array of shape (n, n).
 
     Raises:
         ValueError: another size.
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> gf.scipy.linalg.hadamard(2)
+        Array([[ 1,  1],
+               [ 1, -1]], dtype=int32)
     """
     size = as_index(n)
     check(
@@ -136,8 +212,17 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
         scale: None, "sqrtn": divided by the square root of n; "n": by n.
         dtype: a complex dtype; None: the default one.
 
+    Returns:
+        An array of shape (n, n): ``dft(n) @ x == jnp.fft.fft(x)``.
+
     Raises:
         ValueError: another scale, or no complex dtype.
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> jnp.round(gf.scipy.linalg.dft(2).real)
+        Array([[ 1.,  1.],
+               [ 1., -1.]], dtype=float32)
     """
     size = as_index(n)
     if scale is not None:

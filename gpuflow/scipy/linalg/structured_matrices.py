@@ -39,8 +39,17 @@ def block_diag(*arrs: ArrayLike) -> Array:
     Args:
         arrs: matrices, vectors (of which each is a row) and numbers.
 
+    Returns:
+        A matrix of the common dtype, with the rows and the columns of all.
+
     Raises:
         ValueError: more than two axes.
+
+    Example:
+        >>> gf.scipy.linalg.block_diag(jnp.array([[1, 2], [3, 4]]), jnp.array([5, 6]))
+        Array([[1, 2, 0, 0],
+               [3, 4, 0, 0],
+               [0, 0, 5, 6]], dtype=int32)
     """
     matrices = promote_dtypes(*[jnp.asarray(x) for x in arrs] or [jnp.zeros((1, 0))])
     for position, x in enumerate(matrices):
@@ -73,6 +82,15 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
     Returns:
         An array of shape (..., m, n).
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> gf.scipy.linalg.toeplitz(jnp.array([1, 2, 3]), jnp.array([1, 5]))
+        Array([[1, 5],
+               [2, 1],
+               [3, 2]], dtype=int32)
     """
     c = as_array("toeplitz", c)
     c, r = _vectors("toeplitz", c, conjugate(c) if r is None else r)
@@ -93,6 +111,12 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
     Raises:
         ValueError: numbers in place of vectors.
+
+    Example:
+        >>> gf.scipy.linalg.hankel(jnp.array([1, 2, 3]))
+        Array([[1, 2, 3],
+               [2, 3, 0],
+               [3, 0, 0]], dtype=int32)
     """
     c, r = as_arrays("hankel", c, jnp.zeros_like(c) if r is None else r)
     check(
@@ -108,7 +132,23 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 
 def circulant(c: ArrayLike) -> Array:
-    """Matrices of which each column is the one before, turned by one; ``c`` is the first one."""
+    """Matrices of which each column is the one before, turned by one; ``c`` is the first one.
+
+    Args:
+        c: vectors (..., n).
+
+    Returns:
+        An array of shape (..., n, n).
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> gf.scipy.linalg.circulant(jnp.array([1, 2, 3]))
+        Array([[1, 3, 2],
+               [2, 1, 3],
+               [3, 2, 1]], dtype=int32)
+    """
     (c,) = _vectors("circulant", c)
     place = np.arange(aval_of(c).shape[-1])
     return _placed(c, (place[:, None] - place) % max(len(place), 1))
@@ -122,8 +162,19 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
         n: the number of columns, positive.
         mode: "full", "valid" or "same".
 
+    Returns:
+        An array of shape (..., k, n): k is m + n - 1 for "full", max(m, n) for "same", and
+        max(m, n) - min(m, n) + 1 for "valid".
+
     Raises:
         ValueError: no vector, an empty one, ``n`` below 1, or another mode.
+
+    Example:
+        >>> gf.scipy.linalg.convolution_matrix(jnp.array([1, 2]), 3)
+        Array([[1, 0, 0],
+               [2, 1, 0],
+               [0, 2, 1],
+               [0, 0, 2]], dtype=int32)
     """
     count = as_index(n)
     check_choice("convolution_matrix", "mode", mode, ("full", "valid", "same"))
@@ -152,10 +203,20 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     """Leslie matrices: ``f`` is the first row, ``s`` the diagonal below the main one.
 
     Args:
-        f: vectors (..., n) with n > 1. s: vectors (..., n - 1).
+        f: vectors (..., n) with n > 1.
+        s: vectors (..., n - 1).
+
+    Returns:
+        An array of shape (..., n, n).
 
     Raises:
         ValueError: other lengths.
+
+    Example:
+        >>> gf.scipy.linalg.leslie(jnp.array([1., 2., 3.]), jnp.array([0.5, 0.25]))
+        Array([[1.  , 2.  , 3.  ],
+               [0.5 , 0.  , 0.  ],
+               [0.  , 0.25, 0.  ]], dtype=float32)
     """
     f, s = _vectors("leslie", f, s)
     size = aval_of(f).shape[-1]
@@ -187,6 +248,11 @@ def companion(a: ArrayLike) -> Array:
 
     Raises:
         ValueError: fewer coefficients.
+
+    Example:
+        >>> gf.scipy.linalg.companion(jnp.array([1., -3., 2.]))
+        Array([[ 3., -2.],
+               [ 1.,  0.]], dtype=float32)
     """
     (a,) = promote_dtypes_inexact(as_array("companion", a))
     a = jnp.atleast_1d(a)
@@ -201,7 +267,23 @@ def companion(a: ArrayLike) -> Array:
 
 
 def fiedler(a: ArrayLike) -> Array:
-    """The distances of all elements of vectors (..., n) from each other, (..., n, n)."""
+    """The distances of all elements of vectors from each other.
+
+    Args:
+        a: vectors (..., n).
+
+    Returns:
+        An array of shape (..., n, n): ``abs(a[i] - a[j])``.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> gf.scipy.linalg.fiedler(jnp.array([1, 4, 9]))
+        Array([[0, 3, 8],
+               [3, 0, 5],
+               [8, 5, 0]], dtype=int32)
+    """
     a = jnp.atleast_1d(as_array("fiedler", a))
     return jnp.abs(jnp.expand_dims(a, -1) - jnp.expand_dims(a, -2))
 
@@ -218,7 +300,14 @@ def fiedler_companion(a: ArrayLike) -> Array:
     Raises:
         ValueError: no coefficient.
 
-    Source: Fiedler, A note on companion matrices, Linear Algebra Appl. 372 (2003), 325.
+    Source:
+        Fiedler, A note on companion matrices, Linear Algebra Appl. 372 (2003), 325.
+
+    Example:
+        >>> gf.scipy.linalg.fiedler_companion(jnp.array([1., -6., 11., -6.]))
+        Array([[  6., -11.,   1.],
+               [  1.,   0.,   0.],
+               [  0.,   6.,   0.]], dtype=float32)
     """
     (a,) = promote_dtypes_inexact(as_array("fiedler_companion", a))
     a = jnp.atleast_1d(a)

@@ -90,8 +90,15 @@ def solve_triangular(
         unit_diagonal: whether the diagonal is taken to be ones, unread.
         overwrite_b, debug, check_finite: accepted, and without effect.
 
+    Returns:
+        An array of the shape of ``b``, batches broadcast.
+
     Raises:
         ValueError: shapes that do not fit, or another ``trans``.
+
+    Example:
+        >>> gf.scipy.linalg.solve_triangular(jnp.array([[2., 1.], [0., 4.]]), jnp.array([4., 8.]))
+        Array([1., 2.], dtype=float32)
     """
     del overwrite_b, debug, check_finite
     kind = _check_transposed("solve_triangular", trans)
@@ -114,8 +121,16 @@ def cho_solve(
         b: a vector of n elements, or matrices of shape (..., n, k).
         overwrite_b, check_finite: accepted, and without effect.
 
+    Returns:
+        An array of the shape of ``b``, batches broadcast.
+
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> factor = gf.scipy.linalg.cho_factor(jnp.array([[4., 0.], [0., 16.]]))
+        >>> gf.scipy.linalg.cho_solve(factor, jnp.array([8., 16.]))
+        Array([2., 1.], dtype=float32)
     """
     del overwrite_b, check_finite
     c, lower = c_and_lower
@@ -144,8 +159,16 @@ def lu_solve(
         trans: 0: ``a``; 1: its transpose; 2: its adjoint.
         overwrite_b, check_finite: accepted, and without effect.
 
+    Returns:
+        An array of the shape of ``b``, batches broadcast.
+
     Raises:
         ValueError: shapes that do not fit, or another ``trans``.
+
+    Example:
+        >>> factors = gf.scipy.linalg.lu_factor(jnp.array([[1., 2.], [2., 8.]]))
+        >>> gf.scipy.linalg.lu_solve(factors, jnp.array([5., 18.]))
+        Array([1., 2.], dtype=float32)
     """
     del overwrite_b, check_finite
     kind = _check_transposed("lu_solve", trans)
@@ -176,8 +199,15 @@ def solve(
         assume_a: "gen", "sym", "her", or "pos" for Hermitian positive definite matrices, which
             are decomposed by Cholesky.
 
+    Returns:
+        An array of the shape of ``b``, batches broadcast.
+
     Raises:
         ValueError: shapes that do not fit, or another ``assume_a``.
+
+    Example:
+        >>> gf.scipy.linalg.solve(jnp.array([[1., 2.], [2., 8.]]), jnp.array([5., 18.]))
+        Array([1., 2.], dtype=float32)
     """
     del overwrite_a, overwrite_b, debug, check_finite
     check_choice("solve", "assume_a", assume_a, _KINDS)
@@ -203,13 +233,44 @@ def _solve_positive(a: Any, b: Any, lower: bool) -> Any:
 
 
 def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
-    """The inverses of square matrices; the other arguments are without effect."""
+    """The inverses of square matrices.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        Floats or complex numbers of the shape of ``a``; inf and nan for singular ones.
+
+    Raises:
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> gf.scipy.linalg.inv(jnp.array([[2., 0.], [0., 4.]]))
+        Array([[0.5 , 0.  ],
+               [0.  , 0.25]], dtype=float32)
+    """
     del overwrite_a, check_finite
     return jnp.linalg.inv(a)
 
 
 def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
-    """The determinants of square matrices; the other arguments are without effect."""
+    """The determinants of square matrices.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        Floats or complex numbers of shape (...).
+
+    Raises:
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> gf.scipy.linalg.det(jnp.array([[1., 2.], [3., 4.]]))
+        Array(-2., dtype=float32)
+    """
     del overwrite_a, check_finite
     return jnp.linalg.det(a)
 
@@ -223,14 +284,26 @@ def solve_sylvester(
     """The solution of ``A @ X + X @ B == C``.
 
     Args:
-        A: matrices of shape (..., m, m). B: (..., n, n). C: (..., m, n).
+        A: matrices of shape (..., m, m).
+        B: matrices of shape (..., n, n).
+        C: matrices of shape (..., m, n).
         method: "schur", or "eigen" for matrices with independent eigenvectors.
         tol: where an eigenvalue of ``A`` and one of ``-B`` are closer than that, all is nan.
+
+    Returns:
+        An array of shape (..., m, n).
 
     Raises:
         ValueError: shapes that do not fit, or another method.
 
-    Source: Bartels and Stewart, Solution of the matrix equation AX + XB = C, Comm. ACM 15 (1972).
+    Source:
+        Bartels and Stewart, Solution of the matrix equation AX + XB = C, Comm. ACM 15 (1972).
+
+    Example:
+        >>> A, B = jnp.array([[1., 1.], [0., 2.]]), jnp.array([[3.]])
+        >>> jnp.round(gf.scipy.linalg.solve_sylvester(A, B, jnp.array([[5.], [5.]])), 3)
+        Array([[1.],
+               [1.]], dtype=float32)
     """
     check_choice("solve_sylvester", "method", method, ("schur", "eigen"))
     A, B, C = matrices("solve_sylvester", *promote_dtypes_inexact(*map(jnp.asarray, (A, B, C))))

@@ -33,8 +33,14 @@ def eigh_tridiagonal(
         (values, vectors), or values: they ascend, and vectors are columns.
 
     Raises:
-        TypeError: dtypes that differ or are no floats. ValueError: shapes that do not fit, or
-            another ``select``. NotImplementedError: ``select="v"``.
+        TypeError: dtypes that differ or are no floats.
+        ValueError: shapes that do not fit, or another ``select``.
+        NotImplementedError: ``select="v"``.
+
+    Example:
+        >>> d, e = jnp.array([2., 2.]), jnp.array([1.])
+        >>> jnp.round(gf.scipy.linalg.eigh_tridiagonal(d, e, eigvals_only=True), 3)
+        Array([1., 3.], dtype=float32)
     """
     del tol, key
     d, e = jnp.asarray(d), jnp.asarray(e)

@@ -67,22 +67,78 @@ def _i1(x: Any) -> Any:
 
 
 def i0e(x: ArrayLike) -> Array:
-    """``exp(-abs(x)) i0(x)``."""
+    """``exp(-abs(x)) i0(x)``, which does not overflow.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.i0e(jnp.array([0., 100.])), 3)
+        Array([1.  , 0.04], dtype=float32)
+    """
     return _i0e(*real_operands("i0e", x))
 
 
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind, of order 0."""
+    """The modified Bessel function of the first kind, of order 0.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.i0(jnp.array([0., 1.])), 3)
+        Array([1.   , 1.266], dtype=float32)
+    """
     return _i0(*real_operands("i0", x))
 
 
 def i1e(x: ArrayLike) -> Array:
-    """``exp(-abs(x)) i1(x)``."""
+    """``exp(-abs(x)) i1(x)``, which does not overflow.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.i1e(jnp.array([0., 100.])), 3)
+        Array([0.  , 0.04], dtype=float32)
+    """
     return _i1e(*real_operands("i1e", x))
 
 
 def i1(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind, of order 1."""
+    """The modified Bessel function of the first kind, of order 1.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.i1(jnp.array([0., 1.])), 3)
+        Array([0.   , 0.565], dtype=float32)
+    """
     return _i1(*real_operands("i1", x))
 
 
@@ -142,15 +198,20 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """The Bessel functions of the first kind, of orders 0 to ``v``.
 
     Args:
-        z: real array.
+        z: array of real numbers.
         v: the highest order, a known int >= 0.
         n_iter: where the downward recurrence begins; it has to be well above ``abs(z)`` and ``v``.
 
     Returns:
-        Array of shape ``(v + 1, *z.shape)``.
+        Floats of shape ``(v + 1, *z.shape)``.
 
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.bessel_jn(jnp.array([1.]), v=1), 3)
+        Array([[0.765],
+               [0.44 ]], dtype=float32)
     """
     order, count = index(v), max(index(n_iter), index(v)) + 1
     (z,) = real_operands("bessel_jn", z)

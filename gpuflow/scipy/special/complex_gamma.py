@@ -77,7 +77,17 @@ def loggamma(x: ArrayLike) -> Array:
     """The principal branch of the logarithm of the gamma function.
 
     Args:
-        x: real or complex array; for real numbers below 0 the result is nan.
+        x: array of real or complex numbers; for real numbers below 0 the result is nan.
+
+    Returns:
+        Floats of the shape of ``x``; of complex numbers complex ones.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.loggamma(jnp.array([1., 5.])), 3)
+        Array([0.   , 3.178], dtype=float32)
     """
     (x,) = promote_args_inexact("loggamma", x)
     if is_complex(x):
@@ -86,7 +96,21 @@ def loggamma(x: ArrayLike) -> Array:
 
 
 def gamma(x: ArrayLike) -> Array:
-    """The gamma function of real or complex numbers; nan at its poles."""
+    """The gamma function of real or complex numbers; nan at its poles.
+
+    Args:
+        x: array of real or complex numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``; of complex numbers complex ones.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.gamma(jnp.array([0.5, 5., -1.])), 3)
+        Array([ 1.772, 24.   ,    nan], dtype=float32)
+    """
     x = strong(*promote_args_inexact("gamma", x))
     if not is_complex(x):
         return real_gamma(x)

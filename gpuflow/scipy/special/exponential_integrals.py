@@ -68,8 +68,18 @@ def _expi(x: Any) -> Any:
 def expi(x: ArrayLike) -> Array:
     """The exponential integral Ei: the integral of ``exp(t) / t`` up to ``x``.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.expi(jnp.array([1., -1.])), 3)
+        Array([ 1.895, -0.219], dtype=float32)
     """
     return _expi(*strong_operands("expi", x))
 
@@ -82,8 +92,18 @@ def _exp1(x: Any) -> Any:
 def exp1(x: ArrayLike) -> Array:
     """The exponential integral E1: the integral of ``exp(-t) / t`` from ``x`` on; nan below 0.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.exp1(jnp.array([1., 0.])), 3)
+        Array([0.219,   inf], dtype=float32)
     """
     return _exp1(*strong_operands("exp1", x))
 
@@ -170,10 +190,17 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         n: whole numbers >= 0; not differentiated.
-        x: real numbers >= 0; the result is nan below.
+        x: real numbers >= 0, which broadcast with ``n``; the result is nan below.
+
+    Returns:
+        Floats of the common shape and dtype.
 
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.expn(2, jnp.array([0., 1.])), 3)
+        Array([1.   , 0.148], dtype=float32)
     """
     n, x = strong_operands("expn", n, x)
     return jnp.where(n < 0.0, jnp.nan, _expn(lax.stop_gradient(n), x))
@@ -224,7 +251,18 @@ _sici.defjvp(_sici_rule)
 def sici(x: ArrayLike) -> tuple[Array, Array]:
     """The sine and cosine integrals Si and Ci; of negative numbers, the real part of Ci.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        (Si, Ci), floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> si, ci = gf.scipy.special.sici(jnp.array([1.]))
+        >>> jnp.round(si, 3), jnp.round(ci, 3)
+        (Array([0.946], dtype=float32), Array([0.337], dtype=float32))
     """
     return _sici(*strong_operands("sici", x))

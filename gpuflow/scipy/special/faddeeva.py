@@ -60,10 +60,20 @@ def wofz(z: ArrayLike) -> Array:
     """The Faddeeva function ``exp(-z**2) erfc(-i z)``.
 
     Args:
-        z: real or complex array.
+        z: array of real or complex numbers.
 
     Returns:
-        Complex array.
+        Complex numbers of the shape of ``z``.
+
+    Raises:
+        TypeError: what is no array.
+
+    Source:
+        J. A. C. Weideman, Computation of the complex error function, 1994.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.wofz(jnp.array([0., 1.])).real, 3)
+        Array([1.   , 0.368], dtype=float32)
     """
     z = strong(*promote_args_inexact("wofz", z))
     dtype = aval_of(z).dtype

@@ -29,13 +29,41 @@ _ROOT_2_PI = math.sqrt(2.0 * math.pi)
 
 
 def gammaln(x: ArrayLike) -> Array:
-    """The logarithm of the absolute value of the gamma function."""
+    """The logarithm of the absolute value of the gamma function.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.gammaln(jnp.array([1., 5.])), 3) + 0.0
+        Array([0.   , 3.178], dtype=float32)
+    """
     (x,) = promote_args_inexact("gammaln", x)
     return lax.lgamma(x)
 
 
 def digamma(x: ArrayLike) -> Array:
-    """The derivative of ``gammaln``."""
+    """The derivative of ``gammaln``.
+
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.digamma(jnp.array([1., 2.])), 3)
+        Array([-0.577,  0.423], dtype=float32)
+    """
     (x,) = promote_args_inexact("digamma", x)
     return lax.digamma(x)
 
@@ -56,8 +84,18 @@ def _sign(x: Any) -> Any:
 def gammasgn(x: ArrayLike) -> Array:
     """The sign of the gamma function; nan at its poles, and that of the zero at 0.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        1, -1 or nan, floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.special.gammasgn(jnp.array([2., -0.5, -1.]))
+        Array([ 1., -1., nan], dtype=float32)
     """
     return lax.stop_gradient(_sign(*strong_operands("gammasgn", x)))
 
@@ -105,7 +143,21 @@ def real_gamma(x: Any) -> Any:
 
 
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
-    """``log(abs(beta(a, b)))``, with all its digits where one is much larger."""
+    """``log(abs(beta(a, b)))``, with all its digits where one is much larger.
+
+    Args:
+        a, b: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.betaln(jnp.array([2., 1e6]), 3.), 3)
+        Array([ -2.485, -40.753], dtype=float32)
+    """
     return log_beta(*promote_args_inexact("betaln", a, b))
 
 
@@ -124,8 +176,18 @@ def _beta(a: Any, b: Any) -> Any:
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """The beta function ``gamma(a) gamma(b) / gamma(a + b)``.
 
+    Args:
+        a, b: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.beta(jnp.array([1., 2.]), 2.), 3)
+        Array([0.5  , 0.167], dtype=float32)
     """
     a, b = strong_operands("beta", a, b)
     return _beta(a, b)
@@ -134,8 +196,20 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """``gamma(n + 1)``, and 0 for negative ``n``; whole for whole ``n`` while the dtype can be.
 
+    Args:
+        n: array of real numbers; integers become floats.
+        exact: must be False.
+
+    Returns:
+        Floats of the shape of ``n``.
+
     Raises:
         NotImplementedError: ``exact=True``, which needs unbounded integers.
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.special.factorial(jnp.array([0, 5, -1]))
+        Array([  1., 120.,   0.], dtype=float32)
     """
     if exact:
         raise NotImplementedError(
@@ -182,12 +256,21 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """The number of ways to choose ``k`` of ``N`` things.
 
     Args:
-        N: how many there are.
-        k: how many are chosen.
+        N: how many there are, real numbers.
+        k: how many are chosen; it broadcasts with ``N``.
         repetition: whether one may be chosen again.
 
     Returns:
-        0 where ``k > N``, or one of them is negative.
+        Floats of the common shape; 0 where ``k > N``, or one of them is negative.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.special.comb(5, jnp.array([2, 6]))
+        Array([10.,  0.], dtype=float32)
+        >>> gf.scipy.special.comb(5, 2, repetition=True)
+        Array(15., dtype=float32, weak_type=True)
     """
     n, k = real_operands("comb", N, k)
     if not repetition:
@@ -221,8 +304,18 @@ def _poch(z: Any, m: Any) -> Any:
 def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """The rising factorial ``gamma(z + m) / gamma(z)``.
 
+    Args:
+        z, m: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.poch(jnp.array([1., 2.]), 3.), 3)
+        Array([ 6., 24.], dtype=float32)
     """
     return _poch(*strong_operands("poch", z, m))
 
@@ -231,8 +324,19 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
     """The logarithm of the gamma function of dimension ``d``.
 
     Args:
-        a: real array; each element above ``(d - 1) / 2``.
+        a: array of real numbers, each above ``(d - 1) / 2``.
         d: the dimension, a known int.
+
+    Returns:
+        Floats of the shape of ``a``.
+
+    Raises:
+        ValueError: complex numbers.
+        TypeError: ``d`` that is no int.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.multigammaln(jnp.array([2., 3.]), 2), 3)
+        Array([0.452, 1.55 ], dtype=float32)
     """
     d = index(d)
     (a,) = strong_operands("multigammaln", a)
@@ -243,20 +347,64 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
 
 
 def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized lower incomplete gamma function."""
+    """The regularized lower incomplete gamma function.
+
+    Args:
+        a: positive numbers, the order.
+        x: numbers >= 0, the upper end of the integral of ``t**(a - 1) exp(-t)`` from 0; it
+            broadcasts with ``a``.
+
+    Returns:
+        Floats of the common shape and dtype, in [0, 1].
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.gammainc(1., jnp.array([0., 1.])), 3)
+        Array([0.   , 0.632], dtype=float32)
+    """
     return lax.igamma(*promote_args_inexact("gammainc", a, x))
 
 
 def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized upper incomplete gamma function, ``1 - gammainc(a, x)``."""
+    """The regularized upper incomplete gamma function, ``1 - gammainc(a, x)``.
+
+    Args:
+        a: positive numbers, the order.
+        x: numbers >= 0, the lower end of the integral of ``t**(a - 1) exp(-t)``; it broadcasts with
+            ``a``.
+
+    Returns:
+        Floats of the common shape and dtype, in [0, 1].
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.gammaincc(1., jnp.array([0., 1.])), 3)
+        Array([1.   , 0.368], dtype=float32)
+    """
     return lax.igammac(*promote_args_inexact("gammaincc", a, x))
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The regularized incomplete beta function; differentiable in ``x``.
 
+    Args:
+        a, b: positive numbers, the orders.
+        x: numbers in [0, 1], the end of the integral of ``t**(a - 1) (1 - t)**(b - 1)`` from 0; all
+            broadcast.
+
+    Returns:
+        Floats of the common shape and dtype, in [0, 1].
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.betainc(2., 2., jnp.array([0.25, 0.5])), 3)
+        Array([0.156, 0.5  ], dtype=float32)
     """
     return lax.betainc(*jnp.broadcast_arrays(*real_operands("betainc", a, b, x)))
 
@@ -266,10 +414,17 @@ def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         n: integers >= 0.
-        x: real array.
+        x: array of real numbers; it broadcasts with ``n``.
+
+    Returns:
+        Floats of the common shape.
 
     Raises:
         ValueError: orders that are no integers, or complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.polygamma(1, jnp.array([1., 2.])), 3)
+        Array([1.645, 0.645], dtype=float32)
     """
     if not dtypes.is_integer(aval_of(n).dtype):
         raise ValueError(

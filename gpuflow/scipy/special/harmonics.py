@@ -72,6 +72,11 @@ def sph_harm_y(
         TypeError: angles of 16 bits, or complex ones.
         NotImplementedError: ``diff_n`` given.
         ValueError: ``n`` is traced and ``n_max`` is not given.
+
+    Example:
+        >>> out = gf.scipy.special.sph_harm_y(1, 0, jnp.array([0., jnp.pi / 2]), 0.)
+        >>> jnp.round(out.real, 3) + 0.0
+        Array([0.489, 0.   ], dtype=float32)
     """
     if diff_n is not None:
         raise NotImplementedError(

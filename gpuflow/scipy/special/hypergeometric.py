@@ -120,8 +120,19 @@ def _hyp1f1(a: Any, b: Any, x: Any) -> Any:
 def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The confluent hypergeometric function 1F1, Kummer's M.
 
+    Args:
+        a, b: parameters, real arrays.
+        x: array of real numbers; all broadcast.
+
+    Returns:
+        Floats of the common shape and dtype.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.hyp1f1(1., 1., jnp.array([0., 1.])), 3)
+        Array([1.   , 2.718], dtype=float32)
     """
     return _hyp1f1(*jnp.broadcast_arrays(*strong_operands("hyp1f1", a, b, x)))
 
@@ -262,10 +273,17 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     """The Gaussian hypergeometric function 2F1.
 
     Args:
-        a, b, c: parameters.
-        x: real numbers <= 1; beyond, the result is inf unless the series ends.
+        a, b, c: parameters, real arrays.
+        x: real numbers <= 1; beyond, the result is inf unless the series ends. All broadcast.
+
+    Returns:
+        Floats of the common shape and dtype.
 
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.hyp2f1(1., 1., 2., jnp.array([0., 0.5])), 3)
+        Array([1.   , 1.386], dtype=float32)
     """
     return _hyp2f1(*jnp.broadcast_arrays(*real_operands("hyp2f1", a, b, c, x)))

@@ -84,8 +84,19 @@ _fresnel.defjvp(_fresnel_rule)
 def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """The Fresnel integrals S and C, of the sine and cosine of ``pi t**2 / 2`` from 0 to x.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        (S, C), floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> s, c = gf.scipy.special.fresnel(jnp.array([1.]))
+        >>> jnp.round(s, 3), jnp.round(c, 3)
+        (Array([0.438], dtype=float32), Array([0.78], dtype=float32))
     """
     return _fresnel(*strong_operands("fresnel", x))
 
@@ -126,8 +137,15 @@ def spence(x: ArrayLike) -> Array:
     Args:
         x: f32[...] or f64[...].
 
+    Returns:
+        Floats of the shape and dtype of ``x``.
+
     Raises:
         TypeError: another dtype.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.spence(jnp.array([0., 1.])), 3) + 0.0
+        Array([1.645, 0.   ], dtype=float32)
     """
     x = jnp.asarray(x)
     if aval_of(x).dtype not in (np.float32, np.float64):

@@ -15,7 +15,21 @@ from gpuflow.scipy.special.stirling import deviance, log_ratio
 
 
 def expit(x: ArrayLike) -> Array:
-    """``1 / (1 + exp(-x))``, without overflow."""
+    """``1 / (1 + exp(-x))``, without overflow.
+
+    Args:
+        x: array of real or complex numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``; of complex numbers complex ones.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.expit(jnp.array([0., 2., -1000.])), 3)
+        Array([0.5  , 0.881, 0.   ], dtype=float32)
+    """
     (x,) = promote_args_inexact("expit", x)
     return lax.logistic(x)
 
@@ -29,7 +43,21 @@ def _logit(x: Any) -> Any:
 
 
 def logit(x: ArrayLike) -> Array:
-    """``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1]."""
+    """``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1].
+
+    Args:
+        x: array of real or complex numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``; of complex numbers complex ones.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.logit(jnp.array([0.5, 0.75])), 3)
+        Array([0.   , 1.099], dtype=float32)
+    """
     (x,) = promote_args_inexact("logit", x)
     return _logit(x)
 
@@ -41,7 +69,21 @@ def _xlogy(x: Any, y: Any) -> Any:
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x * log(y)``, and 0 where ``x`` is 0, whatever number ``y`` is."""
+    """``x * log(y)``, and 0 where ``x`` is 0, whatever number ``y`` is.
+
+    Args:
+        x, y: arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats or complex numbers of the common shape and dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.xlogy(jnp.array([0., 2.]), jnp.array([0., 3.])), 3)
+        Array([0.   , 2.197], dtype=float32)
+    """
     return _xlogy(*promote_args_inexact("xlogy", x, y))
 
 
@@ -51,7 +93,21 @@ def _xlog1py(x: Any, y: Any) -> Any:
 
 
 def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x * log1p(y)``, and 0 where ``x`` is 0, whatever number ``y`` is."""
+    """``x * log1p(y)``, and 0 where ``x`` is 0, whatever number ``y`` is.
+
+    Args:
+        x, y: arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats or complex numbers of the common shape and dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.xlog1py(jnp.array([0., 2.]), jnp.array([-1., 2.])), 3)
+        Array([0.   , 2.197], dtype=float32)
+    """
     return _xlog1py(*promote_args_inexact("xlog1py", x, y))
 
 
@@ -63,8 +119,18 @@ def _entr(x: Any) -> Any:
 def entr(x: ArrayLike) -> Array:
     """The entropy ``-x * log(x)``: 0 at 0 and -inf below.
 
+    Args:
+        x: array of real numbers; integers become floats.
+
+    Returns:
+        Floats of the shape of ``x``.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.entr(jnp.array([0., 0.5, -1.])), 3)
+        Array([0.   , 0.347,  -inf], dtype=float32)
     """
     return _entr(*real_operands("entr", x))
 
@@ -86,8 +152,18 @@ def _rel_entr(p: Any, q: Any) -> Any:
 def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """Relative entropy ``p * log(p / q)``: 0 where p is 0, inf where a number is negative.
 
+    Args:
+        p, q: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.rel_entr(jnp.array([0., 2.]), jnp.array([1., 1.])), 3)
+        Array([0.   , 1.386], dtype=float32)
     """
     return _rel_entr(*typed_operands("rel_entr", p, q))
 
@@ -105,8 +181,18 @@ def _kl_div(p: Any, q: Any) -> Any:
 def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """``p * log(p / q) - p + q``, with all its digits where p is near q.
 
+    Args:
+        p, q: real arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats of the common shape and dtype. Inf where a number is negative.
+
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.kl_div(jnp.array([0., 2.]), jnp.array([1., 1.])), 3)
+        Array([1.   , 0.386], dtype=float32)
     """
     return _kl_div(*typed_operands("kl_div", p, q))
 
@@ -122,12 +208,40 @@ def _power_of_log(log: Any, lmbda: Any) -> Any:
 
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0."""
+    """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0.
+
+    Args:
+        x, lmbda: arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats or complex numbers of the common shape and dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.boxcox(jnp.array([1., 4.]), 0.5), 3)
+        Array([0., 2.], dtype=float32)
+    """
     x, lmbda = map(lax.asarray, promote_args_inexact("boxcox", x, lmbda))
     return _power_of_log(jnp.log(x), lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The Box-Cox transformation of ``1 + x``."""
+    """The Box-Cox transformation of ``1 + x``, with all its digits near 0.
+
+    Args:
+        x, lmbda: arrays that broadcast; integers become floats.
+
+    Returns:
+        Floats or complex numbers of the common shape and dtype.
+
+    Raises:
+        TypeError: what is no array.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.boxcox1p(jnp.array([0., 3.]), 0.5), 3)
+        Array([0., 2.], dtype=float32)
+    """
     x, lmbda = map(lax.asarray, promote_args_inexact("boxcox1p", x, lmbda))
     return _power_of_log(jnp.log1p(x), lmbda)

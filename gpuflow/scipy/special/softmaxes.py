@@ -7,10 +7,40 @@ from gpuflow.core.types import Array, ArrayLike, Axes
 
 
 def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
-    """``exp(x) / sum(exp(x))`` over ``axis``, an axis, a tuple of axes, or None for all."""
+    """``exp(x) / sum(exp(x))`` over axes, without overflow.
+
+    Args:
+        x: array of numbers; integers become floats.
+        axis: an axis, a tuple of axes, or None for all.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> gf.scipy.special.softmax(jnp.array([1., 1.]))
+        Array([0.5, 0.5], dtype=float32)
+    """
     return nn.softmax(x, axis=axis)
 
 
 def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
-    """``log(softmax(x))`` over ``axis``, an axis, a tuple of axes, or None for all."""
+    """``log(softmax(x))`` over axes, without overflow.
+
+    Args:
+        x: array of numbers; integers become floats.
+        axis: an axis, a tuple of axes, or None for all.
+
+    Returns:
+        Floats of the shape of ``x``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.log_softmax(jnp.array([1., 1.])), 3)
+        Array([-0.693, -0.693], dtype=float32)
+    """
     return nn.log_softmax(x, axis=axis)

@@ -38,18 +38,22 @@ def logsumexp(
     Args:
         a: array of real or complex numbers.
         axis: an axis, a tuple of axes, or None for all.
-        b: weights of the exponentials; they may be negative.
+        b: weights of the exponentials; they may be negative. None: all are 1.
         keepdims: keep the axes, with size 1.
         return_sign: whether to return (log of the absolute sum, its sign, of complex sums on the
             unit circle); without it, a negative sum of real numbers gives nan.
-        where: mask of the elements to sum.
+        where: mask of the elements to sum; None: all.
 
     Returns:
-        An array of floats, of the shape of ``a`` without ``axis``; or a pair with ``return_sign``.
+        Floats or complex numbers of the shape of ``a`` without the axes, or a pair of such arrays.
+
+    Raises:
+        TypeError: what is no array.
+        ValueError: no such axis.
 
     Example:
-        >>> gf.nn.logsumexp(jnp.array([1000.0, -jnp.inf]))
-        Array(1000., dtype=float32)
+        >>> jnp.round(gf.scipy.special.logsumexp(jnp.array([100., 100.])), 3)
+        Array(100.693, dtype=float32)
     """
     if where is not None:
         a = jnp.where(where, a, 0)  # else a nan that is left out would reach the derivative

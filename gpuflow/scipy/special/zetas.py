@@ -59,9 +59,20 @@ def _zeta(x: Any, q: Any) -> Any:
 def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
     """The Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0.
 
+    Args:
+        x: real numbers above 1.
+        q: real numbers, which broadcast with ``x``; they must be given.
+
+    Returns:
+        Floats of the common shape and dtype.
+
     Raises:
         NotImplementedError: without ``q``.
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.zeta(jnp.array([2., 4.]), 1.), 3)
+        Array([1.645, 1.082], dtype=float32)
     """
     if q is None:
         raise NotImplementedError(
@@ -92,8 +103,16 @@ def bernoulli(n: int) -> Array:
     Args:
         n: a known int >= 0.
 
+    Returns:
+        Floats of the default dtype, n + 1 of them.
+
     Raises:
         ValueError: a negative ``n``.
+        TypeError: ``n`` that is no int.
+
+    Example:
+        >>> jnp.round(gf.scipy.special.bernoulli(4), 3)
+        Array([ 1.   , -0.5  ,  0.167,  0.   , -0.033], dtype=float32)
     """
     n = index(n)
     if n < 0:

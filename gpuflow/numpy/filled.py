@@ -1,0 +1,305 @@
+"""Making arrays that are filled: with a number, by shape or like another array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
+from gpuflow.numpy.creation import placed
+from gpuflow.numpy.promotion import PYTHON_SCALARS, check_arraylike, convert, user_dtype
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops.collectives.varying import vary_along
+from gpuflow.ops.random.keys import random_wrap
+from gpuflow.runtime.array import Array
+
+
+def full(
+    shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """An array of ``shape`` filled with a number, or with an array that broadcasts.
+
+    Args:
+        shape: an int or a sequence of ints.
+        fill_value: a number, or an array whose shape broadcasts to ``shape``.
+        dtype: by default that of ``fill_value``.
+        device: where it lives, by default on the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of ``shape``; a Python number without ``dtype`` gives a weak type.
+
+    Raises:
+        TypeError: a shape that is none, or what does not broadcast to it.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.full((2, 3), 7)
+        Array([[7, 7, 7],
+               [7, 7, 7]], dtype=int32, weak_type=True)
+        >>> jnp.full((2, 3), jnp.array([1, 2, 3]), dtype=float)
+        Array([[1., 2., 3.],
+               [1., 2., 3.]], dtype=float32)
+    """
+    return placed("full", _filled("full", shape, fill_value, dtype), device, out_sharding)
+
+
+def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
+    (fill_value,) = check_arraylike(name, fill_value)
+    if dtype is not None and dtypes.is_extended(dtype) and aval_of(fill_value).dtype != dtype:
+        words = _filled(name, (*as_shape(name, shape), *dtype.key_shape), fill_value, np.uint32)
+        return random_wrap(words, dtype.implementation)
+    if dtype is not None:
+        wanted = user_dtype(dtype, name)
+        # Of an array: strong also where it is weak and has that dtype already.
+        make = lax.convert_element_type if hasattr(fill_value, "aval") else convert
+        fill_value = make(fill_value, wanted)
+    sizes, fill_shape = as_shape(name, shape), aval_of(fill_value).shape
+    return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(fill_shape), len(sizes)))
+
+
+def zeros(
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """An array of zeros, by default float32.
+
+    Args:
+        shape: an int or a sequence of ints.
+        dtype: None: the default float.
+        device: where it lives, by default on the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of ``shape``.
+
+    Raises:
+        TypeError: a shape or a dtype that is none.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.zeros((2, 3))
+        Array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float32)
+        >>> jnp.zeros(3, dtype=int)
+        Array([0, 0, 0], dtype=int32)
+    """
+    out = _filled("zeros", shape, 0, float if dtype is None else dtype)
+    return placed("zeros", out, device, out_sharding)
+
+
+def ones(
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """An array of ones, by default float32.
+
+    Args:
+        shape: an int or a sequence of ints.
+        dtype: None: the default float.
+        device: where it lives, by default on the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of ``shape``.
+
+    Raises:
+        TypeError: a shape or a dtype that is none.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.ones((2, 3))
+        Array([[1., 1., 1.],
+               [1., 1., 1.]], dtype=float32)
+        >>> jnp.ones(3, dtype=bool)
+        Array([ True,  True,  True], dtype=bool)
+    """
+    out = _filled("ones", shape, 1, float if dtype is None else dtype)
+    return placed("ones", out, device, out_sharding)
+
+
+def empty(
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """An array of ``shape``; its elements are 0.
+
+    Args:
+        shape: an int or a sequence of ints.
+        dtype: None: the default float.
+        device: where it lives, by default on the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of ``shape``.
+
+    Raises:
+        TypeError: a shape or a dtype that is none.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.empty((2, 0), dtype=int)
+        Array([], shape=(2, 0), dtype=int32)
+    """
+    out = _filled("empty", shape, 0, float if dtype is None else dtype)
+    return placed("empty", out, device, out_sharding)
+
+
+def full_like(
+    a: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Any = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """An array like ``a`` filled with a number.
+
+    Args:
+        a: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        fill_value: a number, or an array that broadcasts.
+        dtype: None: that of ``a``.
+        shape: None: that of ``a``.
+        device: where it lives; None: where ``a`` was put, if it was, else the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of that shape and dtype.
+
+    Raises:
+        TypeError: a shape or a dtype that is none, or what does not broadcast.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.full_like(jnp.arange(3), 7)
+        Array([7, 7, 7], dtype=int32)
+        >>> jnp.full_like(jnp.arange(3), 0.5, dtype=float)
+        Array([0.5, 0.5, 0.5], dtype=float32)
+    """
+    out = _like("full_like", a, fill_value, dtype, shape)
+    return placed("full_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+
+
+def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
+    """Where an array like ``a`` goes: where that one was put; None: anywhere."""
+    if out_sharding is not None or not isinstance(a, Array) or isinstance(a, Tracer):
+        return None
+    if type(a) is Array:
+        return a.device if a.device.is_committed else None
+    return a.sharding if shape is None else None
+
+
+def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
+    """A filled array, which in shard_map varies as ``a`` does."""
+    aval = _aval_like(name, a)
+    return vary_along(_filled_like(name, aval, fill_value, dtype, shape), aval.mat.varying)
+
+
+def _filled_like(name: str, aval: ShapedArray, fill_value: Any, dtype: Any, shape: Any) -> Any:
+    sizes = aval.shape if shape is None else as_shape(name, shape)
+    if dtype is not None:
+        return _filled(name, sizes, fill_value, dtype)
+    if dtypes.is_extended(aval.dtype):
+        return _filled(name, sizes, fill_value, aval.dtype)
+    (fill_value,) = check_arraylike(name, fill_value)
+    weak = aval.weak_type and aval.dtype.kind in "ifc"
+    value = fill_value
+    if weak and type(value) in PYTHON_SCALARS:
+        value = aval.dtype.type(value).item()
+    return _filled(name, sizes, convert(value, aval.dtype, weak), None)
+
+
+def _aval_like(name: str, a: Any) -> ShapedArray:
+    if hasattr(a, "shape") and hasattr(a, "dtype") and not is_value(a):
+        return ShapedArray(a.shape, dtypes.canonicalize(a.dtype))
+    (a,) = check_arraylike(name, a)
+    return aval_of(a)
+
+
+def zeros_like(
+    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """Zeros with the shape and dtype of ``a``.
+
+    Args:
+        a: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        dtype: None: that of ``a``.
+        shape: None: that of ``a``.
+        device: where it lives; None: where ``a`` was put, if it was, else the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of that shape and dtype.
+
+    Raises:
+        TypeError: a shape or a dtype that is none.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.zeros_like(jnp.arange(3))
+        Array([0, 0, 0], dtype=int32)
+        >>> jnp.zeros_like(jnp.arange(3), dtype=float, shape=(2, 2))
+        Array([[0., 0.],
+               [0., 0.]], dtype=float32)
+    """
+    out = _like("zeros_like", a, 0, dtype, shape)
+    return placed("zeros_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+
+
+def ones_like(
+    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    device: DeviceLike = None, out_sharding: ShardingLike = None,
+) -> Array:  # fmt: skip
+    """Ones with the shape and dtype of ``a``.
+
+    Args:
+        a: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        dtype: None: that of ``a``.
+        shape: None: that of ``a``.
+        device: where it lives; None: where ``a`` was put, if it was, else the default device.
+        out_sharding: how it is to lie on several devices, in place of ``device``.
+
+    Returns:
+        An array of that shape and dtype.
+
+    Raises:
+        TypeError: a shape or a dtype that is none.
+        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+
+    Example:
+        >>> jnp.ones_like(jnp.array([0.5, 2.0]))
+        Array([1., 1.], dtype=float32)
+        >>> jnp.ones_like(gf.ShapeDtypeStruct((2,), jnp.int8))
+        Array([1, 1], dtype=int8)
+    """
+    out = _like("ones_like", a, 1, dtype, shape)
+    return placed("ones_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+
+
+def empty_like(
+    prototype: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    device: DeviceLike = None,
+) -> Array:  # fmt: skip
+    """An array with the shape and dtype of ``prototype``; its elements are 0.
+
+    Args:
+        prototype: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        dtype: None: that of ``prototype``.
+        shape: None: that of ``prototype``.
+        device: where it lives; None: where ``prototype`` was put, or the default device.
+
+    Returns:
+        An array of that shape and dtype.
+
+    Raises:
+        TypeError: a shape or a dtype that is none.
+        ValueError: what is no device.
+
+    Example:
+        >>> jnp.empty_like(jnp.arange(3), shape=(2, 0))
+        Array([], shape=(2, 0), dtype=int32)
+    """
+    return zeros_like(prototype, dtype, shape, device=device)
