@@ -16,7 +16,7 @@ from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
 from gpuflow.numpy.promotion import constant, convert, like, promote_dtypes, strong
-from gpuflow.numpy.ufuncs import make_unary
+from gpuflow.numpy.ufuncs import described, make_unary
 
 
 def _count_bits(x: Any) -> Any:
@@ -27,25 +27,14 @@ def _count_bits(x: Any) -> Any:
     return lax.convert_element_type(lax.population_count(x), np.uint8)
 
 
-bitwise_count = composite(
-    make_unary("bitwise_count", _count_bits, """How many bits of ``abs(x)`` are 1.
-
-    Args:
-        x: array of integers or bools.
-        out, where: only None; arrays are immutable.
-
-    Returns:
-        uint8 array of the shape of ``x``.
-
-    Raises:
-        NotImplementedError: ``out`` or ``where``.
-        TypeError: floats or complex numbers.
-
-    Example:
-        >>> jnp.bitwise_count(jnp.array([0, 7, -8]))
-        Array([0, 3, 1], dtype=uint8)
-    """)
-)
+bitwise_count = composite(make_unary("bitwise_count", _count_bits, described(
+    "How many bits of ``abs(x)`` are 1.",
+    "x: array of integers or bools.",
+    "uint8 array of the shape of ``x``.",
+    ">>> jnp.bitwise_count(jnp.array([0, 7, -8]))",
+    "Array([0, 3, 1], dtype=uint8)",
+    raises="TypeError: floats or complex numbers.",
+)))
 
 
 def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
