@@ -20,7 +20,7 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow import numpy as jnp
 
-MODULES: tuple[str, ...] = ("flatten_util",)
+MODULES: tuple[str, ...] = ("flatten_util", "lax.linalg")
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = {"gf": gf, "jnp": jnp, "lax": lax, "np": np}
 # Taken because NumPy's functions take them; an error says what to write.
