@@ -27,40 +27,145 @@ def log_density(y: Any, a: Any) -> Any:
 
 @composite
 def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the gamma distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.logpdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([-1.    , -1.3069], dtype=float32)
+    """
     y, scale, a = standardize("gamma.logpdf", x, loc, scale, a)
     return guarded(log_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
 
 
 @composite
 def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the gamma distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is
+    ``y**(a - 1) * exp(-y) / gamma(a) / scale``, for ``y`` from 0 on.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.pdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([0.3679, 0.2707], dtype=float32)
+    """
     return jnp.exp(logpdf(x, a, loc, scale))
 
 
 @composite
 def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.cdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([0.2642, 0.594 ], dtype=float32)
+    """
     y, scale, a = standardize("gamma.cdf", x, loc, scale, a)
     return guarded(gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.logcdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([-1.3309, -0.5209], dtype=float32)
+    """
     y, scale, a = standardize("gamma.logcdf", x, loc, scale, a)
     return guarded(log_gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.sf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([0.7358, 0.406 ], dtype=float32)
+    """
     y, scale, a = standardize("gamma.sf", x, loc, scale, a, prepare=real_operands)
     return guarded(gamma_upper(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.logsf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([-0.3069, -0.9014], dtype=float32)
+    """
     y, scale, a = standardize("gamma.logsf", x, loc, scale, a, prepare=real_operands)
     return guarded(log_gamma_upper(a, y), scale > 0.0, a > 0.0)
