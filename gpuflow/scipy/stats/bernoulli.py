@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
@@ -104,3 +105,6 @@ def ppf(q: ArrayLike, p: ArrayLike) -> Array:
     q, p = typed_operands("bernoulli.ppf", q, p)
     result = jnp.where(q <= 1.0 - p, jnp.zeros_like(p), 1.0)
     return guarded(result, (p >= 0.0) & (p <= 1.0), (q >= 0.0) & (q <= 1.0))
+
+
+publish(globals(), "stats.bernoulli", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta
@@ -182,3 +183,6 @@ def logsf(
     """
     y, scale, a, b = standardize("beta.logsf", x, loc, scale, a, b)
     return guarded(log_beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
+
+
+publish(globals(), "stats.beta", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta, log_choose
@@ -63,3 +64,6 @@ def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike =
         Array([0.3333, 0.3333, 0.3333], dtype=float32)
     """
     return jnp.exp(logpmf(k, n, a, b, loc))
+
+
+publish(globals(), "stats.betabinom", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -63,3 +64,6 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         Array([0.25, 0.5 , 0.25], dtype=float32, weak_type=True)
     """
     return jnp.exp(logpmf(k, n, p, loc))
+
+
+publish(globals(), "stats.binom", public_names(globals(), __name__))

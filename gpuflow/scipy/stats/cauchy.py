@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
@@ -222,3 +223,6 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """
     q, loc, scale = typed_operands("cauchy.isf", q, loc, scale)
     return guarded(loc - _standard_quantile(q) * scale, scale > 0.0)
+
+
+publish(globals(), "stats.cauchy", public_names(globals(), __name__))

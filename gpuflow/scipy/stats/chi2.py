@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.stats.common import guarded, standardize
-from gpuflow.scipy.stats.gamma import log_density
+from gpuflow.scipy.stats.common import guarded, log_gamma_density, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
 
 
@@ -31,7 +31,7 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
         Array([-1.1931, -2.1931], dtype=float32)
     """
     y, scale, df = standardize("chi2.logpdf", x, loc, scale, df)
-    log = log_density(0.5 * y, 0.5 * df) - jnp.log(2.0 * scale)
+    log = log_gamma_density(0.5 * y, 0.5 * df) - jnp.log(2.0 * scale)
     return guarded(log, scale > 0.0, df > 0.0)
 
 
@@ -155,3 +155,6 @@ def logsf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
     """
     y, scale, df = standardize("chi2.logsf", x, loc, scale, df)
     return guarded(log_gamma_upper(0.5 * df, 0.5 * y), scale > 0.0, df > 0.0)
+
+
+publish(globals(), "stats.chi2", public_names(globals(), __name__))

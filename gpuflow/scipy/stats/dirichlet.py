@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -82,3 +83,6 @@ def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         Array(1.125, dtype=float32)
     """
     return jnp.exp(logpdf(x, alpha))
+
+
+publish(globals(), "stats.dirichlet", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -173,3 +174,6 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """
     q, loc, scale = real_operands("expon.ppf", q, loc, scale)
     return guarded(quantile(loc - scale * jnp.log1p(-q), q), scale > 0.0)
+
+
+publish(globals(), "stats.expon", public_names(globals(), __name__))

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
-from gpuflow import lax
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_poisson, standardize
+from gpuflow.scipy.stats.common import guarded, log_gamma_density, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
-
-
-@composite
-def log_density(y: Any, a: Any) -> Any:
-    """The logarithm of ``y**(a - 1) exp(-y) / gamma(a)``."""
-    some = (y > 0.0) & (y < jnp.inf)
-    safe = inside(some, y, 1.0)
-    large = log_poisson(a, safe) + jnp.log(a / safe)
-    small = (a - 1.0) * jnp.log(safe) - safe - lax.lgamma(a)
-    log = jnp.where(a > LARGE, large, small)
-    at_zero = jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, 0.0, -jnp.inf))
-    return jnp.where(some | jnp.isnan(y), log, jnp.where(y == 0.0, at_zero, -jnp.inf))
 
 
 @composite
@@ -46,7 +32,7 @@ def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
         Array([-1.    , -1.3069], dtype=float32)
     """
     y, scale, a = standardize("gamma.logpdf", x, loc, scale, a)
-    return guarded(log_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
+    return guarded(log_gamma_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
 
 
 @composite
@@ -169,3 +155,6 @@ def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) 
     """
     y, scale, a = standardize("gamma.logsf", x, loc, scale, a, prepare=real_operands)
     return guarded(log_gamma_upper(a, y), scale > 0.0, a > 0.0)
+
+
+publish(globals(), "stats.gamma", public_names(globals(), __name__))

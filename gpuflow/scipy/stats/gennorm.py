@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -78,3 +79,6 @@ def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
     x, beta = jnp.broadcast_arrays(x, beta)
     tail = 0.5 * lax.igammac(1.0 / beta, jnp.power(jnp.abs(x), beta))
     return guarded(jnp.where(x > 0.0, 1.0 - tail, tail), beta > 0.0)
+
+
+publish(globals(), "stats.gennorm", public_names(globals(), __name__))

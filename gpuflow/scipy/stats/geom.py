@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
@@ -58,3 +59,6 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         Array([0.  , 0.5 , 0.25], dtype=float32)
     """
     return jnp.exp(logpmf(k, p, loc))
+
+
+publish(globals(), "stats.geom", public_names(globals(), __name__))

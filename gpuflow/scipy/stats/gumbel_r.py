@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -179,3 +180,6 @@ def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """
     p, loc, scale = real_operands("gumbel_r.ppf", p, loc, scale)
     return guarded(quantile(loc - scale * jnp.log(-jnp.log(p)), p), scale > 0.0)
+
+
+publish(globals(), "stats.gumbel_r", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.stats.common import guarded, standardize
@@ -78,3 +79,6 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     y, scale = standardize("laplace.cdf", x, loc, scale)
     tail = 0.5 * jnp.exp(-jnp.abs(y))
     return guarded(jnp.where(y > 0.0, 1.0 - tail, tail), scale > 0.0)
+
+
+publish(globals(), "stats.laplace", public_names(globals(), __name__))

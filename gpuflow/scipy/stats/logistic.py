@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
@@ -152,3 +153,6 @@ def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """
     x, loc, scale = typed_operands("logistic.isf", x, loc, scale)
     return guarded(loc - scale * logit(x), scale > 0.0)
+
+
+publish(globals(), "stats.logistic", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -75,3 +76,6 @@ def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         Array(0.25, dtype=float32)
     """
     return jnp.exp(logpmf(x, n, p))
+
+
+publish(globals(), "stats.multinomial", public_names(globals(), __name__))

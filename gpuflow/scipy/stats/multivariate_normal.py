@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_dtypes_inexact
@@ -86,3 +87,6 @@ def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
         Array(0.097, dtype=float32)
     """
     return jnp.exp(logpdf(x, mean, cov))
+
+
+publish(globals(), "stats.multivariate_normal", public_names(globals(), __name__))

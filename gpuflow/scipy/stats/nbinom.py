@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
@@ -62,3 +63,6 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         Array([0.25  , 0.25  , 0.1875], dtype=float32)
     """
     return jnp.exp(logpmf(k, n, p, loc))
+
+
+publish(globals(), "stats.nbinom", public_names(globals(), __name__))

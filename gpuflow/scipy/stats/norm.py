@@ -6,6 +6,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr, ndtri, normal_density
@@ -173,7 +174,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         not possible.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: integers, complex numbers or floats of 16 bits.
 
     Example:
         >>> gf.scipy.stats.norm.ppf(jnp.array([0.25, 0.9])).round(4)
@@ -196,10 +197,13 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         not possible.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: integers, complex numbers or floats of 16 bits.
 
     Example:
         >>> gf.scipy.stats.norm.isf(jnp.array([0.25, 0.9])).round(4)
         Array([ 0.6745, -1.2816], dtype=float32)
     """
     return _quantile("norm.isf", q, loc, scale, -1.0)
+
+
+publish(globals(), "stats.norm", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
@@ -189,3 +190,6 @@ def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     q, b, loc, scale = typed_operands("pareto.ppf", q, b, loc, scale)
     result = loc + scale * jnp.exp(-jnp.log1p(-q) / b)
     return guarded(quantile(result, q), scale > 0.0, b > 0.0)
+
+
+publish(globals(), "stats.pareto", public_names(globals(), __name__))

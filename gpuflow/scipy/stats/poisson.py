@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import kernel, number_like, real_operands, typed_operands
@@ -131,3 +132,6 @@ def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """
     mu, loc = typed_operands("poisson.entropy", mu, loc)
     return _entropy(jnp.broadcast_arrays(mu, loc)[0])
+
+
+publish(globals(), "stats.poisson", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
@@ -72,3 +73,6 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
         Array([0.3536, 0.1925], dtype=float32)
     """
     return jnp.exp(logpdf(x, df, loc, scale))
+
+
+publish(globals(), "stats.t", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr
@@ -187,3 +188,6 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
         Array([0.583, 0.166], dtype=float32)
     """
     return jnp.exp(logsf(x, a, b, loc, scale))
+
+
+publish(globals(), "stats.truncnorm", public_names(globals(), __name__))

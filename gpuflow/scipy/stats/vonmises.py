@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.bessel import i0e
@@ -57,3 +58,6 @@ def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
         Array([0.5159, 0.2057], dtype=float32)
     """
     return jnp.exp(logpdf(x, kappa))
+
+
+publish(globals(), "stats.vonmises", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -60,3 +61,6 @@ def pdf(x: ArrayLike, c: ArrayLike) -> Array:
         Array([0.4775, 0.1682], dtype=float32)
     """
     return jnp.exp(logpdf(x, c))
+
+
+publish(globals(), "stats.wrapcauchy", public_names(globals(), __name__))
