@@ -20,7 +20,9 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow import numpy as jnp
 
-MODULES: tuple[str, ...] = ("flatten_util", "lax.linalg")
+MODULES: tuple[str, ...] = (
+    "flatten_util", "lax.linalg", "scipy.ndimage", "scipy.signal", "scipy.stats",
+)  # fmt: skip
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = {"gf": gf, "jnp": jnp, "lax": lax, "np": np}
 # Taken because NumPy's functions take them; an error says what to write.
