@@ -20,12 +20,17 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow import numpy as jnp
 
-MODULES: tuple[str, ...] = (
-    "", "flatten_util", "image", "lax", "nn", "nn.initializers", "numpy.fft", "random",
-    "scipy.linalg", "scipy.special", "tree", "tree_util",
+DISTRIBUTIONS = tuple(
+    f"scipy.stats.{name}"
+    for name in dir(gf.scipy.stats)
+    if inspect.ismodule(getattr(gf.scipy.stats, name))
 )
 # What these show does not depend on kernels, and theirs take long to build.
-OP_BY_OP = ("nn", "nn.initializers", "random", "scipy.linalg", "scipy.special")
+OP_BY_OP = (
+    "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "random",
+    "scipy.linalg", "scipy.ndimage", "scipy.signal", "scipy.special", "scipy.stats", *DISTRIBUTIONS,
+)  # fmt: skip
+MODULES = ("", "flatten_util", "image", "lax", "tree", "tree_util", *OP_BY_OP)
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = {"gf": gf, "jnp": jnp, "lax": lax, "np": np}
 # Taken because NumPy's functions take them; an error says what to write.

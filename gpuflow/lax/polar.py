@@ -116,6 +116,12 @@ def qdwh(
 
     Source: Nakatsukasa, Bai and Gygi, Optimizing Halley's iteration for computing the matrix polar
     decomposition, SIAM J. Matrix Anal. Appl. 31 (2010), 2700.
+
+    Example:
+        >>> x = jnp.array([[0.0, -2.0], [3.0, 0.0]])
+        >>> u, h, count, converged = lax.linalg.qdwh(x)
+        >>> jnp.diag(h).round(3), bool(jnp.allclose(u @ h, x, atol=1e-5)), bool(converged)
+        (Array([3., 2.], dtype=float32), True, True)
     """
     del is_hermitian
     aval = aval_of(x)

@@ -16,7 +16,7 @@ from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
 from gpuflow.numpy.promotion import constant, convert, like, promote_dtypes, strong
-from gpuflow.numpy.ufuncs import make_unary
+from gpuflow.numpy.ufuncs import described, make_unary
 
 
 def _count_bits(x: Any) -> Any:
@@ -27,9 +27,14 @@ def _count_bits(x: Any) -> Any:
     return lax.convert_element_type(lax.population_count(x), np.uint8)
 
 
-bitwise_count = composite(
-    make_unary("bitwise_count", _count_bits, "How many bits of ``abs(x)`` are 1.")
-)
+bitwise_count = composite(make_unary("bitwise_count", _count_bits, described(
+    "How many bits of ``abs(x)`` are 1.",
+    "x: array of integers or bools.",
+    "uint8 array of the shape of ``x``.",
+    ">>> jnp.bitwise_count(jnp.array([0, 7, -8]))",
+    "Array([0, 3, 1], dtype=uint8)",
+    raises="TypeError: floats or complex numbers.",
+)))
 
 
 def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
@@ -48,7 +53,21 @@ def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
 
 @composite
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The greatest common divisor of integers, by Euclid's algorithm in each element."""
+    """The greatest common divisor of integers, by Euclid's algorithm in each element.
+
+    Args:
+        x1, x2: arrays of integers that broadcast; their signs do not matter.
+
+    Returns:
+        An array of the common shape and dtype, not negative; 0 where both are 0.
+
+    Raises:
+        ValueError: operands that are not integers.
+
+    Example:
+        >>> jnp.gcd(jnp.array([12, 7, 0]), 18)
+        Array([ 6,  1, 18], dtype=int32)
+    """
     x1, x2 = _integers("gcd", x1, x2)
 
     def goes_on(pair: Any) -> Any:
@@ -68,7 +87,21 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 @composite
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The least common multiple of integers; 0 where one is 0."""
+    """The least common multiple of integers; 0 where one is 0.
+
+    Args:
+        x1, x2: arrays of integers that broadcast; their signs do not matter.
+
+    Returns:
+        An array of the common shape and dtype, not negative.
+
+    Raises:
+        ValueError: operands that are not integers.
+
+    Example:
+        >>> jnp.lcm(jnp.array([4, 7, 0]), 6)
+        Array([12, 42,  0], dtype=int32)
+    """
     x1, x2 = _integers("lcm", x1, x2)
     divisor = gcd(x1, x2)
     none = lax.eq(divisor, like(0, divisor))

@@ -67,9 +67,25 @@ def concatenate(
 ) -> Array:
     """Join arrays along an existing axis; None: of the raveled arrays.
 
+    Args:
+        arrays: list or tuple of arrays, or an array, whose rows are joined; sizes agree
+            except along ``axis``.
+        axis: the axis to join along.
+        dtype: of the result, by default the common one.
+
+    Returns:
+        An array of the rank of the operands, or a vector for ``axis=None``.
+
     Raises:
-        ValueError: no arrays, or an axis that does not exist.
+        ValueError: no arrays, scalars, or an axis that does not exist.
         TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3.5])])
+        Array([1. , 2. , 3.5], dtype=float32)
+        >>> jnp.concatenate([jnp.zeros((2, 2)), jnp.ones((2, 1))], axis=1)
+        Array([[0., 0., 1.],
+               [0., 0., 1.]], dtype=float32)
     """
     pieces = _pieces("concatenate", arrays, dtype)
     if axis is None:
@@ -85,7 +101,24 @@ def concatenate(
 
 @composite
 def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
-    """Join arrays along an existing axis; None: of the raveled arrays."""
+    """Join arrays along an existing axis; None: of the raveled arrays.
+
+    Args:
+        arrays: list or tuple of arrays, or an array, whose rows are joined; sizes agree
+            except along ``axis``.
+        axis: the axis to join along.
+
+    Returns:
+        An array of the common dtype and of the rank of the operands, or a vector for ``axis=None``.
+
+    Raises:
+        ValueError: no arrays, scalars, or an axis that does not exist.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
+        Array([1, 2, 3], dtype=int32)
+    """
     return concatenate(arrays, axis)
 
 
@@ -94,7 +127,28 @@ def stack(
     arrays: ArraysLike, axis: int = 0, out: None = None,
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """Join arrays of one shape along a new axis."""
+    """Join arrays of one shape along a new axis.
+
+    Args:
+        arrays: list or tuple of arrays, or an array, whose rows are joined.
+        axis: where the new axis is in the result.
+        dtype: of the result, by default the common one.
+
+    Returns:
+        An array with one axis more than the operands.
+
+    Raises:
+        ValueError: no arrays, shapes that differ, or an axis that does not exist.
+
+    Example:
+        >>> a, b = jnp.array([1, 2]), jnp.array([3, 4])
+        >>> jnp.stack([a, b])
+        Array([[1, 2],
+               [3, 4]], dtype=int32)
+        >>> jnp.stack([a, b], axis=1)
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     no_out("stack", out)
     pieces = _pieces("stack", arrays, dtype)
     shapes = [aval_of(x).shape for x in pieces]
@@ -112,27 +166,97 @@ def stack(
 
 @composite
 def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
-    """Join as rows: vectors become rows first."""
+    """Join as rows: vectors become rows first.
+
+    Args:
+        tup: list or tuple of arrays, or an array, whose rows are joined.
+        dtype: of the result, by default the common one.
+
+    Returns:
+        An array of rank 2 or more, joined along the first axis.
+
+    Raises:
+        ValueError: no arrays.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.vstack([jnp.array([1, 2]), jnp.array([[3, 4], [5, 6]])])
+        Array([[1, 2],
+               [3, 4],
+               [5, 6]], dtype=int32)
+    """
     return concatenate([atleast_2d(x) for x in _pieces("vstack", tup, dtype)], 0)
 
 
 @composite
 def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
-    """Join along the second axis; vectors along their only one."""
+    """Join along the second axis; vectors along their only one.
+
+    Args:
+        tup: list or tuple of arrays, or an array, whose rows are joined; scalars become vectors.
+        dtype: of the result, by default the common one.
+
+    Returns:
+        An array of the rank of the operands, at least 1.
+
+    Raises:
+        ValueError: no arrays.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
+        Array([1, 2, 3], dtype=int32)
+        >>> jnp.hstack([jnp.array([[1], [2]]), jnp.array([[3], [4]])])
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     pieces = [atleast_1d(x) for x in _pieces("hstack", tup, dtype)]
     return concatenate(pieces, 0 if ndim(pieces[0]) == 1 else 1)
 
 
 @composite
 def column_stack(tup: ArraysLike) -> Array:
-    """Join vectors as columns, and matrices side by side."""
+    """Join vectors as columns, and matrices side by side.
+
+    Args:
+        tup: list or tuple of arrays, or an array, whose rows are joined.
+
+    Returns:
+        An array of rank 2 or more and of the common dtype, joined along the second axis.
+
+    Raises:
+        ValueError: no arrays.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     pieces = [atleast_1d(x) for x in _pieces("column_stack", tup, None)]
     return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in pieces], 1)
 
 
 @composite
 def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
-    """``values`` after ``arr`` along ``axis``; None: of the raveled arrays."""
+    """``values`` after ``arr`` along ``axis``; None: of the raveled arrays.
+
+    Args:
+        arr: array.
+        values: array of the rank of ``arr``, or of any shape for ``axis=None``.
+        axis: the axis to join along.
+
+    Returns:
+        An array of the common dtype.
+
+    Raises:
+        ValueError: an axis that does not exist.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.append(jnp.array([1, 2]), 3)
+        Array([1, 2, 3], dtype=int32)
+    """
     return concatenate([arr, values], axis)
 
 
@@ -162,7 +286,25 @@ def _is_count(indices_or_sections: Any) -> bool:
 def array_split(
     ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """Cut into sections whose sizes differ by at most one, or at the given indices."""
+    """Cut into sections whose sizes differ by at most one, or at the given indices.
+
+    Args:
+        ary: array.
+        indices_or_sections: a number of sections, the longer ones first; or positions to cut at, of
+            which negative ones count from the end. They must be known while tracing.
+        axis: the axis to cut.
+
+    Returns:
+        A list of arrays; between positions that do not ascend, empty ones.
+
+    Raises:
+        ValueError: a number that is not positive, or an axis that does not exist.
+        ConcretizationTypeError: traced numbers.
+
+    Example:
+        >>> jnp.array_split(jnp.arange(5), 2)
+        [Array([0, 1, 2], dtype=int32), Array([3, 4], dtype=int32)]
+    """
     (ary,) = check_arraylike("array_split", ary)
     sizes = shape(ary)
     place = canonicalize_axis(axis, len(sizes), "array_split")
@@ -186,8 +328,24 @@ def split(
 ) -> list[Array]:
     """Cut into equal sections, or at the given indices.
 
+    Args:
+        ary: array.
+        indices_or_sections: a number of sections; or positions to cut at, of which negative ones
+            count from the end. They must be known while tracing.
+        axis: the axis to cut.
+
+    Returns:
+        A list of arrays.
+
     Raises:
-        ValueError: a number of sections that does not divide the axis.
+        ValueError: a number of sections that does not divide the axis, or no such axis.
+        ConcretizationTypeError: traced numbers.
+
+    Example:
+        >>> jnp.split(jnp.arange(4), 2)
+        [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
+        >>> jnp.split(jnp.arange(4), [1, 3])
+        [Array([0], dtype=int32), Array([1, 2], dtype=int32), Array([3], dtype=int32)]
     """
     if _is_count(indices_or_sections):
         sizes = shape(ary)
@@ -205,25 +363,83 @@ def split(
 
 
 def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
-    """Cut along the first axis; see ``split``."""
+    """Cut along the first axis.
+
+    Args:
+        ary: array of rank 1 or more.
+        indices_or_sections: a number of equal sections, or positions to cut at.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: a number of sections that does not divide the axis, or no such axis.
+
+    Example:
+        >>> jnp.vsplit(jnp.array([[1, 2], [3, 4]]), 2)
+        [Array([[1, 2]], dtype=int32), Array([[3, 4]], dtype=int32)]
+    """
     return split(ary, indices_or_sections, 0)
 
 
 def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
-    """Cut along the second axis, vectors along their only one; see ``split``."""
+    """Cut along the second axis, vectors along their only one.
+
+    Args:
+        ary: array of rank 1 or more.
+        indices_or_sections: a number of equal sections, or positions to cut at.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: a number of sections that does not divide the axis, or no such axis.
+
+    Example:
+        >>> jnp.hsplit(jnp.array([[1, 2, 3], [4, 5, 6]]), [1])
+        [Array([[1],
+               [4]], dtype=int32), Array([[2, 3],
+               [5, 6]], dtype=int32)]
+    """
     return split(ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
 
 
 def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
-    """Cut along the third axis; see ``split``."""
+    """Cut along the third axis.
+
+    Args:
+        ary: array of rank 3 or more.
+        indices_or_sections: a number of equal sections, or positions to cut at.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: a number of sections that does not divide the axis, or no such axis.
+
+    Example:
+        >>> [part.shape for part in jnp.dsplit(jnp.ones((2, 2, 4)), 2)]
+        [(2, 2, 2), (2, 2, 2)]
+    """
     return split(ary, indices_or_sections, 2)
 
 
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices along an axis, without it.
 
+    Args:
+        x: array of rank 1 or more.
+        axis: the axis.
+
+    Returns:
+        A tuple of as many arrays as the axis is long.
+
     Raises:
         ValueError: an array of rank 0, or an axis that does not exist.
+
+    Example:
+        >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
+        (Array([1, 3], dtype=int32), Array([2, 4], dtype=int32))
     """
     (x,) = check_arraylike("unstack", x)
     check(
@@ -241,7 +457,24 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
 
 @composite
 def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
-    """Join along the third axis; what has fewer axes gets them, as in ``atleast_3d``."""
+    """Join along the third axis; vectors become (1, n, 1), matrices (m, n, 1).
+
+    Args:
+        tup: list or tuple of arrays, or an array, whose rows are joined.
+        dtype: of the result, by default the common one.
+
+    Returns:
+        An array of rank 3 or more.
+
+    Raises:
+        ValueError: no arrays.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
+        Array([[[1, 3],
+                [2, 4]]], dtype=int32)
+    """
     return concatenate([atleast_3d(x) for x in _pieces("dstack", tup, dtype)], 2)
 
 
@@ -249,8 +482,22 @@ def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
 def block(arrays: ArraysLike) -> Array:
     """Join nested lists of arrays: the innermost lists along the last axis, and so on.
 
+    Args:
+        arrays: an array, or nested lists of one depth.
+
+    Returns:
+        An array of the common dtype, of as many axes as lists are nested, or the largest rank.
+
     Raises:
         ValueError: tuples, empty lists, or lists of different depths.
+        TypeError: shapes that differ elsewhere.
+
+    Example:
+        >>> ones, zeros = jnp.ones((2, 2)), jnp.zeros((2, 1))
+        >>> jnp.block([[ones, zeros], [jnp.zeros((1, 2)), jnp.array([[5.0]])]])
+        Array([[1., 1., 0.],
+               [1., 1., 0.],
+               [0., 0., 5.]], dtype=float32)
     """
     out = _block(arrays)[0]
     return out if isinstance(arrays, list) else lax.asarray(out)

@@ -52,10 +52,18 @@ def lstsq(
         numpy_resid: whether residuals are empty where NumPy leaves them out; not under jit.
 
     Returns:
-        (x, squared residuals, rank, singular values).
+        (x, squared residuals, rank, singular values): floats of shape (n,) or (n, k), floats of
+        shape (1,) or (k,), an integer, and floats in descending order.
 
     Raises:
-        ValueError: sizes that do not fit. TypeError: batches.
+        ValueError: sizes that do not fit.
+        TypeError: batches.
+
+    Example:
+        >>> a = jnp.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+        >>> x, residuals, rank, values = jnp.linalg.lstsq(a, jnp.array([1.0, 3.0, 5.0]))
+        >>> x.round(3), rank
+        (Array([2., 1.], dtype=float32), Array(2, dtype=int32))
     """
     a, b = check_arraylike("lstsq", a, b)
     a, b = (asarray(x) for x in promote_dtypes_inexact(a, b))
@@ -134,6 +142,11 @@ def pinv(
 
     Raises:
         ValueError: both names at once, or shapes that do not broadcast.
+
+    Example:
+        >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]])).round(3)
+        Array([[0.5 , 0.  , 0.  ],
+               [0.  , 0.25, 0.  ]], dtype=float32)
     """
     check(
         rtol is None or rcond is None,

@@ -30,6 +30,17 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
         filt: array.
         trim: ``"f"`` for the front, ``"b"`` for the back, or both.
         axis: which axes to shorten, by default all.
+
+    Returns:
+        An array of the rank and dtype of ``filt``; empty where all elements are 0.
+
+    Raises:
+        ConcretizationTypeError: a traced array.
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.trim_zeros(jnp.array([0, 0, 1, 0, 2, 0]))
+        Array([1, 0, 2], dtype=int32)
     """
     x = as_array("trim_zeros", filt)
     rank = aval_of(x).ndim
@@ -51,8 +62,20 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
 def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
     """The elements, repeated or cut off, in another shape.
 
+    Args:
+        a: array; its elements are taken in row-major order.
+        new_shape: an int or a sequence of ints.
+
+    Returns:
+        An array of that shape and of the dtype of ``a``; zeros where ``a`` has no elements.
+
     Raises:
         ValueError: negative sizes.
+
+    Example:
+        >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
+        Array([[1, 2],
+               [3, 1]], dtype=int32)
     """
     x = ravel(as_array("resize", a))
     sizes = tuple(new_shape) if np.ndim(new_shape) else (new_shape,)
@@ -80,9 +103,16 @@ def delete(
         axis: None: of the raveled array.
         assume_unique_indices: that integers all differ; traced ones are then possible.
 
+    Returns:
+        An array of the dtype of ``arr``.
+
     Raises:
         ConcretizationTypeError: traced positions without ``assume_unique_indices``.
         ValueError: neither integers nor a mask of the axis.
+
+    Example:
+        >>> jnp.delete(jnp.array([10, 20, 30, 40]), jnp.array([0, 2]))
+        Array([20, 40], dtype=int32)
     """
     x = as_array("delete", arr)
     if axis is None:
@@ -133,8 +163,15 @@ def insert(
             all.
         axis: None: of the raveled array.
 
+    Returns:
+        An array of the dtype of ``arr``.
+
     Raises:
         ValueError: positions that are not integers, or of several axes.
+
+    Example:
+        >>> jnp.insert(jnp.array([1, 2, 3]), jnp.array([0, 2]), jnp.array([10, 20]))
+        Array([10,  1,  2, 20,  3], dtype=int32)
     """
     x, values = as_arrays("insert", arr, values)
     if axis is None:

@@ -47,20 +47,63 @@ _HELPERS = (
 
 @composite
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
-    """The elements ``x[..., i, i + offset]`` of matrices in the last two axes."""
+    """The elements ``x[..., i, i + offset]`` of matrices in the last two axes.
+
+    Args:
+        x: matrices of shape (..., m, n).
+        offset: how far above the main diagonal; negative ones lie below.
+
+    Returns:
+        An array of shape (..., k) for a diagonal of k elements.
+
+    Raises:
+        ValueError: an array of rank below 2.
+
+    Example:
+        >>> jnp.linalg.diagonal(jnp.array([[[1, 2], [3, 4]]]))
+        Array([[1, 4]], dtype=int32)
+    """
     return _matrices.diagonal(x, offset, -2, -1)
 
 
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
-    """The sums of diagonals of matrices in the last two axes."""
+    """The sums of diagonals of matrices in the last two axes.
+
+    Args:
+        x: matrices of shape (..., m, n).
+        offset: how far above the main diagonal; negative ones lie below.
+        dtype: of the result; by default that of ``x``, widened as for ``sum``.
+
+    Returns:
+        An array of shape (...).
+
+    Raises:
+        ValueError: an array of rank below 2.
+
+    Example:
+        >>> jnp.linalg.trace(jnp.array([[[1, 2], [3, 4]]]))
+        Array([5], dtype=int32)
+    """
     return _matrices.trace(x, offset, -2, -1, dtype)
 
 
 def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """All products of an element of one vector with one of the other.
 
+    Args:
+        x1: vector of m elements.
+        x2: vector of n elements.
+
+    Returns:
+        A matrix of shape (m, n) and of the common dtype.
+
     Raises:
         ValueError: operands that are no vectors.
+
+    Example:
+        >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([1, 10]))
+        Array([[ 1, 10],
+               [ 2, 20]], dtype=int32)
     """
     x1, x2 = check_arraylike("outer", x1, x2)
     check(
@@ -78,8 +121,19 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     """The cross product of vectors of three elements along ``axis``.
 
+    Args:
+        x1, x2: arrays that broadcast, of size 3 along ``axis``.
+        axis: where the vectors of the operands and of the result are.
+
+    Returns:
+        An array of the common shape and dtype.
+
     Raises:
         ValueError: vectors of another size.
+
+    Example:
+        >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
+        Array([0, 0, 1], dtype=int32)
     """
     x1, x2 = check_arraylike("cross", x1, x2)
     sizes = tuple(aval_of(x).shape[axis] for x in (x1, x2))
@@ -98,8 +152,20 @@ def vecdot(
     """The scalar product along ``axis``; the first operand is conjugated.
 
     Args:
+        x1, x2: arrays that broadcast.
+        axis: the axis of the vectors.
         precision: a hint for devices that can trade accuracy for speed.
         preferred_element_type: dtype of the result.
+
+    Returns:
+        An array of the common shape without ``axis``.
+
+    Raises:
+        ValueError: vectors of different sizes.
+
+    Example:
+        >>> jnp.linalg.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))
+        Array([21, 43], dtype=int32)
     """
     del precision
     out = _contractions.vecdot(x1, x2, axis=axis)

@@ -28,7 +28,7 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     promote_shapes,
 )
-from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
+from gpuflow.numpy.ufuncs import Ufunc, described, make_binary, make_unary
 from gpuflow.ops.elementwise.select import where as select_where
 
 
@@ -45,12 +45,49 @@ def _ordering(name: str, op: Ufunc, strict_op: Ufunc, doc: str) -> Binary:
     return make_binary(name, compare, doc)
 
 
-equal = make_binary("equal", lax.eq, "Elementwise ``x == y``.")
-not_equal = make_binary("not_equal", lax.ne, "Elementwise ``x != y``.")
-less = _ordering("less", lax.lt, lax.lt, "Elementwise ``x < y``.")
-less_equal = _ordering("less_equal", lax.le, lax.lt, "Elementwise ``x <= y``.")
-greater = _ordering("greater", lax.gt, lax.gt, "Elementwise ``x > y``.")
-greater_equal = _ordering("greater_equal", lax.ge, lax.gt, "Elementwise ``x >= y``.")
+equal = make_binary("equal", lax.eq, described(
+    "Elementwise ``x == y``.",
+    "x, y: arrays that broadcast.",
+    "bool array of the common shape.",
+    ">>> jnp.equal(jnp.array([1, 2, 3]), jnp.array([1.0, 0.0, 3.0]))",
+    "Array([ True, False,  True], dtype=bool)",
+))
+not_equal = make_binary("not_equal", lax.ne, described(
+    "Elementwise ``x != y``; nan differs from itself.",
+    "x, y: arrays that broadcast.",
+    "bool array of the common shape.",
+    ">>> x = jnp.array([1.0, jnp.nan])",
+    ">>> jnp.not_equal(x, x)",
+    "Array([False,  True], dtype=bool)",
+))
+less = _ordering("less", lax.lt, lax.lt, described(
+    "Elementwise ``x < y``; complex numbers by real part, then by imaginary part.",
+    "x, y: arrays that broadcast.",
+    "bool array of the common shape; False beside nan.",
+    ">>> jnp.less(jnp.array([1, 2, 3]), 2)",
+    "Array([ True, False, False], dtype=bool)",
+))
+less_equal = _ordering("less_equal", lax.le, lax.lt, described(
+    "Elementwise ``x <= y``; complex numbers by real part, then by imaginary part.",
+    "x, y: arrays that broadcast.",
+    "bool array of the common shape; False beside nan.",
+    ">>> jnp.less_equal(jnp.array([1, 2, 3]), 2)",
+    "Array([ True,  True, False], dtype=bool)",
+))
+greater = _ordering("greater", lax.gt, lax.gt, described(
+    "Elementwise ``x > y``; complex numbers by real part, then by imaginary part.",
+    "x, y: arrays that broadcast.",
+    "bool array of the common shape; False beside nan.",
+    ">>> jnp.greater(jnp.array([1, 2, 3]), 2)",
+    "Array([False, False,  True], dtype=bool)",
+))
+greater_equal = _ordering("greater_equal", lax.ge, lax.gt, described(
+    "Elementwise ``x >= y``; complex numbers by real part, then by imaginary part.",
+    "x, y: arrays that broadcast.",
+    "bool array of the common shape; False beside nan.",
+    ">>> jnp.greater_equal(jnp.array([1, 2, 3]), 2)",
+    "Array([False,  True,  True], dtype=bool)",
+))
 
 
 # --- logic on truth values -----------------------------------------------------------------
@@ -72,25 +109,100 @@ def _logical(name: str, op: Ufunc, doc: str) -> Any:
     return composite(maker(name, op, doc, promote))
 
 
-logical_and = _logical("logical_and", lax.bitwise_and, "Whether both elements are nonzero.")
-logical_or = _logical("logical_or", lax.bitwise_or, "Whether an element is nonzero.")
-logical_xor = _logical("logical_xor", lax.bitwise_xor, "Whether just one element is nonzero.")
-logical_not: Unary = _logical("logical_not", lax.bitwise_not, "Whether elements are zero.")
+logical_and = _logical("logical_and", lax.bitwise_and, described(
+    "Whether both elements are nonzero.",
+    "x, y: arrays of any dtypes that broadcast.",
+    "bool array of the common shape.",
+    ">>> jnp.logical_and(jnp.array([0, 1, 2]), jnp.array([True, True, False]))",
+    "Array([False,  True, False], dtype=bool)",
+))
+logical_or = _logical("logical_or", lax.bitwise_or, described(
+    "Whether an element is nonzero.",
+    "x, y: arrays of any dtypes that broadcast.",
+    "bool array of the common shape.",
+    ">>> jnp.logical_or(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
+    "Array([ True,  True, False], dtype=bool)",
+))
+logical_xor = _logical("logical_xor", lax.bitwise_xor, described(
+    "Whether just one element is nonzero.",
+    "x, y: arrays of any dtypes that broadcast.",
+    "bool array of the common shape.",
+    ">>> jnp.logical_xor(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
+    "Array([ True, False, False], dtype=bool)",
+))
+logical_not: Unary = _logical("logical_not", lax.bitwise_not, described(
+    "Whether elements are zero.",
+    "x: array of any dtype.",
+    "bool array of the shape of ``x``.",
+    ">>> jnp.logical_not(jnp.array([0, 1, 2]))",
+    "Array([ True, False, False], dtype=bool)",
+))
 
-bitwise_and = make_binary("bitwise_and", lax.bitwise_and, "Elementwise ``x & y``.")
-bitwise_or = make_binary("bitwise_or", lax.bitwise_or, "Elementwise ``x | y``.")
-bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, "Elementwise ``x ^ y``.")
-bitwise_not = make_unary("bitwise_not", lax.bitwise_not, "Elementwise ``~x``.")
+bitwise_and = make_binary("bitwise_and", lax.bitwise_and, described(
+    "Elementwise ``x & y``.",
+    "x, y: arrays of integers or bools that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.bitwise_and(jnp.array([5, 6, 7]), 3)",
+    "Array([1, 2, 3], dtype=int32)",
+    raises="TypeError: floats or complex numbers.",
+))
+bitwise_or = make_binary("bitwise_or", lax.bitwise_or, described(
+    "Elementwise ``x | y``.",
+    "x, y: arrays of integers or bools that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.bitwise_or(jnp.array([4, 1]), 3)",
+    "Array([7, 3], dtype=int32)",
+    raises="TypeError: floats or complex numbers.",
+))
+bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, described(
+    "Elementwise ``x ^ y``.",
+    "x, y: arrays of integers or bools that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.bitwise_xor(jnp.array([5, 6]), 3)",
+    "Array([6, 5], dtype=int32)",
+    raises="TypeError: floats or complex numbers.",
+))
+bitwise_not = make_unary("bitwise_not", lax.bitwise_not, described(
+    "Elementwise ``~x``: all bits turned over; of bools, the opposite.",
+    "x: array of integers or bools.",
+    "An array of the shape and dtype of ``x``.",
+    ">>> jnp.bitwise_not(jnp.array([0, 5]))",
+    "Array([-1, -6], dtype=int32)",
+    ">>> jnp.bitwise_not(jnp.array([True, False]))",
+    "Array([False,  True], dtype=bool)",
+    raises="TypeError: floats or complex numbers.",
+))
 bitwise_invert = invert = bitwise_not
-left_shift = make_binary(
-    "left_shift", lax.shift_left, "Elementwise ``x << y``; of bools int32.", promote_args_numeric
-)
+left_shift = make_binary("left_shift", lax.shift_left, described(
+    "Elementwise ``x << y``.",
+    "x: array of integers; bools become int32.\ny: by how many bits; an array of integers "
+    "that broadcasts with ``x``.",
+    "An array of the common shape and dtype; 0 where all bits are shifted out.",
+    ">>> jnp.left_shift(jnp.array([1, 3]), 2)",
+    "Array([ 4, 12], dtype=int32)",
+    raises="TypeError: floats or complex numbers.",
+), promote_args_numeric)
 bitwise_left_shift = left_shift
 
 
 @composite
 def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise ``x >> y``; the sign is kept. Bools become int32."""
+    """Elementwise ``x >> y``; the sign is kept.
+
+    Args:
+        x: array of integers; bools become int32.
+        y: by how many bits; an array of integers that broadcasts with ``x``.
+
+    Returns:
+        An array of the common shape and dtype.
+
+    Raises:
+        TypeError: floats or complex numbers.
+
+    Example:
+        >>> jnp.right_shift(jnp.array([12, -12]), 2)
+        Array([ 3, -3], dtype=int32)
+    """
     x, y = promote_args_numeric("right_shift", x, y)
     signed = not dtypes.is_unsigned(aval_of(x).dtype)
     return (lax.shift_right_arithmetic if signed else lax.shift_right_logical)(x, y)
@@ -121,22 +233,66 @@ def _is_infinite(x: Any) -> Any:
     return lax.eq(lax.abs(x), convert(np.inf, aval_of(x).dtype))
 
 
-isnan = _classify("isnan", lambda x: lax.ne(x, x), False, lax.bitwise_or, "Whether nan.")
-isfinite = _classify(
-    "isfinite", lax.is_finite, True, lax.bitwise_and, "Whether neither infinite nor nan."
-)
-isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, "Whether infinite.")
+isnan = _classify("isnan", lambda x: lax.ne(x, x), False, lax.bitwise_or, described(
+    "Whether elements are nan; of complex numbers, whether a part is.",
+    "x: array of numbers or bools.",
+    "bool array of the shape of ``x``.",
+    ">>> jnp.isnan(jnp.array([1.0, jnp.nan, jnp.inf]))",
+    "Array([False,  True, False], dtype=bool)",
+))
+isfinite = _classify("isfinite", lax.is_finite, True, lax.bitwise_and, described(
+    "Whether elements are neither infinite nor nan, complex numbers in both parts.",
+    "x: array of numbers or bools.",
+    "bool array of the shape of ``x``.",
+    ">>> jnp.isfinite(jnp.array([1.0, jnp.nan, jnp.inf]))",
+    "Array([ True, False, False], dtype=bool)",
+))
+isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, described(
+    "Whether elements are infinite, of either sign; of complex numbers, whether a part is.",
+    "x: array of numbers or bools.",
+    "bool array of the shape of ``x``.",
+    ">>> jnp.isinf(jnp.array([1.0, jnp.nan, -jnp.inf]))",
+    "Array([False, False,  True], dtype=bool)",
+))
 
 
 @composite
 def isposinf(x: ArrayLike, /, out: None = None) -> Array:
-    """Whether plus infinity; not for complex numbers."""
+    """Whether elements are plus infinity.
+
+    Args:
+        x: array of real numbers or bools.
+
+    Returns:
+        bool array of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.isposinf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
+        Array([ True, False, False], dtype=bool)
+    """
     return _is_infinity("isposinf", x, out, np.inf)
 
 
 @composite
 def isneginf(x: ArrayLike, /, out: None = None) -> Array:
-    """Whether minus infinity; not for complex numbers."""
+    """Whether elements are minus infinity.
+
+    Args:
+        x: array of real numbers or bools.
+
+    Returns:
+        bool array of the shape of ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> jnp.isneginf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
+        Array([False,  True, False], dtype=bool)
+    """
     return _is_infinity("isneginf", x, out, -np.inf)
 
 
@@ -187,6 +343,13 @@ def where(
         TypeError: one of ``x`` and ``y`` alone.
         ValueError: ``size`` with both.
         ConcretizationTypeError: positions in a traced array without ``size``.
+
+    Example:
+        >>> x = jnp.array([-1, 2, -3])
+        >>> jnp.where(x > 0, x, 0)
+        Array([0, 2, 0], dtype=int32)
+        >>> jnp.where(x < 0)
+        (Array([0, 2], dtype=int32),)
     """
     if x is None and y is None:
         return positions("where", as_array("where", condition), size, fill_value)
@@ -214,9 +377,17 @@ def clip(
         arr: array of real numbers.
         min: lower bound, a number or an array that broadcasts.
         max: upper bound; it wins where the bounds cross.
+        a_min, a_max: other names of ``min`` and ``max``.
+
+    Returns:
+        An array of the common shape and dtype; nan stays.
 
     Raises:
         ValueError: complex numbers.
+
+    Example:
+        >>> jnp.clip(jnp.array([-1, 2, 9]), 0, 5)
+        Array([0, 2, 5], dtype=int32)
     """
     low = a_min if min is None else min
     high = a_max if max is None else max
@@ -244,6 +415,20 @@ def nan_to_num(
     """Replace nan and infinities; by default by 0 and the largest finite numbers.
 
     The real and the imaginary parts of complex numbers are replaced each by itself.
+
+    Args:
+        x: array; integers and bools have nothing to replace.
+        copy: it changes nothing: arrays are immutable.
+        nan: what replaces nan.
+        posinf: what replaces plus infinity; None: the largest number of the dtype.
+        neginf: what replaces minus infinity; None: the least number of the dtype.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Example:
+        >>> jnp.nan_to_num(jnp.array([1.0, jnp.nan, -jnp.inf]), nan=7.0, neginf=-9.0)
+        Array([ 1.,  7., -9.], dtype=float32)
     """
     del copy
     (x,) = check_arraylike("nan_to_num", x)
@@ -266,7 +451,21 @@ def nan_to_num(
 def isclose(
     a: ArrayLike, b: ArrayLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Array:
-    """Whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; equal infinities are close."""
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; equal infinities are close.
+
+    Args:
+        a, b: arrays that broadcast.
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+        equal_nan: whether nan is close to nan.
+
+    Returns:
+        bool array of the common shape.
+
+    Example:
+        >>> jnp.isclose(jnp.array([1.0, 1.1, jnp.inf]), jnp.array([1.000001, 1.0, jnp.inf]))
+        Array([ True, False,  True], dtype=bool)
+    """
     a, b = check_arraylike("isclose", a, b)
     a, b = promote_shapes("isclose", promote_dtypes(a, b))
     dtype = aval_of(a).dtype

@@ -33,6 +33,18 @@ def apply_along_axis(
         func1d: takes a vector, ``args`` and ``kwargs``; its result's axes come in place of the one.
         axis: the axis of the vectors.
         arr: array.
+        args, kwargs: what else the function takes.
+
+    Returns:
+        An array of the function's dtype.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.apply_along_axis(lambda v: v[::-1], 1, jnp.array([[1, 2], [3, 4]]))
+        Array([[2, 1],
+               [4, 3]], dtype=int32)
     """
     x = as_array("apply_along_axis", arr)
     rank = aval_of(x).ndim
@@ -56,8 +68,17 @@ def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
         a: array.
         axes: an axis or a sequence of axes.
 
+    Returns:
+        An array of the rank of ``a``.
+
     Raises:
         ValueError: a result of another rank.
+
+    Example:
+        >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 2)), (0, 2))
+        Array([[[4.],
+                [4.],
+                [4.]]], dtype=float32)
     """
     x = as_array("apply_over_axes", a)
     for axis in axes if isinstance(axes, (tuple, list)) or hasattr(axes, "__len__") else (axes,):
@@ -86,6 +107,15 @@ def fromfunction(
         function: takes one number for each axis, and ``kwargs``.
         shape: an int or a sequence of ints.
         dtype: that of the positions.
+        kwargs: what else the function takes.
+
+    Returns:
+        An array of ``shape``, before the axes that the function's results have.
+
+    Example:
+        >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)
+        Array([[ 0,  1,  2],
+               [10, 11, 12]], dtype=int32)
     """
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     sizes = [known_int("fromfunction", "shape", n) for n in sizes]
@@ -120,6 +150,11 @@ def piecewise(
 
     Raises:
         ValueError: another number of functions.
+
+    Example:
+        >>> x = jnp.array([-2, 1, 3])
+        >>> jnp.piecewise(x, [x < 0, x > 2], [lambda v: -v, 9])
+        Array([2, 0, 9], dtype=int32)
     """
     x, count = as_array("piecewise", x), len(condlist)
     functions = list(funclist)

@@ -39,11 +39,20 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
     Args:
         a: array of rank 2 or more.
-        offset: how far above the main diagonal.
-        axis1: the axis of rows. axis2: that of columns.
+        offset: how far above the main diagonal; negative ones lie below.
+        axis1: the axis of rows.
+        axis2: the axis of columns.
+
+    Returns:
+        An array without the two axes, with a last one; empty where there is no such diagonal.
 
     Raises:
-        ValueError: fewer than two axes, or one axis twice.
+        ValueError: fewer than two axes, one axis twice, or an axis that does not exist.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> jnp.diagonal(x), jnp.diagonal(x, offset=1)
+        (Array([1, 4], dtype=int32), Array([2], dtype=int32))
     """
     (a,) = check_arraylike("diagonal", a)
     rank = aval_of(a).ndim
@@ -76,11 +85,24 @@ def trace(
     a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None,
     out: None = None,
 ) -> Array:  # fmt: skip
-    """The sum of a diagonal; arguments as for ``diagonal``.
+    """The sum of a diagonal.
 
     Args:
-        offset: which diagonal; it may be traced.
+        a: array of rank 2 or more.
+        offset: how far above the main diagonal; it may be traced.
+        axis1: the axis of rows.
+        axis2: the axis of columns.
         dtype: of the result; by default that of ``a``, widened as for ``sum``.
+
+    Returns:
+        An array without the two axes.
+
+    Raises:
+        ValueError: fewer than two axes, one axis twice, or an axis that does not exist.
+
+    Example:
+        >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))
+        Array(5, dtype=int32)
     """
     no_out("trace", out)
     if isinstance(offset, Tracer) and offset.concrete() is None:
@@ -108,6 +130,12 @@ def cross(
 
     Raises:
         ValueError: vectors of another size.
+
+    Example:
+        >>> jnp.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
+        Array([0, 0, 1], dtype=int32)
+        >>> jnp.cross(jnp.array([1, 2]), jnp.array([3, 4]))
+        Array(-2, dtype=int32)
     """
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -146,7 +174,22 @@ def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
 
 @composite
 def kron(a: ArrayLike, b: ArrayLike) -> Array:
-    """The Kronecker product: every element of ``a`` times all of ``b``; not for bools."""
+    """The Kronecker product: every element of ``a`` times all of ``b``; not for bools.
+
+    Args:
+        a, b: arrays of numbers; the one with fewer axes gets them in front.
+
+    Returns:
+        An array of the common dtype, whose sizes are the products of those of ``a`` and ``b``.
+
+    Raises:
+        TypeError: bools.
+
+    Example:
+        >>> jnp.kron(jnp.array([[1, 2]]), jnp.array([[1], [10]]))
+        Array([[ 1,  2],
+               [10, 20]], dtype=int32)
+    """
     a, b = _common("kron", a, b)
     check_numbers("kron", a)
     rank = max(aval_of(a).ndim, aval_of(b).ndim)
@@ -162,13 +205,21 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
     """The matrix whose columns are powers of ``x``.
 
     Args:
-        x: vector.
+        x: vector of n numbers.
         N: the number of columns; by default the size of ``x``.
         increasing: whether powers grow from left to right.
+
+    Returns:
+        An array of shape (n, N) and of the dtype of ``x``.
 
     Raises:
         TypeError: bools.
         ValueError: no vector, or a negative ``N``.
+
+    Example:
+        >>> jnp.vander(jnp.array([2, 3]), 3)
+        Array([[4, 2, 1],
+               [9, 3, 1]], dtype=int32)
     """
     (x,) = check_arraylike("vander", x)
     check_numbers("vander", x)
@@ -197,7 +248,22 @@ def _check_batch_ranks(name: str, left: tuple[int, ...], right: tuple[int, ...])
 
 @composite
 def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """Matrices of shape (..., m, n) times vectors (..., n)."""
+    """Matrices of shape (..., m, n) times vectors (..., n).
+
+    Args:
+        x1: matrices of shape (..., m, n).
+        x2: vectors of shape (..., n); batches broadcast.
+
+    Returns:
+        Vectors of shape (..., m).
+
+    Raises:
+        TypeError: sizes that do not fit.
+
+    Example:
+        >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))
+        Array([21, 43], dtype=int32)
+    """
     x1, x2 = check_arraylike("matvec", x1, x2)
     _check_batch_ranks("matvec", aval_of(x1).shape[:-2], aval_of(x2).shape[:-1])
     return squeeze(matmul(x1, expand_dims(x2, -1)), -1)
@@ -205,7 +271,22 @@ def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """The conjugates of vectors (..., n) times matrices (..., n, m)."""
+    """The conjugates of vectors (..., n) times matrices (..., n, m).
+
+    Args:
+        x1: vectors of shape (..., n).
+        x2: matrices of shape (..., n, m); batches broadcast.
+
+    Returns:
+        Vectors of shape (..., m).
+
+    Raises:
+        TypeError: sizes that do not fit.
+
+    Example:
+        >>> jnp.vecmat(jnp.array([1, 10]), jnp.array([[1, 2], [3, 4]]))
+        Array([31, 42], dtype=int32)
+    """
     x1, x2 = check_arraylike("vecmat", x1, x2)
     _check_batch_ranks("vecmat", aval_of(x1).shape[:-1], aval_of(x2).shape[:-2])
     return squeeze(matmul(expand_dims(conj(x1), -2), x2), -2)

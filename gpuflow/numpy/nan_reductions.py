@@ -33,7 +33,26 @@ def nansum(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Sum over axes, nan counting as 0; arguments as for ``sum``."""
+    """Sum over axes, nan counting as 0.
+
+    Args:
+        a: array; bools and small integers are added in the default integer dtype.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype to add in.
+        keepdims: keep the axes, with size 1.
+        initial: number to start from.
+        where: mask of bools that broadcasts with ``a``; other elements count as 0.
+
+    Returns:
+        An array without ``axis``, 0 where there is no number.
+
+    Raises:
+        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.nansum(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
+        Array([1., 5.], dtype=float32)
+    """
     a = _without_nan(as_array("nansum", a), 0)
     return reductions.sum(a, axis, dtype, out, keepdims, initial, where)
 
@@ -43,7 +62,26 @@ def nanprod(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Product over axes, nan counting as 1; arguments as for ``prod``."""
+    """Product over axes, nan counting as 1.
+
+    Args:
+        a: array; bools and small integers are multiplied in the default integer dtype.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype to multiply in.
+        keepdims: keep the axes, with size 1.
+        initial: number to start from.
+        where: mask of bools that broadcasts with ``a``; other elements count as 1.
+
+    Returns:
+        An array without ``axis``, 1 where there is no number.
+
+    Raises:
+        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.nanprod(jnp.array([[4.0, jnp.nan], [2.0, 3.0]]), axis=1)
+        Array([4., 6.], dtype=float32)
+    """
     a = _without_nan(as_array("nanprod", a), 1)
     return reductions.prod(a, axis, dtype, out, keepdims, initial, where)
 
@@ -53,7 +91,25 @@ def nanmax(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
     initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The largest number over axes, nan where there is none; arguments as for ``max``."""
+    """The largest number over axes, nan where there is none.
+
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+        initial: a number that takes part, in each maximum.
+        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+
+    Returns:
+        An array of the dtype of ``a``, without ``axis``.
+
+    Raises:
+        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+
+    Example:
+        >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
+        Array([1., 3.], dtype=float32)
+    """
     return _extreme("nanmax", reductions.max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
@@ -62,7 +118,25 @@ def nanmin(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
     initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The smallest number over axes, nan where there is none; arguments as for ``min``."""
+    """The smallest number over axes, nan where there is none.
+
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+        initial: a number that takes part, in each minimum.
+        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+
+    Returns:
+        An array of the dtype of ``a``, without ``axis``.
+
+    Raises:
+        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+
+    Example:
+        >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
+        Array([1., 2.], dtype=float32)
+    """
     return _extreme("nanmin", reductions.min, np.inf, a, axis, out, keepdims, initial, where)
 
 
@@ -82,7 +156,23 @@ def _extreme(
 def nanargmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first largest number, -1 where there is none; see ``argmax``."""
+    """The position of the first largest number, -1 where there is none.
+
+    Args:
+        a: array.
+        axis: the axis to search along; None: the raveled array.
+        keepdims: keep the axis, with size 1; None: no.
+
+    Returns:
+        Positions in the default integer dtype.
+
+    Raises:
+        ValueError: no elements along the axis, or no such axis.
+
+    Example:
+        >>> jnp.nanargmax(jnp.array([[jnp.nan, 1.0], [jnp.nan, jnp.nan]]), axis=1)
+        Array([ 1, -1], dtype=int32)
+    """
     return _position("nanargmax", reductions.argmax, -np.inf, a, axis, out, keepdims)
 
 
@@ -90,7 +180,23 @@ def nanargmax(
 def nanargmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first smallest number, -1 where there is none; see ``argmin``."""
+    """The position of the first smallest number, -1 where there is none.
+
+    Args:
+        a: array.
+        axis: the axis to search along; None: the raveled array.
+        keepdims: keep the axis, with size 1; None: no.
+
+    Returns:
+        Positions in the default integer dtype.
+
+    Raises:
+        ValueError: no elements along the axis, or no such axis.
+
+    Example:
+        >>> jnp.nanargmin(jnp.array([jnp.nan, 2.0, 1.0]))
+        Array(2, dtype=int32)
+    """
     return _position("nanargmin", reductions.argmin, np.inf, a, axis, out, keepdims)
 
 
@@ -115,7 +221,26 @@ def nanmean(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Mean of the numbers over axes, nan where there is none; arguments as for ``mean``."""
+    """Mean of the numbers over axes, nan where there is none.
+
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype to add in and of the result, by default that of ``a``, or the default float
+            for integers.
+        keepdims: keep the axes, with size 1.
+        where: mask of bools that broadcasts with ``a``; other elements do not count.
+
+    Returns:
+        An array without ``axis``.
+
+    Raises:
+        ValueError: no such axis, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.nanmean(jnp.array([[1.0, jnp.nan], [2.0, 4.0]]), axis=1)
+        Array([1., 3.], dtype=float32)
+    """
     no_out("nanmean", out)
     a = as_array("nanmean", a)
     if not _can_be_nan(a):
@@ -136,10 +261,26 @@ def nanvar(
     ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Variance of the numbers over axes; arguments as for ``var``.
+    """Variance of the numbers over axes, nan where there are too few.
 
     Args:
+        a: array; of complex numbers the result is real.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype of the result.
+        ddof: taken from how many numbers there are before dividing.
+        keepdims: keep the axes, with size 1.
+        where: mask of bools that broadcasts with ``a``; other elements do not count.
         mean: the means, with ``keepdims``, where they are known.
+
+    Returns:
+        The variance; nan where the number of numbers does not exceed ``ddof``.
+
+    Raises:
+        ValueError: no such axis, or a real ``dtype`` for complex numbers.
+
+    Example:
+        >>> jnp.nanvar(jnp.array([[1.0, jnp.nan], [2.0, 4.0]]), axis=1)
+        Array([0., 1.], dtype=float32)
     """
     no_out("nanvar", out)
     a = as_array("nanvar", a)
@@ -174,7 +315,27 @@ def nanstd(
     ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The square root of ``nanvar``; arguments as there."""
+    """Standard deviation of the numbers over axes, nan where there are too few.
+
+    Args:
+        a: array; of complex numbers the result is real.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype of the result.
+        ddof: taken from how many numbers there are before dividing.
+        keepdims: keep the axes, with size 1.
+        where: mask of bools that broadcasts with ``a``; other elements do not count.
+        mean: the means, with ``keepdims``, where they are known.
+
+    Returns:
+        The square root of the variance; nan where the number of numbers does not exceed ``ddof``.
+
+    Raises:
+        ValueError: no such axis, or a real ``dtype`` for complex numbers.
+
+    Example:
+        >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 5.0]))
+        Array(2., dtype=float32)
+    """
     no_out("nanstd", out)
     return sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean))
 
@@ -186,7 +347,23 @@ def nanstd(
 def nancumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The sums of all elements up to each one, nan counting as 0; see ``cumsum``."""
+    """The sums of all elements up to each one, nan counting as 0.
+
+    Args:
+        a: array; bools are added in the default integer dtype, other dtypes in their own.
+        axis: the axis to run along; None: the raveled array.
+        dtype: dtype to add in.
+
+    Returns:
+        An array of the shape of ``a``, or a vector for ``axis=None``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 2.0]))
+        Array([1., 1., 3.], dtype=float32)
+    """
     return sorting.cumsum(_without_nan(as_array("nancumsum", a), 0), axis, dtype, out)
 
 
@@ -194,5 +371,21 @@ def nancumsum(
 def nancumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The products of all elements up to each one, nan counting as 1; see ``cumprod``."""
+    """The products of all elements up to each one, nan counting as 1.
+
+    Args:
+        a: array; bools are multiplied in the default integer dtype, other dtypes in their own.
+        axis: the axis to run along; None: the raveled array.
+        dtype: dtype to multiply in.
+
+    Returns:
+        An array of the shape of ``a``, or a vector for ``axis=None``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.nancumprod(jnp.array([3.0, jnp.nan, 2.0]))
+        Array([3., 3., 6.], dtype=float32)
+    """
     return sorting.cumprod(_without_nan(as_array("nancumprod", a), 1), axis, dtype, out)

@@ -40,14 +40,24 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
     """The norm of vectors, of matrices, or of all elements.
 
     Args:
-        x: array.
+        x: array; integers become floats first.
         ord: for one axis any number, also inf and -inf; for two axes ``"fro"``, ``"nuc"``, inf,
             -inf, 1, -1, 2 or -2; None: the root of the sum of squares.
         axis: one axis, a pair of axes, or None: all of a vector or matrix.
         keepdims: keep the axes, with size 1.
 
+    Returns:
+        An array of real floats without the axes.
+
     Raises:
         ValueError: an unknown ``ord``, or more than two axes.
+
+    Example:
+        >>> x = jnp.array([[3.0, 4.0], [6.0, 8.0]])
+        >>> jnp.linalg.norm(x, axis=1)
+        Array([ 5., 10.], dtype=float32)
+        >>> jnp.linalg.norm(x, 1)  # the largest sum of a column
+        Array(12., dtype=float32)
     """
     (x,) = promote_args_inexact("norm", x)
     x = asarray(x)
@@ -109,13 +119,21 @@ def vector_norm(
     number of elements that are not 0.
 
     Args:
-        x: array.
+        x: array; integers become floats first.
         axis: axes of the vector, or None for all.
         keepdims: keep the axes, with size 1.
         ord: a number.
 
+    Returns:
+        An array of real floats without the axes.
+
     Raises:
         ValueError: an ``ord`` that is no number.
+
+    Example:
+        >>> x = jnp.array([3.0, -4.0])
+        >>> [float(jnp.linalg.vector_norm(x, ord=p)) for p in (0, 1, 2, jnp.inf)]
+        [2.0, 7.0, 5.0, 4.0]
     """
     (x,) = check_arraylike("vector_norm", x)
     if not dtypes.is_inexact(aval_of(x).dtype):  # the dtype of a root of a sum of integers
@@ -143,7 +161,25 @@ def vector_norm(
 
 @composite
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
-    """``norm`` of the matrices in the last two axes."""
+    """The norm of matrices in the last two axes.
+
+    Args:
+        x: matrices of shape (..., m, n); integers become floats first.
+        keepdims: keep the axes, with size 1.
+        ord: ``"fro"``, the root of the sum of squares; ``"nuc"``, the sum of singular values; 2 or
+            -2, the largest or least of them; 1 or -1, the largest or least sum of absolute values
+            in a column; inf or -inf, in a row.
+
+    Returns:
+        An array of real floats of shape (...).
+
+    Raises:
+        ValueError: an unknown ``ord``, or an array of rank below 2.
+
+    Example:
+        >>> jnp.linalg.matrix_norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]))
+        Array(5., dtype=float32)
+    """
     return norm(x, ord, (-2, -1), keepdims)
 
 
@@ -156,8 +192,15 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
         x: matrices of shape (..., m, n), square unless ``p`` is None, 2 or -2.
         p: the norm, as for ``norm``; None: 2.
 
+    Returns:
+        An array of real floats of shape (...); large, or inf, for singular matrices.
+
     Raises:
         ValueError: empty matrices, or not square ones.
+
+    Example:
+        >>> jnp.linalg.cond(jnp.array([[2.0, 0.0], [0.0, 8.0]])).round(3)
+        Array(4., dtype=float32)
     """
     (x,) = promote_args_inexact("cond", x)
     x = asarray(x)
@@ -204,8 +247,15 @@ def matrix_rank(
         hermitian: whether ``M`` is Hermitian.
         tol: another name of ``rtol``.
 
+    Returns:
+        Integers of shape (...); of vectors and scalars, 1 if an element is not 0.
+
     Raises:
         ValueError: both names at once.
+
+    Example:
+        >>> jnp.linalg.matrix_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]]))
+        Array(1, dtype=int32)
     """
     (M,) = check_arraylike("matrix_rank", M)
     check(

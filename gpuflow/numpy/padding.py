@@ -59,15 +59,26 @@ def pad(
         mode: ``"constant"``, ``"edge"``, ``"empty"``, ``"linear_ramp"``, ``"maximum"``,
             ``"mean"``, ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``; or
             a function of a padded vector, its widths, the axis and a dict, that returns it.
-        constant_values: for ``"constant"``; like ``pad_width``, by default 0.
-        end_values: where ``"linear_ramp"`` goes to; like ``pad_width``, by default 0.
-        stat_length: from how many elements at the edge to compute the maximum, mean, ... of.
-        reflect_type: ``"even"``, or ``"odd"``: mirrored at the edge value too.
+        kwargs: what the mode takes. ``constant_values``: for ``"constant"``; like ``pad_width``,
+            by default 0. ``end_values``: where ``"linear_ramp"`` goes to; like ``pad_width``, by
+            default 0. ``stat_length``: from how many elements at the edge to compute the maximum,
+            mean and so on. ``reflect_type``: ``"even"``, or ``"odd"``: mirrored at the edge value
+            too.
+
+    Returns:
+        An array of the dtype of ``array``, larger by the widths.
 
     Raises:
         NotImplementedError: another mode.
         ValueError: options that the mode does not take, negative widths, or an empty axis.
         TypeError: widths that are no ints.
+
+    Example:
+        >>> x = jnp.array([1, 2, 3])
+        >>> jnp.pad(x, (1, 2), constant_values=9)
+        Array([9, 1, 2, 3, 9, 9], dtype=int32)
+        >>> jnp.pad(x, 2, mode="reflect")
+        Array([3, 2, 1, 2, 3, 2, 1], dtype=int32)
     """
     x = as_array("pad", array)
     widths = _widths(pad_width, aval_of(x).ndim)

@@ -40,12 +40,19 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
         kth: a position.
         axis: the axis to order along.
 
+    Returns:
+        An array of the shape and dtype of ``a``.
+
     Raises:
         NotImplementedError: complex numbers.
         TypeError: bools.
         ValueError: a position or axis that does not exist.
 
     Cost: a full sort, which is the fastest way on every device here.
+
+    Example:
+        >>> jnp.partition(jnp.array([3, 1, 2, 0]), 1)[:2]
+        Array([0, 1], dtype=int32)
     """
     x, place = _prepare("partition", a, kth, axis)
     return sort(x, place)
@@ -53,7 +60,27 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
 @composite
 def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
-    """The positions of the elements in the order of ``partition``; arguments as there."""
+    """The positions of the elements, so ordered that the ``kth`` is in its sorted place.
+
+    Args:
+        a: array of real numbers.
+        kth: a position; those of smaller elements come before it.
+        axis: the axis to order along.
+
+    Returns:
+        Positions along ``axis``, an integer array of the shape of ``a``.
+
+    Raises:
+        NotImplementedError: complex numbers.
+        TypeError: bools.
+        ValueError: a position or axis that does not exist.
+
+    Cost: a full sort, which is the fastest way on every device here.
+
+    Example:
+        >>> jnp.argpartition(jnp.array([30, 10, 20]), 0)[0]
+        Array(1, dtype=int32)
+    """
     x, place = _prepare("argpartition", a, kth, axis)
     return argsort(x, place).astype(dtypes.index_dtype(aval_of(x).shape[place]))
 
@@ -63,16 +90,37 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
     """The ``k`` largest elements along an axis in descending order, and their positions.
 
     Args:
-        x: array of real numbers.
+        x: array of real numbers or bools.
         k: how many.
         axis: the axis to search along.
+
+    Returns:
+        Two arrays of size ``k`` along ``axis``: elements, and their positions as integers.
+
+    Raises:
+        ValueError: complex numbers, a ``k`` above the size of the axis, or no such axis.
+
+    Example:
+        >>> jnp.top_k(jnp.array([3, 1, 2]), 2)
+        [Array([3, 2], dtype=int32), Array([0, 2], dtype=int32)]
     """
     return lax.top_k(as_array("top_k", x), known_int("top_k", "k", k), axis=axis)
 
 
 @composite
 def sort_complex(a: ArrayLike) -> Array:
-    """The elements in ascending order along the last axis, as complex numbers."""
+    """The elements in ascending order along the last axis, as complex numbers.
+
+    Args:
+        a: array of numbers; complex ones are compared by real part, then by imaginary part.
+
+    Returns:
+        An array of complex numbers of the shape of ``a``.
+
+    Example:
+        >>> jnp.sort_complex(jnp.array([2 + 1j, 2 - 1j, 1]))
+        Array([1.+0.j, 2.-1.j, 2.+1.j], dtype=complex64)
+    """
     out = lax.sort(as_array("sort_complex", a))
     dtype = inexact_dtype(aval_of(out).dtype)
     return lax.convert_element_type(out, np.result_type(dtype, np.complex64))

@@ -40,14 +40,20 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """The value of a polynomial, by Horner's rule.
 
     Args:
-        p: coefficients along the first axis; further axes broadcast with ``x``.
+        p: coefficients along the first axis, the highest power first; further axes broadcast
+            with ``x``. A number is a constant.
         x: where to evaluate; array of any shape.
         unroll: how many steps to write out at a time where there are many.
 
     Returns:
         An array of the common shape of ``x`` and one coefficient.
+
+    Example:
+        >>> jnp.polyval(jnp.array([1, 0, 3]), jnp.array([0, 2]))  # x**2 + 3
+        Array([3, 7], dtype=int32)
     """
     p, x = promote_dtypes(*as_arrays("polyval", p, x))
+    p = atleast_1d(p)
     shape = broadcast_shapes(aval_of(p).shape[1:], aval_of(x).shape, name="polyval")
     dtype, count = aval_of(x).dtype, aval_of(p).shape[0]
     x = broadcast_to(x, shape)
@@ -65,8 +71,19 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
 
 @composite
 def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The sum of two polynomials."""
-    first, second = promote_dtypes(*as_arrays("polyadd", a1, a2))
+    """The sum of two polynomials.
+
+    Args:
+        a1, a2: coefficients, the highest power first; vectors, or numbers for constants.
+
+    Returns:
+        A vector as long as the longer one, of the common dtype.
+
+    Example:
+        >>> jnp.polyadd(jnp.array([1, 2, 3]), jnp.array([10, 20]))
+        Array([ 1, 12, 23], dtype=int32)
+    """
+    first, second = atleast_1d(*promote_dtypes(*as_arrays("polyadd", a1, a2)))
     length = max(aval_of(first).shape[0], aval_of(second).shape[0])
     return lax.add(*[_padded(c, length) for c in (first, second)])
 
@@ -80,7 +97,18 @@ def _padded(coefficients: Any, length: int) -> Any:
 
 @composite
 def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The difference of two polynomials."""
+    """The difference of two polynomials.
+
+    Args:
+        a1, a2: coefficients, the highest power first; vectors, or numbers for constants.
+
+    Returns:
+        A vector as long as the longer one, of the common dtype.
+
+    Example:
+        >>> jnp.polysub(jnp.array([1, 2, 3]), jnp.array([10, 20]))
+        Array([  1,  -8, -17], dtype=int32)
+    """
     first, second = promote_dtypes(*as_arrays("polysub", a1, a2))
     return polyadd(first, negative(second))
 
@@ -90,10 +118,21 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
     """The product of two polynomials.
 
     Args:
-        a1, a2: coefficients.
+        a1, a2: coefficients, the highest power first; vectors, or numbers for constants. Integers
+            become floats.
         trim_leading_zeros: drop leading zeros first; they must then be known while tracing.
+
+    Returns:
+        A vector of floats or complex numbers, of m + n - 1 coefficients for m and n.
+
+    Raises:
+        ConcretizationTypeError: traced coefficients with ``trim_leading_zeros``.
+
+    Example:
+        >>> jnp.polymul(jnp.array([1, 2]), jnp.array([1, -2]))  # (x + 2) (x - 2)
+        Array([ 1.,  0., -4.], dtype=float32)
     """
-    first, second = promote_dtypes_inexact(*as_arrays("polymul", a1, a2))
+    first, second = atleast_1d(*promote_dtypes_inexact(*as_arrays("polymul", a1, a2)))
     sizes = [aval_of(c).shape[0] for c in (first, second)]
     if trim_leading_zeros and max(sizes) > 1:
         first, second = trim_zeros(first, "f"), trim_zeros(second, "f")
@@ -106,11 +145,21 @@ def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> 
     """Quotient and remainder of two polynomials.
 
     Args:
-        u, v: coefficients; the first one of ``v`` must not be 0.
+        u, v: coefficients; the first one of ``v`` must not be 0. Integers become floats.
         trim_leading_zeros: drop leading zeros of the remainder; ``u`` and ``v`` must then be
             known while tracing.
+
+    Returns:
+        Two vectors of floats or complex numbers; the second one has the size of ``u``.
+
+    Raises:
+        ConcretizationTypeError: traced coefficients with ``trim_leading_zeros``.
+
+    Example:
+        >>> jnp.polydiv(jnp.array([1.0, 5.0, 8.0]), jnp.array([1.0, 2.0]))
+        (Array([1., 3.], dtype=float32), Array([0., 0., 2.], dtype=float32))
     """
-    rest, divisor = promote_dtypes_inexact(*as_arrays("polydiv", u, v))
+    rest, divisor = atleast_1d(*promote_dtypes_inexact(*as_arrays("polydiv", u, v)))
     length, divisor_length = aval_of(rest).shape[0], aval_of(divisor).shape[0]
     dtype = aval_of(rest).dtype
     quotient = []
@@ -157,11 +206,23 @@ def _falling(powers: np.ndarray, order: int, dtype: Any) -> Any:
 def polyder(p: ArrayLike, m: int = 1) -> Array:
     """The coefficients of the ``m``-th derivative.
 
+    Args:
+        p: coefficients, the highest power first. Integers become floats.
+        m: how often to differentiate.
+
+    Returns:
+        A vector of floats or complex numbers, shorter by ``m``.
+
     Raises:
         ValueError: a negative ``m``.
+
+    Example:
+        >>> jnp.polyder(jnp.array([1, 0, 3]))  # of x**2 + 3
+        Array([2., 0.], dtype=float32)
     """
     order = _order("polyder", m)
     (p,) = promote_dtypes_inexact(as_array("polyder", p))
+    p = atleast_1d(p)
     if order == 0:
         return p
     powers = np.arange(aval_of(p).shape[0] - 1, order - 1, -1)
@@ -173,16 +234,23 @@ def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
     """The coefficients of the ``m``-th integral.
 
     Args:
-        p: coefficients.
+        p: coefficients, the highest power first. Integers become floats.
         m: how often to integrate.
         k: the constants of integration, one or ``m`` of them; by default 0.
 
+    Returns:
+        A vector of floats or complex numbers, longer by ``m``.
+
     Raises:
         ValueError: a negative ``m``, or another number of constants.
+
+    Example:
+        >>> jnp.polyint(jnp.array([2, 3]), k=5)  # of 2 x + 3
+        Array([1., 3., 5.], dtype=float32)
     """
     order = _order("polyint", m)
     p, k = promote_dtypes_inexact(*as_arrays("polyint", p, 0 if k is None else k))
-    constants = atleast_1d(k)
+    p, constants = atleast_1d(p, k)
     if aval_of(constants).shape == (1,):
         constants = broadcast_to(constants, (order,))
     check(
@@ -207,9 +275,16 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
         strip_zeros: drop leading zeros first, which must then be known while tracing; otherwise
             each leads to a root that is nan.
 
+    Returns:
+        A vector of complex numbers, in no particular order.
+
     Raises:
         ValueError: coefficients of another rank than 1.
         ConcretizationTypeError: traced coefficients with ``strip_zeros``.
+
+    Example:
+        >>> jnp.sort(jnp.roots(jnp.array([1.0, -3.0, 2.0])).real).round(3)
+        Array([1., 2.], dtype=float32)
     """
     (p,) = promote_dtypes_inexact(as_array("roots", p))
     p = atleast_1d(p)
@@ -251,8 +326,18 @@ def _roots(p: Any) -> Any:
 def poly(seq_of_zeros: ArrayLike) -> Array:
     """The coefficients of the polynomial with these roots, or of a matrix's characteristic one.
 
+    Args:
+        seq_of_zeros: vector of n roots, or a matrix of shape (n, n). Integers become floats.
+
+    Returns:
+        A vector of n + 1 coefficients, of which the first one is 1.
+
     Raises:
         ValueError: neither a vector nor a square matrix.
+
+    Example:
+        >>> jnp.poly(jnp.array([1.0, 2.0]))  # (x - 1) (x - 2)
+        Array([ 1., -3.,  2.], dtype=float32)
     """
     (zeros,) = promote_dtypes_inexact(as_array("poly", seq_of_zeros))
     zeros = atleast_1d(zeros)

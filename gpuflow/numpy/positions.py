@@ -38,6 +38,12 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
     Raises:
         ConcretizationTypeError: a traced array without ``size``.
         ValueError: an array of rank 0, or another ``fill_value``.
+
+    Example:
+        >>> jnp.nonzero(jnp.array([[0, 5], [7, 0]]))
+        (Array([0, 1], dtype=int32), Array([1, 0], dtype=int32))
+        >>> jnp.nonzero(jnp.array([0, 5, 7]), size=3, fill_value=-1)
+        (Array([ 1,  2, -1], dtype=int32),)
     """
     return positions("nonzero", as_array("nonzero", a), size, fill_value)
 
@@ -97,14 +103,49 @@ def _filled(name: str, part: Any, real: Any, fill_value: Any, d: int, rank: int)
 
 
 def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The positions of nonzero elements in the raveled array; arguments as for ``nonzero``."""
+    """The positions of nonzero elements in the raveled array.
+
+    Args:
+        a: array.
+        size: how many positions to return, for use under jit: more are dropped, missing ones are
+            filled up.
+        fill_value: what to fill up with; by default 0.
+
+    Returns:
+        A vector of integers.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+
+    Example:
+        >>> jnp.flatnonzero(jnp.array([[0, 5], [7, 0]]))
+        Array([1, 2], dtype=int32)
+    """
     return positions("flatnonzero", ravel(as_array("flatnonzero", a)), size, fill_value)[0]
 
 
 def argwhere(
     a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """The positions of nonzero elements as rows; arguments as for ``nonzero``."""
+    """The positions of nonzero elements as rows.
+
+    Args:
+        a: array of rank n.
+        size: how many positions to return, for use under jit: more are dropped, missing ones are
+            filled up.
+        fill_value: what to fill up with; by default 0.
+
+    Returns:
+        Integers of shape (k, n) for k positions.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+
+    Example:
+        >>> jnp.argwhere(jnp.array([[0, 5], [7, 0]]))
+        Array([[0, 1],
+               [1, 0]], dtype=int32)
+    """
     x = as_array("argwhere", a)
     if aval_of(x).ndim == 0:
         count = positions("argwhere", ravel(x), size, fill_value)[0]

@@ -19,6 +19,13 @@ def array_repr(
     Args:
         arr: array.
         max_line_width, precision, suppress_small: by default those of ``set_printoptions``.
+
+    Returns:
+        A str, as of ``repr``.
+
+    Example:
+        >>> jnp.array_repr(jnp.array([1.25, 2.0]), precision=1)
+        'Array([1.2, 2. ], dtype=float32)'
     """
     x = as_array("array_repr", arr)
     with np.printoptions(**_options(max_line_width, precision, suppress_small)):
@@ -29,7 +36,21 @@ def array_str(
     a: Any, max_line_width: int | None = None, precision: int | None = None,
     suppress_small: bool | None = None,
 ) -> str:  # fmt: skip
-    """The values of an array as text; arguments as for ``array_repr``."""
+    """The values of an array as text.
+
+    Args:
+        a: array.
+        max_line_width: how long lines may be, by default as ``set_printoptions`` says.
+        precision: how many digits to print behind the point, by default as there.
+        suppress_small: whether to print numbers near 0 as 0, by default as there.
+
+    Returns:
+        A str, as of ``str``.
+
+    Example:
+        >>> jnp.array_str(jnp.array([1.25, 2.0]), precision=1)
+        '[1.2 2. ]'
+    """
     x = as_array("array_str", a)
     with np.printoptions(**_options(max_line_width, precision, suppress_small)):
         return str(x)
@@ -41,15 +62,51 @@ def _options(width: int | None, precision: int | None, suppress: bool | None) ->
 
 
 def get_printoptions() -> dict[str, Any]:
-    """How arrays are printed; see ``np.get_printoptions``."""
+    """How arrays are printed; arrays here obey NumPy's options.
+
+    Returns:
+        A dict of the options by name.
+
+    Example:
+        >>> jnp.get_printoptions()["precision"]
+        8
+    """
     return dict(np.get_printoptions())
 
 
 def set_printoptions(*args: Any, **kwargs: Any) -> None:
-    """Change how arrays are printed; arguments as for ``np.set_printoptions``."""
+    """Change how arrays are printed, NumPy's too.
+
+    Args:
+        args, kwargs: NumPy's options: ``precision``, ``threshold``, ``edgeitems``, ``linewidth``,
+            ``suppress`` and the others of ``np.set_printoptions``.
+
+    Returns:
+        None.
+
+    Example:
+        >>> options = jnp.get_printoptions()
+        >>> jnp.set_printoptions(precision=2)
+        >>> print(jnp.array([0.123456]))
+        [0.12]
+        >>> jnp.set_printoptions(**options)
+    """
     np.set_printoptions(*args, **kwargs)
 
 
 def printoptions(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
-    """A context with other print options; arguments as for ``np.set_printoptions``."""
+    """A context in which arrays are printed otherwise, NumPy's too.
+
+    Args:
+        args, kwargs: NumPy's options: ``precision``, ``threshold``, ``edgeitems``, ``linewidth``,
+            ``suppress`` and the others of ``np.set_printoptions``.
+
+    Returns:
+        A context manager, which gives the options as a dict.
+
+    Example:
+        >>> with jnp.printoptions(precision=2):
+        ...     print(jnp.array([0.123456]))
+        [0.12]
+    """
     return np.printoptions(*args, **kwargs)

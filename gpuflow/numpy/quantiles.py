@@ -38,16 +38,28 @@ def quantile(
         a: array of real numbers.
         q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
         axis: an axis, a tuple of axes, or None for all.
+        overwrite_input: only False; arrays are immutable.
         method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
         keepdims: keep the axes, with size 1.
         weights: how much each element counts, in the shape of ``a`` or of the axes; only with
             ``method="inverted_cdf"``.
 
+    Returns:
+        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+
     Raises:
         TypeError: ``q`` holds no floats.
         ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
             that do not fit.
+        NotImplementedError: weights with another method.
+
+    Example:
+        >>> x = jnp.array([1.0, 2.0, 3.0, 5.0])
+        >>> jnp.quantile(x, 0.5)
+        Array(2.5, dtype=float32)
+        >>> jnp.quantile(x, jnp.array([0.0, 0.5]), method="lower")
+        Array([1., 2.], dtype=float32)
     """
     _no_writing("quantile", out, overwrite_input)
     _check_parts("quantile", q)
@@ -59,7 +71,32 @@ def nanquantile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """``quantile`` of the elements that are numbers; nan where there is none."""
+    """Values below which a part of the numbers lies, nan left out; nan where there is none.
+
+    Args:
+        a: array of real numbers.
+        q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
+        axis: an axis, a tuple of axes, or None for all.
+        overwrite_input: only False; arrays are immutable.
+        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+            ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
+        keepdims: keep the axes, with size 1.
+        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+            ``method="inverted_cdf"``.
+
+    Returns:
+        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+
+    Raises:
+        TypeError: ``q`` holds no floats.
+        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
+            that do not fit.
+        NotImplementedError: weights with another method.
+
+    Example:
+        >>> jnp.nanquantile(jnp.array([[1.0, jnp.nan, 3.0], [4.0, 5.0, 9.0]]), 0.5, axis=1)
+        Array([2., 5.], dtype=float32)
+    """
     _no_writing("nanquantile", out, overwrite_input)
     _check_parts("nanquantile", q)
     return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights)
@@ -71,7 +108,32 @@ def percentile(
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """``quantile`` with ``q`` in percent."""
+    """Values below which so many percent of the elements lie; nan where an element is.
+
+    Args:
+        a: array of real numbers.
+        q: in [0, 100]: a number, or a vector of numbers for a first axis of the result.
+        axis: an axis, a tuple of axes, or None for all.
+        overwrite_input: only False; arrays are immutable.
+        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+            ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
+        keepdims: keep the axes, with size 1.
+        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+            ``method="inverted_cdf"``.
+        out_sharding: how the result is laid out over devices; by default as it comes.
+
+    Returns:
+        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+
+    Raises:
+        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
+            that do not fit.
+        NotImplementedError: weights with another method.
+
+    Example:
+        >>> jnp.percentile(jnp.array([0.0, 10.0, 20.0]), jnp.array([25, 50]))
+        Array([ 5., 10.], dtype=float32)
+    """
     _no_writing("percentile", out, overwrite_input)
     parts = _part_of_percent("percentile", q)
     out = _quantile("percentile", a, parts, axis, method, keepdims, False, weights)
@@ -83,7 +145,31 @@ def nanpercentile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """``nanquantile`` with ``q`` in percent."""
+    """Values below which so many percent of the numbers lie, nan left out; nan where there is none.
+
+    Args:
+        a: array of real numbers.
+        q: in [0, 100]: a number, or a vector of numbers for a first axis of the result.
+        axis: an axis, a tuple of axes, or None for all.
+        overwrite_input: only False; arrays are immutable.
+        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+            ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
+        keepdims: keep the axes, with size 1.
+        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+            ``method="inverted_cdf"``.
+
+    Returns:
+        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+
+    Raises:
+        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
+            that do not fit.
+        NotImplementedError: weights with another method.
+
+    Example:
+        >>> jnp.nanpercentile(jnp.array([0.0, jnp.nan, 20.0]), 50)
+        Array(10., dtype=float32)
+    """
     _no_writing("nanpercentile", out, overwrite_input)
     parts = _part_of_percent("nanpercentile", q)
     return _quantile("nanpercentile", a, parts, axis, method, keepdims, True, weights)
@@ -94,7 +180,24 @@ def median(
     a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
-    """The middle element over axes, or the mean of the two in the middle; nan where one is."""
+    """The middle element over axes, or the mean of the two in the middle; nan where one is.
+
+    Args:
+        a: array of real numbers.
+        axis: an axis, a tuple of axes, or None for all.
+        overwrite_input: only False; arrays are immutable.
+        keepdims: keep the axes, with size 1.
+
+    Returns:
+        An array of floats without the axes; nan where there are no elements.
+
+    Raises:
+        ValueError: complex numbers, ``out`` or ``overwrite_input``, or no such axis.
+
+    Example:
+        >>> jnp.median(jnp.array([[3, 1, 2, 9], [0, 5, 5, 7]]), axis=1)
+        Array([2.5, 5. ], dtype=float32)
+    """
     _no_writing("median", out, overwrite_input)
     return _quantile("median", a, 0.5, axis, "midpoint", keepdims, False, None)
 
@@ -104,7 +207,24 @@ def nanmedian(
     a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
-    """``median`` of the elements that are numbers; nan where there is none."""
+    """The middle number over axes, or the mean of the two in the middle; nan where there is none.
+
+    Args:
+        a: array of real numbers.
+        axis: an axis, a tuple of axes, or None for all.
+        overwrite_input: only False; arrays are immutable.
+        keepdims: keep the axes, with size 1.
+
+    Returns:
+        An array of floats without the axes.
+
+    Raises:
+        ValueError: complex numbers, ``out`` or ``overwrite_input``, or no such axis.
+
+    Example:
+        >>> jnp.nanmedian(jnp.array([3.0, jnp.nan, 1.0, 2.0]))
+        Array(2., dtype=float32)
+    """
     _no_writing("nanmedian", out, overwrite_input)
     return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, True, None)
 

@@ -43,10 +43,21 @@ def arange(
         step: distance, by default 1.
         dtype: by default that of the arguments.
         device: where the array lives, by default on the default device.
+        out_sharding: how it is laid out over devices, by default on one.
+
+    Returns:
+        A vector.
 
     Raises:
         ConcretizationTypeError: traced arguments; the length must be known.
         TypeError: bools alone, or as ``dtype``.
+        ZeroDivisionError: a ``step`` of 0.
+
+    Example:
+        >>> jnp.arange(4)
+        Array([0, 1, 2, 3], dtype=int32)
+        >>> jnp.arange(1.0, 2.0, 0.25)
+        Array([1.  , 1.25, 1.5 , 1.75], dtype=float32)
     """
     return placed("arange", _arange(start, stop, step, dtype), device, out_sharding)
 
@@ -117,6 +128,17 @@ def linspace(
         dtype: by default the float dtype of the arguments; integers round down.
         axis: where the new axis goes.
         device: where the array lives, by default on the default device.
+
+    Returns:
+        An array of ``num`` numbers, or of size ``num`` along ``axis``; with ``retstep`` a pair of
+        it and the distance.
+
+    Raises:
+        ValueError: a negative ``num``.
+
+    Example:
+        >>> jnp.linspace(0, 1, 5)
+        Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     start, stop = check_arraylike("linspace", start, stop)
     count = as_index(known_index(num))
@@ -173,10 +195,25 @@ def eye(
     N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None, *,
     device: DeviceLike = None,
 ) -> Array:  # fmt: skip
-    """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere; ``k`` may be traced.
+    """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere.
+
+    Args:
+        N: number of rows.
+        M: number of columns, by default ``N``.
+        k: how far the diagonal lies above the main one; it may be traced.
+        dtype: by default the default float.
+        device: where the array lives, by default on the default device.
+
+    Returns:
+        A matrix of shape (N, M).
 
     Raises:
         ValueError: a ``k`` that is no integer.
+
+    Example:
+        >>> jnp.eye(2, 3, k=1)
+        Array([[0., 1., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
     rows, columns = _diagonals(as_index(N), as_index(N if M is None else M))
     mask = lax.eq(lax.add(rows, _offset("eye", k, ValueError)), columns)
@@ -186,18 +223,43 @@ def eye(
 
 @composite
 def identity(n: int, dtype: DTypeLike | None = None) -> Array:
-    """The n by n identity matrix."""
+    """The n by n identity matrix.
+
+    Args:
+        n: number of rows and columns.
+        dtype: by default the default float.
+
+    Returns:
+        A matrix of shape (n, n).
+
+    Example:
+        >>> jnp.identity(2, dtype=int)
+        Array([[1, 0],
+               [0, 1]], dtype=int32)
+    """
     return eye(n, dtype=dtype)
 
 
 @composite
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
-    """Ones on and below diagonal ``k`` of an N by M matrix, by default float32 with x64 too.
+    """Ones on and below diagonal ``k`` of an N by M matrix, zeros above it.
 
-    ``k`` may be traced.
+    Args:
+        N: number of rows.
+        M: number of columns, by default ``N``.
+        k: how far the diagonal lies above the main one; it may be traced.
+        dtype: by default float32, with x64 too.
+
+    Returns:
+        A matrix of shape (N, M).
 
     Raises:
         TypeError: a ``k`` that is no integer.
+
+    Example:
+        >>> jnp.tri(2, 3)
+        Array([[1., 0., 0.],
+               [1., 1., 0.]], dtype=float32)
     """
     mask = _lower(as_index(N), as_index(N if M is None else M), _offset("tri", k, TypeError))
     return lax.convert_element_type(mask, user_dtype(np.float32 if dtype is None else dtype, "tri"))
@@ -224,7 +286,24 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
 
 @composite
 def tril(m: ArrayLike, k: int = 0) -> Array:
-    """The last two axes with zeros above diagonal ``k``."""
+    """The last two axes with zeros above diagonal ``k``.
+
+    Args:
+        m: array of shape (..., rows, columns).
+        k: how far the diagonal lies above the main one; it may be traced.
+
+    Returns:
+        An array of the shape and dtype of ``m``.
+
+    Raises:
+        TypeError: a ``k`` that is no integer.
+        ValueError: an array of rank below 2.
+
+    Example:
+        >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
+        Array([[1, 0],
+               [3, 4]], dtype=int32)
+    """
     m, rows, columns = _matrix("tril", m)
     lower = _lower(rows, columns, _offset("tril", k, TypeError))
     return where(lower, m, convert(0, aval_of(m).dtype))
@@ -232,7 +311,24 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
 
 @composite
 def triu(m: ArrayLike, k: int = 0) -> Array:
-    """The last two axes with zeros below diagonal ``k``."""
+    """The last two axes with zeros below diagonal ``k``.
+
+    Args:
+        m: array of shape (..., rows, columns).
+        k: how far the diagonal lies above the main one; it may be traced.
+
+    Returns:
+        An array of the shape and dtype of ``m``.
+
+    Raises:
+        TypeError: a ``k`` that is no integer.
+        ValueError: an array of rank below 2.
+
+    Example:
+        >>> jnp.triu(jnp.array([[1, 2], [3, 4]]), 1)
+        Array([[0, 2],
+               [0, 0]], dtype=int32)
+    """
     m, rows, columns = _matrix("triu", m)
     below = _lower(rows, columns, _offset("triu", k, TypeError) - np.int32(1))
     return where(below, convert(0, aval_of(m).dtype), m)
@@ -252,7 +348,25 @@ def _matrix(name: str, m: Any) -> tuple[Any, int, int]:
 
 @composite
 def diag(v: ArrayLike, k: int = 0) -> Array:
-    """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix."""
+    """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix.
+
+    Args:
+        v: vector of n elements, or a matrix.
+        k: how far the diagonal lies above the main one, an int.
+
+    Returns:
+        A matrix of n + abs(k) rows and columns, or a vector.
+
+    Raises:
+        ValueError: an array of another rank.
+
+    Example:
+        >>> jnp.diag(jnp.array([1, 2]))
+        Array([[1, 0],
+               [0, 2]], dtype=int32)
+        >>> jnp.diag(jnp.array([[1, 2], [3, 4]]))
+        Array([1, 4], dtype=int32)
+    """
     (v,) = check_arraylike("diag", v)
     k = as_index(k)
     aval = aval_of(v)
@@ -274,6 +388,20 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
 
 @composite
 def diagflat(v: ArrayLike, k: int = 0) -> Array:
-    """A matrix with the elements of ``v``, raveled, on diagonal ``k``."""
+    """A matrix with the elements of ``v``, raveled, on diagonal ``k``.
+
+    Args:
+        v: array of n elements.
+        k: how far the diagonal lies above the main one, an int.
+
+    Returns:
+        A matrix of n + abs(k) rows and columns, zero elsewhere.
+
+    Example:
+        >>> jnp.diagflat(jnp.array([[1], [2]]), 1)
+        Array([[0, 1, 0],
+               [0, 0, 2],
+               [0, 0, 0]], dtype=int32)
+    """
     (v,) = check_arraylike("diagflat", v)
     return diag(reshape(v, (aval_of(v).size,)), as_index(k))

@@ -85,8 +85,21 @@ def sum(
         dtype: dtype to add in.
         keepdims: keep the axes, with size 1.
         initial: number to start from.
-        where: mask that broadcasts with ``a``; other elements count as 0.
+        where: mask of bools that broadcasts with ``a``; other elements count as 0.
         promote_integers: whether small integers and bools are added in the default integer dtype.
+
+    Returns:
+        An array without ``axis``, 0 where there are no elements.
+
+    Raises:
+        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> jnp.sum(x, axis=0)
+        Array([4, 6], dtype=int32)
+        >>> jnp.sum(x, where=x > 1)
+        Array(9, dtype=int32)
     """
     dtype = _input_dtype_unless(promote_integers, a, dtype)
     return _accumulate("sum", lax.reduce_sum, 0, a, axis, dtype, out, keepdims, initial, where)
@@ -105,7 +118,28 @@ def prod(
     keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:  # fmt: skip
-    """Product over axes; arguments as in ``sum``."""
+    """Product over axes.
+
+    Args:
+        a: array; bools and small integers are multiplied in the default integer dtype.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype to multiply in.
+        keepdims: keep the axes, with size 1.
+        initial: number to start from.
+        where: mask of bools that broadcasts with ``a``; other elements count as 1.
+        promote_integers: whether small integers and bools are multiplied in the default integer
+            dtype.
+
+    Returns:
+        An array without ``axis``, 1 where there are no elements.
+
+    Raises:
+        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
+        Array([ 2, 12], dtype=int32)
+    """
     dtype = _input_dtype_unless(promote_integers, a, dtype)
     return _accumulate("prod", lax.reduce_prod, 1, a, axis, dtype, out, keepdims, initial, where)
 
@@ -176,8 +210,24 @@ def max(
 ) -> Array:  # fmt: skip
     """The largest element over axes; nan wins.
 
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+        initial: a number that takes part, in each maximum.
+        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+
+    Returns:
+        An array of the dtype of ``a``, without ``axis``.
+
     Raises:
-        ValueError: no elements, or a mask, without ``initial``.
+        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+
+    Example:
+        >>> jnp.max(jnp.array([[1, 5], [3, 2]]), axis=1)
+        Array([5, 3], dtype=int32)
+        >>> jnp.max(jnp.array([]), initial=-1.0)
+        Array(-1., dtype=float32)
     """
     return _extreme("max", lax.reduce_max, lax.max, a, axis, out, keepdims, initial, where)
 
@@ -189,8 +239,22 @@ def min(
 ) -> Array:  # fmt: skip
     """The smallest element over axes; nan wins.
 
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+        initial: a number that takes part, in each minimum.
+        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+
+    Returns:
+        An array of the dtype of ``a``, without ``axis``.
+
     Raises:
-        ValueError: no elements, or a mask, without ``initial``.
+        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+
+    Example:
+        >>> jnp.min(jnp.array([[1, 5], [3, 2]]), axis=1)
+        Array([1, 2], dtype=int32)
     """
     return _extreme("min", lax.reduce_min, lax.min, a, axis, out, keepdims, initial, where)
 
@@ -200,7 +264,24 @@ amax, amin = max, min
 
 @composite
 def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False) -> Array:
-    """The largest minus the smallest element."""
+    """The largest minus the smallest element.
+
+    Args:
+        a: array of numbers.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+
+    Returns:
+        An array of the dtype of ``a``, without ``axis``.
+
+    Raises:
+        TypeError: bools.
+        ValueError: no elements, or no such axis.
+
+    Example:
+        >>> jnp.ptp(jnp.array([[1, 5], [3, 2]]), axis=1)
+        Array([4, 1], dtype=int32)
+    """
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
 
 
@@ -208,7 +289,23 @@ def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = Fals
 def argmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first largest element, along ``axis`` or in the raveled array."""
+    """The position of the first largest element, along ``axis`` or in the raveled array.
+
+    Args:
+        a: array; the first nan counts as largest.
+        axis: the axis to search along; None: the raveled array.
+        keepdims: keep the axis, with size 1; None: no.
+
+    Returns:
+        Positions in the default integer dtype.
+
+    Raises:
+        ValueError: no elements along the axis, or no such axis.
+
+    Example:
+        >>> jnp.argmax(jnp.array([[1, 5, 5], [3, 2, 0]]), axis=1)
+        Array([1, 0], dtype=int32)
+    """
     return _position("argmax", lax.argmax, a, axis, out, bool(keepdims))
 
 
@@ -216,7 +313,23 @@ def argmax(
 def argmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first smallest element, along ``axis`` or in the raveled array."""
+    """The position of the first smallest element, along ``axis`` or in the raveled array.
+
+    Args:
+        a: array; the first nan counts as smallest.
+        axis: the axis to search along; None: the raveled array.
+        keepdims: keep the axis, with size 1; None: no.
+
+    Returns:
+        Positions in the default integer dtype.
+
+    Raises:
+        ValueError: no elements along the axis, or no such axis.
+
+    Example:
+        >>> jnp.argmin(jnp.array([[1, 5, 1], [3, 2, 0]]), axis=1)
+        Array([0, 2], dtype=int32)
+    """
     return _position("argmin", lax.argmin, a, axis, out, bool(keepdims))
 
 
@@ -248,7 +361,24 @@ def all(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
     where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Whether all elements are nonzero."""
+    """Whether all elements are nonzero.
+
+    Args:
+        a: array of any dtype.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+        where: mask of bools that broadcasts with ``a``; other elements count as True.
+
+    Returns:
+        bool array without ``axis``; True where there are no elements.
+
+    Raises:
+        ValueError: no such axis, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.all(jnp.array([[1, 0], [2, 3]]), axis=1)
+        Array([False,  True], dtype=bool)
+    """
     return _test("all", lax.reduce_and, True, a, axis, out, keepdims, where)
 
 
@@ -257,7 +387,24 @@ def any(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
     where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Whether some element is nonzero."""
+    """Whether some element is nonzero.
+
+    Args:
+        a: array of any dtype.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+        where: mask of bools that broadcasts with ``a``; other elements count as False.
+
+    Returns:
+        bool array without ``axis``; False where there are no elements.
+
+    Raises:
+        ValueError: no such axis, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.any(jnp.array([[1, 0], [0, 0]]), axis=1)
+        Array([ True, False], dtype=bool)
+    """
     return _test("any", lax.reduce_or, False, a, axis, out, keepdims, where)
 
 
@@ -272,6 +419,22 @@ def _test(
 
 @composite
 def count_nonzero(a: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
-    """How many elements are nonzero."""
+    """How many elements are nonzero.
+
+    Args:
+        a: array of any dtype.
+        axis: an axis, a tuple of axes, or None for all.
+        keepdims: keep the axes, with size 1.
+
+    Returns:
+        An array of the default integer dtype, without ``axis``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=1)
+        Array([1, 2], dtype=int32)
+    """
     (a,) = check_arraylike("count_nonzero", a)
     return sum(as_bool(a), axis, keepdims=keepdims)

@@ -88,7 +88,23 @@ def _dtype_of(what: Any) -> tuple[Any, bool]:
 
 
 def result_type(*args: Any) -> Any:
-    """The dtype that an operation on these arrays, numbers and dtypes gives."""
+    """The dtype that an operation on these arrays, numbers and dtypes gives.
+
+    Args:
+        args: arrays, Python numbers, which are weak, and dtypes.
+
+    Returns:
+        A dtype that arrays can have: of 32 bits at most without ``enable_x64``.
+
+    Raises:
+        ValueError: no arguments.
+
+    Example:
+        >>> jnp.result_type(jnp.int8(1), 2)  # a weak number
+        dtype('int8')
+        >>> jnp.result_type("int8", "uint8")
+        dtype('int16')
+    """
     return result_type_and_weakness(*args)[0]
 
 
@@ -101,7 +117,20 @@ def result_type_and_weakness(*args: Any) -> tuple[Any, bool]:
 
 
 def promote_types(a: DTypeLike, b: DTypeLike) -> Any:
-    """The common dtype of two dtypes; Python number types are weak."""
+    """The common dtype of two dtypes; Python number types are weak.
+
+    Args:
+        a, b: dtypes, or names of dtypes, or Python types.
+
+    Returns:
+        A dtype.
+
+    Example:
+        >>> jnp.promote_types("int32", "float16")
+        dtype('float16')
+        >>> jnp.promote_types("int8", int)
+        dtype('int8')
+    """
     return dtypes.promote(_dtype_of(a), _dtype_of(b))[0]
 
 
@@ -115,7 +144,22 @@ def _as_type(what: Any) -> Any:
 
 
 def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
-    """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
+    """Whether a dtype is of a kind; bfloat16 is floating.
+
+    Args:
+        arg1: a dtype, a scalar type or the name of a dtype.
+        arg2: such, or a kind: ``jnp.floating``, ``jnp.integer``, ``jnp.number`` and so on.
+
+    Returns:
+        A bool.
+
+    Raises:
+        TypeError: what names no dtype.
+
+    Example:
+        >>> jnp.issubdtype(jnp.bfloat16, jnp.floating), jnp.issubdtype("int8", jnp.floating)
+        (True, False)
+    """
     kinds = {np.generic, np.number, np.inexact, np.floating}
     if dtypes.is_extended(arg1) or dtypes.is_extended(arg2):
         return arg1 == arg2 or arg2 in (np.generic, extended, prng_key)
@@ -150,8 +194,20 @@ _KINDS = {
 def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """Whether a dtype is of a kind: a dtype, a name such as ``"integral"``, or a tuple of them.
 
+    Args:
+        dtype: a dtype, or the name of one.
+        kind: a dtype; ``"bool"``, ``"signed integer"``, ``"unsigned integer"``, ``"integral"``,
+            ``"real floating"``, ``"complex floating"`` or ``"numeric"``; or a tuple: any of them.
+
+    Returns:
+        A bool.
+
     Raises:
         ValueError: an unknown name.
+
+    Example:
+        >>> jnp.isdtype("uint8", "integral"), jnp.isdtype("uint8", ("bool", "real floating"))
+        (True, False)
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
@@ -168,17 +224,61 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
-    """Whether NumPy's rules allow the conversion."""
+    """Whether NumPy's rules allow the conversion.
+
+    Args:
+        from_: a dtype, or the name of one.
+        to: such.
+        casting: ``"no"``, ``"equiv"``, ``"safe"``, ``"same_kind"`` or ``"unsafe"``.
+
+    Returns:
+        A bool.
+
+    Raises:
+        TypeError: what names no dtype.
+
+    Example:
+        >>> jnp.can_cast("int8", "int32"), jnp.can_cast("int32", "float32")
+        (True, False)
+    """
     return np.can_cast(np.dtype(from_), np.dtype(to), casting=casting)
 
 
 def finfo(dtype: DTypeLike | None) -> Any:
-    """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on."""
+    """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on.
+
+    Args:
+        dtype: a float or complex dtype, or its name, or an array.
+
+    Returns:
+        An object with the limits as attributes.
+
+    Raises:
+        ValueError: a dtype of integers or bools.
+
+    Example:
+        >>> jnp.finfo(jnp.bfloat16).bits, float(jnp.finfo(jnp.float16).max)
+        (16, 65504.0)
+    """
     return ml_dtypes.finfo(_full_width_dtype(dtype))
 
 
 def iinfo(int_type: Any) -> Any:
-    """Limits of an integer dtype: ``min``, ``max`` and ``bits``."""
+    """Limits of an integer dtype: ``min``, ``max`` and ``bits``.
+
+    Args:
+        int_type: an integer dtype, or its name, or an array.
+
+    Returns:
+        An object with the limits as attributes.
+
+    Raises:
+        ValueError: a dtype of floats, complex numbers or bools.
+
+    Example:
+        >>> jnp.iinfo(jnp.int8).min, jnp.iinfo("uint8").max
+        (-128, 255)
+    """
     return ml_dtypes.iinfo(_full_width_dtype(int_type))
 
 
@@ -188,7 +288,18 @@ def _full_width_dtype(what: Any) -> Any:
 
 
 def iscomplexobj(x: Any) -> bool:
-    """Whether an array, or anything else that has a dtype, is complex."""
+    """Whether an array, or anything else that has a dtype, is complex.
+
+    Args:
+        x: array, number, or nested lists of numbers.
+
+    Returns:
+        A bool, whatever the imaginary parts are.
+
+    Example:
+        >>> jnp.iscomplexobj(jnp.array([1 + 0j])), jnp.iscomplexobj(2.0)
+        (True, False)
+    """
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return isinstance(x, complex) or np.iscomplexobj(x)
@@ -196,15 +307,48 @@ def iscomplexobj(x: Any) -> bool:
 
 
 def isrealobj(x: Any) -> bool:
-    """Whether the dtype of an array is not complex."""
+    """Whether the dtype of an array is not complex.
+
+    Args:
+        x: array, number, or nested lists of numbers.
+
+    Returns:
+        A bool, whatever the imaginary parts are.
+
+    Example:
+        >>> jnp.isrealobj(jnp.array([1 + 0j])), jnp.isrealobj(2.0)
+        (False, True)
+    """
     return not iscomplexobj(x)
 
 
 def isscalar(element: Any) -> bool:
-    """Whether ``element`` is a number or an array without axes."""
+    """Whether ``element`` is a number or an array without axes.
+
+    Args:
+        element: any object.
+
+    Returns:
+        A bool.
+
+    Example:
+        >>> jnp.isscalar(jnp.array(1.0)), jnp.isscalar(2), jnp.isscalar(jnp.array([1]))
+        (True, True, False)
+    """
     return is_value(element) and aval_of(element).ndim == 0
 
 
 def iterable(y: Any) -> bool:
-    """Whether ``iter(y)`` works: for sequences, and for arrays with an axis."""
+    """Whether ``iter(y)`` works: for sequences, and for arrays with an axis.
+
+    Args:
+        y: any object.
+
+    Returns:
+        A bool.
+
+    Example:
+        >>> jnp.iterable(jnp.array([1])), jnp.iterable(jnp.array(1))
+        (True, False)
+    """
     return np.iterable(y)

@@ -44,6 +44,10 @@ def searchsorted(
         ValueError: another side or method, or an array of another rank.
 
     Cost: O(m log n) by bisection, which is one kernel.
+
+    Example:
+        >>> jnp.searchsorted(jnp.array([10, 20, 30]), jnp.array([5, 20, 99]))
+        Array([0, 1, 3], dtype=int32)
     """
     check_choice("searchsorted", "side", side, ("left", "right"))
     check_choice("searchsorted", "method", method, METHODS)

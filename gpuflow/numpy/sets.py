@@ -46,6 +46,14 @@ def isin(
 
     Returns:
         bool array of the shape of ``element``.
+
+    Raises:
+        ValueError: another method.
+
+    Example:
+        >>> jnp.isin(jnp.array([[1, 2], [3, 4]]), jnp.array([2, 4, 9]))
+        Array([[False,  True],
+               [False,  True]], dtype=bool)
     """
     del assume_unique
     check_choice("isin", "method", method, METHODS)
@@ -81,6 +89,16 @@ def union1d(
         ar1, ar2: arrays.
         size: how many to return, for use under jit.
         fill_value: what to fill up with; by default the smallest element.
+
+    Returns:
+        A vector of the common dtype.
+
+    Raises:
+        ConcretizationTypeError: traced arrays without ``size``.
+
+    Example:
+        >>> jnp.union1d(jnp.array([3, 1]), jnp.array([2, 3]))
+        Array([1, 2, 3], dtype=int32)
     """
     both = concatenate(_two("union1d", ar1, ar2))
     return distinct("union1d", both, 0, True, size, fill_value).values
@@ -98,6 +116,16 @@ def setdiff1d(
         assume_unique: that ``ar1`` holds no element twice; its order is then kept.
         size: how many to return, for use under jit.
         fill_value: what to fill up with; by default 0.
+
+    Returns:
+        A vector of the dtype of ``ar1``.
+
+    Raises:
+        ConcretizationTypeError: traced arrays without ``size``.
+
+    Example:
+        >>> jnp.setdiff1d(jnp.array([3, 1, 2, 1]), jnp.array([2, 5]))
+        Array([1, 3], dtype=int32)
     """
     first, second = (ravel(x) for x in as_arrays("setdiff1d", ar1, ar2))
     fill = full_like(first, 0 if fill_value is None else fill_value, shape=())
@@ -142,6 +170,16 @@ def setxor1d(
         assume_unique: that neither holds an element twice.
         size: how many to return, for use under jit.
         fill_value: what to fill up with; by default the smallest of the result.
+
+    Returns:
+        A vector of the common dtype.
+
+    Raises:
+        ConcretizationTypeError: traced arrays without ``size``.
+
+    Example:
+        >>> jnp.setxor1d(jnp.array([3, 1]), jnp.array([2, 3]))
+        Array([1, 2], dtype=int32)
     """
     first, second = _two("setxor1d", ar1, ar2)
     values, _, real = _merged("setxor1d", first, second, assume_unique, size)
@@ -224,6 +262,13 @@ def intersect1d(
     Returns:
         The shared elements; with ``return_indices`` a tuple of them and two arrays of positions,
         filled up with the sizes of the arrays.
+
+    Raises:
+        ConcretizationTypeError: traced arrays without ``size``.
+
+    Example:
+        >>> jnp.intersect1d(jnp.array([3, 1, 4]), jnp.array([1, 4, 4]))
+        Array([1, 4], dtype=int32)
     """
     first, second = _two("intersect1d", ar1, ar2)
     values, origin, real = _merged("intersect1d", first, second, assume_unique, size)

@@ -41,17 +41,55 @@ def _sizes(name: str, a: Any) -> tuple[int, ...]:
 
 
 def ndim(a: Any) -> int:
-    """The number of axes; also of nested lists."""
+    """The number of axes.
+
+    Args:
+        a: array, number or nested lists of numbers.
+
+    Returns:
+        An int.
+
+    Example:
+        >>> jnp.ndim(jnp.ones((2, 3))), jnp.ndim([1, 2]), jnp.ndim(5)
+        (2, 1, 0)
+    """
     return len(_sizes("ndim", a))
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """The sizes of all axes; also of nested lists."""
+    """The sizes of all axes.
+
+    Args:
+        a: array, number or nested lists of numbers.
+
+    Returns:
+        A tuple of ints.
+
+    Example:
+        >>> jnp.shape(jnp.ones((2, 3))), jnp.shape(5)
+        ((2, 3), ())
+    """
     return _sizes("shape", a)
 
 
 def size(a: Any, axis: Axes = None) -> int:
-    """The number of elements, or the size along ``axis``; also of nested lists."""
+    """The number of elements, or the size along ``axis``.
+
+    Args:
+        a: array, number or nested lists of numbers.
+        axis: an axis, a tuple of axes, or None for all.
+
+    Returns:
+        An int.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> x = jnp.ones((2, 3))
+        >>> jnp.size(x), jnp.size(x, 1)
+        (6, 3)
+    """
     sizes = _sizes("size", a)
     return prod(sizes[d] for d in canonicalize_axes(axis, len(sizes), "size"))
 
@@ -85,9 +123,23 @@ def reshape(
         shape: an int or a sequence; one entry may be -1.
         order: ``"C"``, or ``"F"`` for column-major order.
         copy: it changes nothing: whether memory is shared cannot be seen.
+        newshape: another name of ``shape``.
+        out_sharding: how the result is laid out over devices; by default as it comes.
+
+    Returns:
+        An array of the shape, with the elements of ``a``.
 
     Raises:
         TypeError: sizes whose product does not fit.
+        ValueError: another order.
+
+    Example:
+        >>> jnp.reshape(jnp.arange(6), (2, -1))
+        Array([[0, 1, 2],
+               [3, 4, 5]], dtype=int32)
+        >>> jnp.reshape(jnp.arange(4), (2, 2), order="F")
+        Array([[0, 2],
+               [1, 3]], dtype=int32)
     """
     if out_sharding is not None:
         out = reshape(a, shape, order, copy=copy, newshape=newshape)
@@ -121,14 +173,46 @@ def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) -> Array:
-    """All elements along one axis."""
+    """All elements along one axis.
+
+    Args:
+        a: array.
+        order: ``"C"``, or ``"F"`` for column-major order.
+        out_sharding: how the result is laid out over devices; by default as it comes.
+
+    Returns:
+        A vector.
+
+    Raises:
+        ValueError: another order.
+
+    Example:
+        >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
+        Array([1, 2, 3, 4], dtype=int32)
+    """
     a, old = _with_shape("ravel", a)
     out = reshape(a, (-1,) if prod(old) else (0,), order)
     return in_sharding("ravel", out, out_sharding)
 
 
 def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
-    """Insert axes of size 1; ``axis`` counts in the result."""
+    """Insert axes of size 1; ``axis`` counts in the result.
+
+    Args:
+        a: array.
+        axis: where the new axes are in the result, an int or a sequence of ints.
+
+    Returns:
+        An array with the elements of ``a``.
+
+    Raises:
+        ValueError: an axis that the result does not have.
+
+    Example:
+        >>> x = jnp.array([1, 2])
+        >>> jnp.expand_dims(x, 0).shape, jnp.expand_dims(x, (0, -1)).shape
+        ((1, 2), (1, 2, 1))
+    """
     a, old = _with_shape("expand_dims", a)
     count = len(axis) if are_several(axis) else 1
     new = canonicalize_axes(axis, len(old) + count, "expand_dims")
@@ -140,8 +224,19 @@ def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
 def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
     """Drop axes of size 1: all of them, or those in ``axis``.
 
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all of size 1.
+
+    Returns:
+        An array with the elements of ``a``.
+
     Raises:
-        ValueError: an axis of another size.
+        ValueError: an axis of another size, or no such axis.
+
+    Example:
+        >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
+        (3,)
     """
     a, old = _with_shape("squeeze", a)
     if axis is None:
@@ -152,7 +247,26 @@ def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
 
 
 def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """Permute the axes; by default reverse them."""
+    """Permute the axes; by default reverse them.
+
+    Args:
+        a: array.
+        axes: for each axis of the result, which one of ``a`` it is.
+
+    Returns:
+        An array of the dtype of ``a``.
+
+    Raises:
+        TypeError: axes that do not occur once each.
+        ValueError: an axis that does not exist.
+
+    Example:
+        >>> jnp.transpose(jnp.array([[1, 2], [3, 4]]))
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
+        >>> jnp.transpose(jnp.ones((2, 3, 4)), (1, 0, 2)).shape
+        (3, 2, 4)
+    """
     a, old = _with_shape("transpose", a)
     rank = len(old)
     if axes is None:
@@ -163,12 +277,43 @@ def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
 
 
 def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
-    """Permute the axes."""
+    """Permute the axes.
+
+    Args:
+        a: array.
+        axes: for each axis of the result, which one of ``a`` it is.
+
+    Returns:
+        An array of the dtype of ``a``.
+
+    Raises:
+        TypeError: axes that do not occur once each.
+        ValueError: an axis that does not exist.
+
+    Example:
+        >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
+    """
     return transpose(a, axes)
 
 
 def matrix_transpose(x: ArrayLike, /) -> Array:
-    """Swap the last two axes."""
+    """Swap the last two axes.
+
+    Args:
+        x: matrices of shape (..., m, n).
+
+    Returns:
+        Matrices of shape (..., n, m).
+
+    Raises:
+        ValueError: an array of rank below 2.
+
+    Example:
+        >>> jnp.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     x, old = _with_shape("matrix_transpose", x)
     rank = len(old)
     check(
@@ -180,7 +325,22 @@ def matrix_transpose(x: ArrayLike, /) -> Array:
 
 
 def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
-    """Swap two axes."""
+    """Swap two axes.
+
+    Args:
+        a: array.
+        axis1, axis2: the axes.
+
+    Returns:
+        An array of the dtype of ``a``.
+
+    Raises:
+        ValueError: an axis that does not exist.
+
+    Example:
+        >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
+        (4, 3, 2)
+    """
     a, old = _with_shape("swapaxes", a)
     rank = len(old)
     first, second = (canonicalize_axis(d, rank, "swapaxes") for d in (axis1, axis2))
@@ -190,7 +350,23 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
 
 
 def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
-    """Move axes to other positions; the others keep their order."""
+    """Move axes to other positions; the others keep their order.
+
+    Args:
+        a: array.
+        source: an axis or a sequence of axes.
+        destination: where each of them is in the result.
+
+    Returns:
+        An array of the dtype of ``a``.
+
+    Raises:
+        ValueError: axes that do not exist, occur twice, or are not equally many.
+
+    Example:
+        >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
+        (3, 4, 2)
+    """
     a, old = _with_shape("moveaxis", a)
     rank = len(old)
     sources, targets = (
@@ -218,8 +394,15 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
         axis: the axis to move.
         start: before which axis it goes; the rank for behind all.
 
+    Returns:
+        An array of the dtype of ``a``.
+
     Raises:
         ValueError: axes that do not exist.
+
+    Example:
+        >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
+        (4, 2, 3)
     """
     a, old = _with_shape("rollaxis", a)
     rank = len(old)
@@ -239,7 +422,23 @@ def _as_list(value: Any) -> list[int]:
 
 
 def flip(m: ArrayLike, axis: Axes = None) -> Array:
-    """Reverse the order of elements along ``axis``, by default along all."""
+    """Reverse the order of elements along ``axis``, by default along all.
+
+    Args:
+        m: array.
+        axis: an axis, a tuple of axes, or None for all.
+
+    Returns:
+        An array of the shape and dtype of ``m``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.flip(jnp.array([[1, 2], [3, 4]]), axis=1)
+        Array([[2, 1],
+               [4, 3]], dtype=int32)
+    """
     m, old = _with_shape("flip", m)
     return lax.rev(m, canonicalize_axes(axis, len(old), "flip"))
 
@@ -250,8 +449,21 @@ def flip(m: ArrayLike, axis: Axes = None) -> Array:
 def broadcast_to(array: ArrayLike, shape: ShapeLike, *, out_sharding: ShardingLike = None) -> Array:
     """Repeat axes of size 1, and add leading axes, up to ``shape``.
 
+    Args:
+        array: array.
+        shape: an int or a sequence of ints.
+        out_sharding: how the result is laid out over devices; by default as it comes.
+
+    Returns:
+        An array of that shape.
+
     Raises:
         ValueError: a shape that the array does not broadcast to.
+
+    Example:
+        >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
+        Array([[1, 2],
+               [1, 2]], dtype=int32)
     """
     array, old = _with_shape("broadcast_to", array)
     new = as_shape("broadcast_to", shape)
@@ -270,14 +482,44 @@ def broadcast_to(array: ArrayLike, shape: ShapeLike, *, out_sharding: ShardingLi
 
 
 def broadcast_arrays(*args: ArrayLike) -> list[Array]:
-    """Broadcast arrays to their common shape."""
+    """Broadcast arrays to their common shape.
+
+    Args:
+        args: arrays.
+
+    Returns:
+        A list of arrays, each of its own dtype.
+
+    Raises:
+        ValueError: shapes that do not broadcast.
+
+    Example:
+        >>> jnp.broadcast_arrays(jnp.array([1, 2]), jnp.array([[3], [4]]))
+        [Array([[1, 2],
+               [1, 2]], dtype=int32), Array([[3, 3],
+               [4, 4]], dtype=int32)]
+    """
     shapes = [_with_shape("broadcast_arrays", x)[1] for x in args]
     common = promotion.broadcast_shapes(*shapes, name="broadcast_arrays")
     return [broadcast_to(x, common) for x in args]
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that arrays of these shapes broadcast to."""
+    """The shape that arrays of these shapes broadcast to.
+
+    Args:
+        shapes: ints or sequences of ints.
+
+    Returns:
+        A tuple of ints.
+
+    Raises:
+        ValueError: shapes that do not broadcast.
+
+    Example:
+        >>> jnp.broadcast_shapes((2, 1), (3,))
+        (2, 3)
+    """
     return promotion.broadcast_shapes(*[as_shape("broadcast_shapes", s) for s in shapes])
 
 
@@ -286,7 +528,18 @@ def atleast_1d(arys: ArrayLike, /) -> Array: ...
 @overload
 def atleast_1d(*arys: ArrayLike) -> list[Array]: ...
 def atleast_1d(*arys: ArrayLike) -> Any:
-    """Arrays with at least one axis."""
+    """Arrays with at least one axis.
+
+    Args:
+        arys: arrays or numbers.
+
+    Returns:
+        An array for one argument, else a list of arrays.
+
+    Example:
+        >>> jnp.atleast_1d(jnp.array(5), jnp.array([1, 2]))
+        [Array([5], dtype=int32, weak_type=True), Array([1, 2], dtype=int32)]
+    """
     return _at_least(arys, 1, lambda x, rank: expand_dims(x, 0))
 
 
@@ -295,7 +548,18 @@ def atleast_2d(arys: ArrayLike, /) -> Array: ...
 @overload
 def atleast_2d(*arys: ArrayLike) -> list[Array]: ...
 def atleast_2d(*arys: ArrayLike) -> Any:
-    """Arrays with at least two axes; new ones come first."""
+    """Arrays with at least two axes; new ones come first.
+
+    Args:
+        arys: arrays or numbers.
+
+    Returns:
+        An array for one argument, else a list of arrays.
+
+    Example:
+        >>> jnp.atleast_2d(jnp.array([1, 2]))
+        Array([[1, 2]], dtype=int32)
+    """
     return _at_least(arys, 2, lambda x, rank: expand_dims(x, tuple(range(2 - rank))))
 
 
@@ -304,7 +568,18 @@ def atleast_3d(arys: ArrayLike, /) -> Array: ...
 @overload
 def atleast_3d(*arys: ArrayLike) -> list[Array]: ...
 def atleast_3d(*arys: ArrayLike) -> Any:
-    """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1)."""
+    """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1).
+
+    Args:
+        arys: arrays or numbers.
+
+    Returns:
+        An array for one argument, else a list of arrays.
+
+    Example:
+        >>> jnp.atleast_3d(jnp.array([1, 2])).shape
+        (1, 2, 1)
+    """
 
     def widen(x: Any, rank: int) -> Any:
         return expand_dims(x, {0: (0, 1, 2), 1: (0, 2), 2: (2,)}[rank])

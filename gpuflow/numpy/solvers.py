@@ -85,6 +85,10 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
 
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> jnp.linalg.solve(jnp.array([[2.0, 0.0], [1.0, 1.0]]), jnp.array([4.0, 5.0]))
+        Array([2., 3.], dtype=float32)
     """
     a, b = check_arraylike("solve", a, b)
     a, b = (asarray(x) for x in promote_dtypes_inexact(a, b))
@@ -106,7 +110,22 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
 
 @composite
 def inv(a: ArrayLike) -> Array:
-    """The inverses of square matrices of shape (..., n, n)."""
+    """The inverses of square matrices of shape (..., n, n).
+
+    Args:
+        a: matrices of shape (..., n, n); integers become floats first.
+
+    Returns:
+        An array of the shape of ``a``; inf or nan for singular matrices.
+
+    Raises:
+        ValueError: matrices that are not square.
+
+    Example:
+        >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
+        Array([[0.5 , 0.  ],
+               [0.  , 0.25]], dtype=float32)
+    """
     (a,) = matrices("inv", a)
     check_square("inv", a)
     return solve_batched(a, spread(identity_like(a), aval_of(a).shape[:-2], 2))
@@ -121,8 +140,16 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
         b: array.
         axes: axes of ``a`` to move to the end first.
 
+    Returns:
+        An array of the shape of the last axes of ``a``, behind as many as ``b`` has.
+
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> a = 2 * jnp.eye(4).reshape(2, 2, 4)
+        >>> jnp.linalg.tensorsolve(a, jnp.array([[2.0, 4.0], [6.0, 8.0]]))
+        Array([1., 2., 3., 4.], dtype=float32)
     """
     a, b = check_arraylike("tensorsolve", a, b)
     if axes is not None:
@@ -146,8 +173,19 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
 def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
     """The inverse of ``a`` as a map from its last axes to its first ``ind`` ones.
 
+    Args:
+        a: array, whose first axes hold as many elements as the others.
+        ind: how many axes are the first ones.
+
+    Returns:
+        An array of the shape of the last axes of ``a`` and then of its first ones.
+
     Raises:
         ValueError: a map that is not square, or ``ind`` below 1.
+
+    Example:
+        >>> jnp.linalg.tensorinv(jnp.eye(4).reshape(4, 2, 2), ind=1).shape
+        (2, 2, 4)
     """
     (a,) = check_arraylike("tensorinv", a)
     count, shape = as_index(ind), aval_of(a).shape
@@ -171,8 +209,20 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
 def matrix_power(a: ArrayLike, n: int) -> Array:
     """Square matrices times themselves, ``n`` times; negative powers are those of the inverse.
 
+    Args:
+        a: matrices of shape (..., m, m).
+        n: an integer that is known while tracing; for 0 the result is the identity.
+
+    Returns:
+        An array of the shape of ``a``; of floats for negative ``n``.
+
     Raises:
         TypeError: matrices that are not square, or ``n`` that is no integer.
+
+    Example:
+        >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 3)
+        Array([[1, 3],
+               [0, 1]], dtype=int32)
     """
     (a,) = check_arraylike("matrix_power", a)
     a, shape = asarray(a), aval_of(a).shape
@@ -206,8 +256,16 @@ def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -
         arrays: matrices; the first and the last may be vectors.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
 
+    Returns:
+        A matrix; a vector or a number where the first or the last are vectors.
+
     Raises:
         ValueError: fewer than two arrays, or shapes that do not fit.
+
+    Example:
+        >>> a, b = jnp.ones((2, 3)), jnp.ones((3, 2))
+        >>> jnp.linalg.multi_dot([a, b, jnp.array([1.0, 2.0])])
+        Array([9., 9.], dtype=float32)
     """
     arrays = list(arrays)
     arrays = check_arraylike("multi_dot", *arrays)

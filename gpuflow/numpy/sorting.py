@@ -45,9 +45,19 @@ def sort(
         stable: whether equal elements must keep their order.
         descending: the reverse order, nan first.
 
+    Returns:
+        An array of the dtype of ``a``, and of its shape, or a vector for ``axis=None``.
+
     Raises:
         TypeError: ``kind`` or ``order``.
         ValueError: no such axis.
+
+    Example:
+        >>> jnp.sort(jnp.array([[3, 1, 2], [0, 5, 4]]))
+        Array([[1, 2, 3],
+               [0, 4, 5]], dtype=int32)
+        >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
+        Array([3, 2, 1], dtype=int32)
     """
     a, place = _prepare("sort", a, axis, kind, order)
     out = lax.sort(a, place, stable)
@@ -59,10 +69,29 @@ def argsort(
     a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
     stable: bool = True, descending: bool = False, dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The positions of the elements in ascending order along ``axis``; arguments as in ``sort``.
+    """The positions of the elements in ascending order along ``axis``.
 
-    With ``descending`` equal elements keep their order too, where ``stable``. ``dtype`` is that of
-    the positions, by default the default integer.
+    With ``descending`` equal elements keep their order too, where ``stable``.
+
+    Args:
+        a: array of numbers or bools; nan go last.
+        axis: the axis along which to sort; None: of the raveled array.
+        stable: whether equal elements must keep their order.
+        descending: the reverse order, nan first.
+        dtype: that of the positions, by default the default integer.
+
+    Returns:
+        Positions along ``axis``, of the shape of ``a``, or a vector for ``axis=None``.
+
+    Raises:
+        TypeError: ``kind`` or ``order``.
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.argsort(jnp.array([30, 10, 20]))
+        Array([1, 2, 0], dtype=int32)
+        >>> jnp.argsort(jnp.array([1, 0, 1]), descending=True)
+        Array([0, 2, 1], dtype=int32)
     """
     a, place = _prepare("argsort", a, axis, kind, order)
     index = dtypes.default_int() if dtype is None else user_dtype(dtype, "argsort")
@@ -82,6 +111,18 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
     Args:
         keys: sequence of arrays of one shape, or an array whose first axis counts the keys.
         axis: the axis along which to sort.
+
+    Returns:
+        Positions along ``axis``, an integer array of the shape of a key.
+
+    Raises:
+        TypeError: no keys.
+        ValueError: no such axis.
+
+    Example:
+        >>> first, last = jnp.array([2, 1, 3]), jnp.array([1, 1, 0])
+        >>> jnp.lexsort((first, last))  # by last, and by first where those are equal
+        Array([2, 1, 0], dtype=int32)
     """
     many = [keys[k] for k in range(len(keys))]
     check(
@@ -110,6 +151,16 @@ def cumsum(
         a: array; bools are added in the default integer dtype, other dtypes in their own.
         axis: the axis to run along; None: the raveled array.
         dtype: dtype to add in.
+
+    Returns:
+        An array of the shape of ``a``, or a vector for ``axis=None``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.cumsum(jnp.array([1, 2, 3]))
+        Array([1, 3, 6], dtype=int32)
     """
     return _cumulative("cumsum", lax.cumsum, a, axis, dtype, out)
 
@@ -118,7 +169,23 @@ def cumsum(
 def cumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The products of all elements up to each one; arguments as in ``cumsum``."""
+    """The products of all elements up to each one.
+
+    Args:
+        a: array; bools are multiplied in the default integer dtype, other dtypes in their own.
+        axis: the axis to run along; None: the raveled array.
+        dtype: dtype to multiply in.
+
+    Returns:
+        An array of the shape of ``a``, or a vector for ``axis=None``.
+
+    Raises:
+        ValueError: no such axis.
+
+    Example:
+        >>> jnp.cumprod(jnp.array([1, 2, 3, 4]))
+        Array([ 1,  2,  6, 24], dtype=int32)
+    """
     return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)
 
 
@@ -151,8 +218,16 @@ def cumulative_sum(
         dtype: dtype to add in.
         include_initial: whether to put a 0 in front.
 
+    Returns:
+        An array of the shape of ``x``, with one element more along ``axis`` with
+        ``include_initial``.
+
     Raises:
         ValueError: an array of rank 0, or no ``axis`` for one of rank 2 or more.
+
+    Example:
+        >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
+        Array([0, 1, 3, 6], dtype=int32)
     """
     return _with_initial("cumulative_sum", lax.cumsum, 0, x, axis, dtype, include_initial)
 
@@ -162,7 +237,25 @@ def cumulative_prod(
     x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
     include_initial: bool = False,
 ) -> Array:  # fmt: skip
-    """The products of all elements up to each one; arguments as in ``cumulative_sum``."""
+    """The products of all elements up to each one.
+
+    Args:
+        x: array; bools are multiplied in the default integer dtype.
+        axis: the axis to run along; it may be left out for vectors.
+        dtype: dtype to multiply in.
+        include_initial: whether to put a 1 in front.
+
+    Returns:
+        An array of the shape of ``x``, with one element more along ``axis`` with
+        ``include_initial``.
+
+    Raises:
+        ValueError: an array of rank 0, or no ``axis`` for one of rank 2 or more.
+
+    Example:
+        >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
+        Array([1, 1, 2, 6], dtype=int32)
+    """
     return _with_initial("cumulative_prod", lax.cumprod, 1, x, axis, dtype, include_initial)
 
 

@@ -42,6 +42,16 @@ def logspace(
         base: number.
         dtype: by default the float dtype of the exponents.
         axis: where the new axis goes if they are arrays.
+
+    Returns:
+        An array of ``num`` numbers, or of size ``num`` along ``axis``.
+
+    Raises:
+        ValueError: a negative ``num``.
+
+    Example:
+        >>> jnp.logspace(0, 3, 4, base=2.0).round(3)
+        Array([1., 2., 4., 8.], dtype=float32)
     """
     first, last, wanted = _bounds("logspace", start, stop, dtype)
     exponents = linspace(first, last, num, endpoint=endpoint, axis=axis)
@@ -61,6 +71,16 @@ def geomspace(
         endpoint: whether ``stop`` is the last one.
         dtype: by default the float dtype of the ends.
         axis: where the new axis goes if they are arrays.
+
+    Returns:
+        An array of ``num`` numbers, or of size ``num`` along ``axis``.
+
+    Raises:
+        ValueError: a negative ``num``, or no such axis.
+
+    Example:
+        >>> jnp.geomspace(1, 100, 3).round(3)
+        Array([  1.,  10., 100.], dtype=float32)
     """
     first, last, wanted = _bounds("geomspace", start, stop, dtype)
     if dtypes.is_integer(wanted):

@@ -49,7 +49,25 @@ def mean(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, *, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Mean over axes; of integers in the default float dtype, of 16-bit floats via float32."""
+    """Mean over axes; of integers in the default float dtype, of 16-bit floats via float32.
+
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype of the result, and to add in where it is wider than 16 bits.
+        keepdims: keep the axes, with size 1.
+        where: mask that broadcasts with ``a``; other elements do not count.
+
+    Returns:
+        An array without ``axis``; nan where there are no elements.
+
+    Raises:
+        ValueError: no such axis, or a mask that holds no bools.
+
+    Example:
+        >>> jnp.mean(jnp.array([[1, 2], [3, 6]]), axis=1)
+        Array([1.5, 4.5], dtype=float32)
+    """
     (a,) = check_arraylike("mean", a)
     a, axes = prepare("mean", a, axis, out, where, 0)
     shape = aval_of(a).shape
@@ -100,14 +118,20 @@ def var(
         dtype: dtype of the result.
         ddof: taken from the number of elements before dividing; also called ``correction``.
         keepdims: keep the axes, with size 1.
-        where: mask that broadcasts with ``a``.
+        where: mask that broadcasts with ``a``; other elements do not count.
         mean: the means, with ``keepdims``, where they are known.
+        correction: another name of ``ddof``, which may be a float here.
 
     Returns:
         The variance; nan where the number of elements does not exceed ``ddof``.
 
     Raises:
         ValueError: both ``ddof`` and ``correction``, or a real ``dtype`` for complex numbers.
+
+    Example:
+        >>> x = jnp.array([1.0, 3.0, 5.0, 7.0])
+        >>> jnp.var(x), jnp.var(x, correction=2)
+        (Array(5., dtype=float32), Array(10., dtype=float32))
     """
     no_out("var", out)
     (a,) = check_arraylike("var", a)
@@ -144,7 +168,29 @@ def std(
     ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
     mean: ArrayLike | None = None, correction: float | None = None,
 ) -> Array:  # fmt: skip
-    """The square root of ``var``; arguments as there."""
+    """The standard deviation over axes, which is the square root of the variance.
+
+    Args:
+        a: array; of complex numbers the result is real.
+        axis: an axis, a tuple of axes, or None for all.
+        dtype: dtype of the result, a float or complex one.
+        ddof: taken from the number of elements before dividing; also called ``correction``.
+        keepdims: keep the axes, with size 1.
+        where: mask that broadcasts with ``a``; other elements do not count.
+        mean: the means, with ``keepdims``, where they are known.
+        correction: another name of ``ddof``, which may be a float here.
+
+    Returns:
+        The standard deviation; nan where the number of elements does not exceed ``ddof``.
+
+    Raises:
+        ValueError: both ``ddof`` and ``correction``, a ``dtype`` of integers, or a real one for
+            complex numbers.
+
+    Example:
+        >>> jnp.std(jnp.array([[1.0, 3.0], [2.0, 8.0]]), axis=1)
+        Array([1., 3.], dtype=float32)
+    """
     no_out("std", out)
     (a,) = check_arraylike("std", a)
     less = _correction("std", ddof, correction)

@@ -41,10 +41,21 @@ def take(
         indices_are_sorted: that positions increase; it changes nothing.
         fill_value: what to fill with in place of nan.
 
+    Returns:
+        An array of the dtype of ``a``; the axes of ``indices`` stand in place of ``axis``.
+
     Raises:
         TypeError: indices that are not integers.
         ValueError: another mode.
+        IndexError: elements of an axis that has none.
         NotImplementedError: ``mode="raise"``.
+
+    Example:
+        >>> x = jnp.array([10.0, 20.0, 30.0])
+        >>> jnp.take(x, jnp.array([2, -3, 7]))
+        Array([30., 10., nan], dtype=float32)
+        >>> jnp.take(x, jnp.array([2, -3, 7]), mode="clip")
+        Array([30., 10., 30.], dtype=float32)
     """
     del unique_indices, indices_are_sorted
     no_out("take", out)
@@ -108,6 +119,20 @@ def take_along_axis(
             ``"one_hot"``: as a product with rows of zeros and a one, which gives 0 outside.
         fill_value: what to fill with in place of nan.
         wrap_negative_indices: whether negative positions count from the end.
+
+    Returns:
+        An array of the dtype of ``arr``, of the shape of ``indices`` along ``axis``; other axes
+        broadcast.
+
+    Raises:
+        TypeError: indices that are not integers, or of another rank.
+        ValueError: another mode, or shapes that do not broadcast.
+
+    Example:
+        >>> x = jnp.array([[30, 10, 20], [5, 7, 6]])
+        >>> jnp.take_along_axis(x, jnp.argsort(x, axis=1), axis=1)
+        Array([[10, 20, 30],
+               [ 5,  6,  7]], dtype=int32)
     """
     arr, indices = check_arraylike("take_along_axis", arr, indices)
     if axis is None:

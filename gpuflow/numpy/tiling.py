@@ -31,7 +31,22 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 @composite
 def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
-    """Repeat the whole array ``reps[d]`` times along axis d; missing axes are added in front."""
+    """Repeat the whole array ``reps[d]`` times along axis d; missing axes are added in front.
+
+    Args:
+        A: array.
+        reps: an int or a sequence of ints; where there are fewer than axes, the first ones get 1.
+
+    Returns:
+        An array of the dtype of ``A``.
+
+    Example:
+        >>> jnp.tile(jnp.array([1, 2]), 2)
+        Array([1, 2, 1, 2], dtype=int32)
+        >>> jnp.tile(jnp.array([1, 2]), (2, 1))
+        Array([[1, 2],
+               [1, 2]], dtype=int32)
+    """
     (A,) = check_arraylike("tile", A)
     counts = [as_index(n) for n in _as_tuple(reps)]
     old = aval_of(A).shape
@@ -58,11 +73,21 @@ def repeat(
         total_repeat_length: the size of the result along ``axis``, for use with traced repeats:
             what is too much is dropped, what is missing repeats the last element. Known repeats
             must add up to it.
+        out_sharding: how the result is laid out over devices; by default as it comes.
+
+    Returns:
+        An array of the dtype of ``a``, of its rank or a vector.
 
     Raises:
         ConcretizationTypeError: traced repeats without ``total_repeat_length``.
         TypeError: one number of repeats that is negative, or no int.
         ValueError: several with such among them, or another total.
+
+    Example:
+        >>> jnp.repeat(jnp.array([1, 2]), 2)
+        Array([1, 1, 2, 2], dtype=int32)
+        >>> jnp.repeat(jnp.array([[1, 2]]), jnp.array([1, 3]), axis=1)
+        Array([[1, 2, 2, 2]], dtype=int32)
     """
     if out_sharding is not None:
         out = repeat(a, repeats, axis, total_repeat_length=total_repeat_length)
@@ -121,6 +146,16 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
         shift: by how many places, one number or one for each axis; they may be traced. Floats are
             cut to integers, as in JAX.
         axis: an axis, a tuple of axes, or None: of the raveled array.
+
+    Returns:
+        An array of the shape and dtype of ``a``.
+
+    Raises:
+        ValueError: another number of shifts than of axes, or no such axis.
+
+    Example:
+        >>> jnp.roll(jnp.arange(5), 2)
+        Array([3, 4, 0, 1, 2], dtype=int32)
     """
     (a,) = check_arraylike("roll", a)
     if axis is None:
@@ -181,8 +216,21 @@ def _roll_one(a: Any, step: int, dim: int) -> Any:
 def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """The array turned by ``k`` right angles, from the first towards the second axis.
 
+    Args:
+        m: array of rank 2 or more.
+        k: an int; negative ones turn the other way.
+        axes: the plane of the turn.
+
+    Returns:
+        An array of the dtype of ``m``.
+
     Raises:
         ValueError: axes that are equal, or do not exist.
+
+    Example:
+        >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
+        Array([[2, 4],
+               [1, 3]], dtype=int32)
     """
     (m,) = check_arraylike("rot90", m)
     rank = aval_of(m).ndim
@@ -205,10 +253,42 @@ def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 
 
 def fliplr(m: ArrayLike) -> Array:
-    """Reverse the second axis."""
+    """Reverse the second axis.
+
+    Args:
+        m: array of rank 2 or more.
+
+    Returns:
+        An array of the shape and dtype of ``m``.
+
+    Raises:
+        ValueError: an array of rank below 2.
+
+    Example:
+        >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
+        Array([[2, 1],
+               [4, 3]], dtype=int32)
+    """
+    (m,) = check_arraylike("fliplr", m)
     return lax.rev(m, canonicalize_axes(1, aval_of(m).ndim, "fliplr"))
 
 
 def flipud(m: ArrayLike) -> Array:
-    """Reverse the first axis."""
+    """Reverse the first axis.
+
+    Args:
+        m: array of rank 1 or more.
+
+    Returns:
+        An array of the shape and dtype of ``m``.
+
+    Raises:
+        ValueError: an array of rank 0.
+
+    Example:
+        >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
+        Array([[3, 4],
+               [1, 2]], dtype=int32)
+    """
+    (m,) = check_arraylike("flipud", m)
     return lax.rev(m, canonicalize_axes(0, aval_of(m).ndim, "flipud"))

@@ -285,5 +285,18 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
         nin: how many arguments it takes.
         nout: how many results it returns.
         identity: what a reduction of no elements gives.
+
+    Returns:
+        A ``jnp.ufunc``: it maps over arrays that broadcast, and has ``reduce`` and so on.
+
+    Raises:
+        TypeError: numbers of arguments that are no ints.
+
+    Example:
+        >>> combined = jnp.frompyfunc(lambda a, b: 10 * a + b, 2, 1)
+        >>> combined(jnp.array([1, 2]), 3)
+        Array([13, 23], dtype=int32)
+        >>> combined.reduce(jnp.array([1, 2, 3]))
+        Array(123, dtype=int32)
     """
     return ufunc(func, nin, nout, identity=identity)

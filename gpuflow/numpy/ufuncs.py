@@ -117,19 +117,66 @@ def _or_on_bools(op: Ufunc, on_bools: Ufunc) -> Ufunc:
 
 # --- arithmetic ----------------------------------------------------------------------------
 
-add = make_binary("add", _or_on_bools(lax.add, lax.bitwise_or), "Elementwise ``x + y``.")
-subtract = make_binary("subtract", lax.sub, "Elementwise ``x - y``; not for bools.")
-multiply = make_binary(
-    "multiply", _or_on_bools(lax.mul, lax.bitwise_and), "Elementwise ``x * y``."
-)
-divide = make_binary(
-    "divide", lax.div, "Elementwise ``x / y``; integers become floats first.", promote_args_inexact
-)
+add = make_binary("add", _or_on_bools(lax.add, lax.bitwise_or), described(
+    "Elementwise ``x + y``; of two bools, whether one is True.",
+    "x, y: arrays of numbers or bools that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.add(jnp.array([[1], [2]]), jnp.array([10, 20]))",
+    "Array([[11, 21],",
+    "       [12, 22]], dtype=int32)",
+))
+subtract = make_binary("subtract", lax.sub, described(
+    "Elementwise ``x - y``; not for bools.",
+    "x, y: arrays of numbers that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.subtract(jnp.array([5, 6]), 2)",
+    "Array([3, 4], dtype=int32)",
+    raises="TypeError: two bools.",
+))
+multiply = make_binary("multiply", _or_on_bools(lax.mul, lax.bitwise_and), described(
+    "Elementwise ``x * y``; of two bools, whether both are True.",
+    "x, y: arrays of numbers or bools that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.multiply(jnp.array([5, 6]), 2)",
+    "Array([10, 12], dtype=int32)",
+))
+divide = make_binary("divide", lax.div, described(
+    "Elementwise ``x / y``; integers become floats first.",
+    "x, y: arrays of numbers that broadcast.",
+    "An array of floats or complex numbers of the common shape; by 0, infinities or nan.",
+    ">>> jnp.divide(jnp.array([1, -3, 0]), jnp.array([2, 0, 0]))",
+    "Array([ 0.5, -inf,  nan], dtype=float32)",
+), promote_args_inexact)
 true_divide = divide
-negative = make_unary("negative", lax.neg, "Elementwise ``-x``; not for bools.")
-positive = make_unary("positive", lax.asarray, "Elementwise ``+x``; -0.0 stays.")
-maximum = make_binary("maximum", lax.max, "The larger of two elements; nan wins.")
-minimum = make_binary("minimum", lax.min, "The smaller of two elements; nan wins.")
+negative = make_unary("negative", lax.neg, described(
+    "Elementwise ``-x``; not for bools.",
+    "x: array of numbers.",
+    "An array of the shape and dtype of ``x``.",
+    ">>> jnp.negative(jnp.array([1, -2]))",
+    "Array([-1,  2], dtype=int32)",
+    raises="TypeError: bools.",
+))
+positive = make_unary("positive", lax.asarray, described(
+    "Elementwise ``+x``; -0.0 stays.",
+    "x: array of numbers or bools.",
+    "An array equal to ``x``.",
+    ">>> jnp.positive(jnp.array([1, -2]))",
+    "Array([ 1, -2], dtype=int32)",
+))
+maximum = make_binary("maximum", lax.max, described(
+    "The larger of two elements; nan wins. Complex numbers compare by their real parts first.",
+    "x, y: arrays that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.maximum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
+    "Array([ 3.,  5., nan], dtype=float32)",
+))
+minimum = make_binary("minimum", lax.min, described(
+    "The smaller of two elements; nan wins. Complex numbers compare by their real parts first.",
+    "x, y: arrays that broadcast.",
+    "An array of the common shape and dtype.",
+    ">>> jnp.minimum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
+    "Array([ 1.,  3., nan], dtype=float32)",
+))
 
 
 def _keeps_sign(dtype: Any) -> bool:
@@ -137,7 +184,20 @@ def _keeps_sign(dtype: Any) -> bool:
 
 
 def abs(x: ArrayLike, /) -> Array:
-    """Elementwise absolute value; of complex numbers, the modulus."""
+    """Elementwise absolute value; of complex numbers, the modulus.
+
+    Args:
+        x: array of numbers or bools.
+
+    Returns:
+        An array of the shape and dtype of ``x``; of complex numbers real ones.
+
+    Example:
+        >>> jnp.abs(jnp.array([1, -2]))
+        Array([1, 2], dtype=int32)
+        >>> jnp.abs(jnp.array([3 + 4j]))
+        Array([5.], dtype=float32)
+    """
     (x,) = promote_args("abs", x)
     return x if _keeps_sign(aval_of(x).dtype) else lax.abs(x)
 
@@ -150,22 +210,57 @@ def _abs_of_real(x: Any) -> Any:
     return lax.abs(x)
 
 
-fabs = make_unary(
-    "fabs", _abs_of_real, "Absolute value as a float; not for complex numbers.",
-    promote_args_inexact,
-)  # fmt: skip
-sign = make_unary("sign", lax.sign, "-1, 0 or 1 by sign; nan stays.")
-square = make_unary(
-    "square", lax.square, "Elementwise ``x * x``; of bools an integer.", promote_args_numeric
-)
-reciprocal = make_unary(
-    "reciprocal", lambda x: lax.div(like(1, x), x), "Elementwise ``1 / x``.", promote_args_inexact
-)
+fabs = make_unary("fabs", _abs_of_real, described(
+    "Absolute value as a float; not for complex numbers.",
+    "x: array of real numbers or bools.",
+    "An array of floats of the shape of ``x``.",
+    ">>> jnp.fabs(jnp.array([1, -2]))",
+    "Array([1., 2.], dtype=float32)",
+    raises="TypeError: complex numbers.",
+), promote_args_inexact)
+sign = make_unary("sign", lax.sign, described(
+    "-1, 0 or 1 by sign; nan stays. Complex numbers are divided by their modulus.",
+    "x: array of numbers.",
+    "An array of the shape and dtype of ``x``.",
+    ">>> jnp.sign(jnp.array([-3.5, 0.0, 2.0]))",
+    "Array([-1.,  0.,  1.], dtype=float32)",
+    raises="TypeError: bools.",
+))
+square = make_unary("square", lax.square, described(
+    "Elementwise ``x * x``; of bools an integer.",
+    "x: array of numbers or bools.",
+    "An array of the shape and dtype of ``x``; int32 of bools.",
+    ">>> jnp.square(jnp.array([3, -4]))",
+    "Array([ 9, 16], dtype=int32)",
+), promote_args_numeric)
+reciprocal = make_unary("reciprocal", lambda x: lax.div(like(1, x), x), described(
+    "Elementwise ``1 / x``; integers become floats first.",
+    "x: array of numbers.",
+    "An array of floats or complex numbers of the shape of ``x``.",
+    ">>> jnp.reciprocal(jnp.array([4, 0]))",
+    "Array([0.25,  inf], dtype=float32)",
+), promote_args_inexact)
 
 
 @composite
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``."""
+    """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``.
+
+    Args:
+        x, y: arrays of real numbers or bools that broadcast.
+
+    Returns:
+        An array of the common shape and dtype. Of integers by 0 it has no meaning.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.floor_divide(jnp.array([7, -7]), 2)
+        Array([ 3, -4], dtype=int32)
+        >>> jnp.floor_divide(-7.5, 2)
+        Array(-4., dtype=float32, weak_type=True)
+    """
     x, y = promote_args_numeric("floor_divide", x, y)
     dtype = aval_of(x).dtype
     if dtypes.is_unsigned(dtype):
@@ -206,7 +301,21 @@ def _zero_like(rest: Any, y: Any) -> Any:
 
 @composite
 def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0."""
+    """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0.
+
+    Args:
+        x, y: arrays of real numbers or bools that broadcast.
+
+    Returns:
+        An array of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.remainder(jnp.array([7, -7]), 3)
+        Array([1, 2], dtype=int32)
+    """
     x, y = promote_args_numeric("remainder", x, y)
     zero = like(0, x)
     if dtypes.is_integer(aval_of(x).dtype):
@@ -224,7 +333,21 @@ mod = remainder
 
 @composite
 def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise remainder with the sign of ``x``."""
+    """Elementwise remainder with the sign of ``x``; integers by zero give 0.
+
+    Args:
+        x, y: arrays of real numbers or bools that broadcast.
+
+    Returns:
+        An array of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.fmod(jnp.array([7, -7]), 3)
+        Array([ 1, -1], dtype=int32)
+    """
     x, y = promote_args_numeric("fmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, like(0, y)), like(1, y), y)
@@ -233,7 +356,21 @@ def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 @composite
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
-    """``(x // y, x % y)``."""
+    """``(x // y, x % y)``: the quotient rounded down, and what is left, with the sign of ``y``.
+
+    Args:
+        x, y: arrays of real numbers or bools that broadcast.
+
+    Returns:
+        Two arrays of the common shape and dtype.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Example:
+        >>> jnp.divmod(jnp.array([7, -7]), 3)
+        (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
+    """
     x, y = promote_args_numeric("divmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
         return floor_divide(x, y), remainder(x, y)
@@ -251,8 +388,17 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
         y: exponent. A known integer, of Python, NumPy or an array of rank 0, is multiplied out,
             and the result has the dtype of ``x``; it may be negative for floats only.
 
+    Returns:
+        An array of the common shape.
+
     Raises:
         TypeError: an integer to a negative integer.
+
+    Example:
+        >>> jnp.power(jnp.array([2, 3]), jnp.array([3, 2]))
+        Array([8, 9], dtype=int32)
+        >>> jnp.power(jnp.array([2.0, 4.0]), -1)
+        Array([0.5 , 0.25], dtype=float32)
     """
     x, y = check_arraylike("power", x, y)
     if _is_known_integer(y):
@@ -291,4 +437,10 @@ def _integer_power(x: Any, y: Any) -> Any:
     return result
 
 
-float_power = make_binary("float_power", power, "``x ** y`` in floats.", promote_args_inexact)
+float_power = make_binary("float_power", power, described(
+    "``x ** y`` in floats.",
+    "x, y: arrays of numbers that broadcast; integers become floats first.",
+    "An array of floats or complex numbers of the common shape.",
+    ">>> jnp.float_power(jnp.array([2, 4]), -1)",
+    "Array([0.5 , 0.25], dtype=float32)",
+), promote_args_inexact)

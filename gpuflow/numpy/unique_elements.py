@@ -63,6 +63,12 @@ def unique(
     Raises:
         ConcretizationTypeError: a traced array without ``size``.
         ValueError: nothing to fill up from, and no ``fill_value``.
+
+    Example:
+        >>> jnp.unique(jnp.array([3, 1, 3]))
+        Array([1, 3], dtype=int32)
+        >>> jnp.unique(jnp.array([3, 1, 3]), return_counts=True, size=3, fill_value=0)
+        (Array([1, 3, 0], dtype=int32), Array([1, 2, 0], dtype=int32))
     """
     del sorted
     x = as_array("unique", ar)
@@ -208,7 +214,25 @@ class UniqueInverseResult(NamedTuple):
 def unique_all(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAllResult:
-    """Distinct elements with positions, inverse and counts; arguments as for ``unique``."""
+    """Distinct elements with positions, inverse and counts; each nan for itself.
+
+    Args:
+        x: array.
+        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
+        fill_value: what to fill up with; by default the smallest element.
+
+    Returns:
+        A tuple of ``values``, the positions ``indices`` where each first occurs,
+        ``inverse_indices``, which of them each element is, and ``counts``.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+
+    Example:
+        >>> found = jnp.unique_all(jnp.array([3, 1, 3]))
+        >>> found.values, found.inverse_indices
+        (Array([1, 3], dtype=int32), Array([1, 0, 1], dtype=int32))
+    """
     parts = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueAllResult(*parts)
 
@@ -216,7 +240,23 @@ def unique_all(
 def unique_counts(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCountsResult:
-    """Distinct elements and how often each occurs; arguments as for ``unique``."""
+    """Distinct elements and how often each occurs; each nan for itself.
+
+    Args:
+        x: array.
+        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
+        fill_value: what to fill up with; by default the smallest element.
+
+    Returns:
+        A tuple of ``values`` and ``counts``.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+
+    Example:
+        >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
+        Array([1, 2], dtype=int32)
+    """
     parts = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueCountsResult(*parts)
 
@@ -224,7 +264,23 @@ def unique_counts(
 def unique_inverse(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverseResult:
-    """Distinct elements and which one each element is; arguments as for ``unique``."""
+    """Distinct elements and which one each element is; each nan for itself.
+
+    Args:
+        x: array.
+        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
+        fill_value: what to fill up with; by default the smallest element.
+
+    Returns:
+        A tuple of ``values`` and ``inverse_indices``, which has the shape of ``x``.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+
+    Example:
+        >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
+        Array([1, 0, 1], dtype=int32)
+    """
     parts = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
     return UniqueInverseResult(*parts)
 
@@ -232,5 +288,21 @@ def unique_inverse(
 def unique_values(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """Distinct elements, each nan for itself; arguments as for ``unique``."""
+    """Distinct elements in ascending order, each nan for itself.
+
+    Args:
+        x: array.
+        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
+        fill_value: what to fill up with; by default the smallest element.
+
+    Returns:
+        A vector.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+
+    Example:
+        >>> jnp.unique_values(jnp.array([3.0, jnp.nan, 3.0, jnp.nan]))
+        Array([ 3., nan, nan], dtype=float32)
+    """
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)

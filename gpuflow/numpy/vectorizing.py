@@ -36,6 +36,11 @@ def vectorize(
     Raises:
         TypeError, ValueError: at once for wrong ``excluded`` or ``signature``; from the call for
             shapes that do not fit.
+
+    Example:
+        >>> product = jnp.vectorize(jnp.dot, signature="(n),(n)->()")
+        >>> product(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))
+        Array([21, 43], dtype=int32)
     """
     check(
         all(isinstance(item, (int, str)) for item in excluded),

@@ -28,13 +28,35 @@ def _window(name: str, M: Any, formula: Callable[[Any, int], Any]) -> Any:
 
 @composite
 def bartlett(M: int) -> Array:
-    """``M`` weights in the shape of a triangle."""
+    """``M`` weights in the shape of a triangle, 0 at both ends.
+
+    Args:
+        M: how many.
+
+    Returns:
+        A vector of default floats.
+
+    Example:
+        >>> jnp.bartlett(5)
+        Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    """
     return _window("bartlett", M, lambda n, m: 1 - absolute(2 * n + 1 - m) / (m - 1))
 
 
 @composite
 def blackman(M: int) -> Array:
-    """``M`` weights of the Blackman window."""
+    """``M`` weights of the Blackman window, 0.42 - 0.5 cos(t) + 0.08 cos(2 t) for t from 0 to 2 pi.
+
+    Args:
+        M: how many.
+
+    Returns:
+        A vector of default floats.
+
+    Example:
+        >>> abs(jnp.blackman(5)).round(3)
+        Array([0.  , 0.34, 1.  , 0.34, 0.  ], dtype=float32)
+    """
 
     def formula(n: Any, m: int) -> Any:
         turn = 2 * np.pi * n / (m - 1)
@@ -45,19 +67,53 @@ def blackman(M: int) -> Array:
 
 @composite
 def hamming(M: int) -> Array:
-    """``M`` weights of the Hamming window."""
+    """``M`` weights of the Hamming window, 0.54 - 0.46 cos(t) for t from 0 to 2 pi.
+
+    Args:
+        M: how many.
+
+    Returns:
+        A vector of default floats.
+
+    Example:
+        >>> jnp.hamming(5).round(3)
+        Array([0.08, 0.54, 1.  , 0.54, 0.08], dtype=float32)
+    """
     return _window("hamming", M, lambda n, m: 0.54 - 0.46 * cos(2 * np.pi * n / (m - 1)))
 
 
 @composite
 def hanning(M: int) -> Array:
-    """``M`` weights of the Hann window."""
+    """``M`` weights of the Hann window, 0.5 - 0.5 cos(t) for t from 0 to 2 pi.
+
+    Args:
+        M: how many.
+
+    Returns:
+        A vector of default floats.
+
+    Example:
+        >>> jnp.hanning(5).round(3)
+        Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    """
     return _window("hanning", M, lambda n, m: 0.5 * (1 - cos(2 * np.pi * n / (m - 1))))
 
 
 @composite
 def kaiser(M: int, beta: ArrayLike) -> Array:
-    """``M`` weights of the Kaiser window with shape parameter ``beta``."""
+    """``M`` weights of the Kaiser window, i0(beta sqrt(1 - t**2)) / i0(beta) for t from -1 to 1.
+
+    Args:
+        M: how many.
+        beta: shape parameter, a number; the larger, the narrower. 0 gives equal weights.
+
+    Returns:
+        A vector of default floats.
+
+    Example:
+        >>> jnp.kaiser(5, 6.0).round(3)
+        Array([0.015, 0.483, 1.   , 0.483, 0.015], dtype=float32)
+    """
     beta = as_array("kaiser", beta)
 
     def formula(n: Any, m: int) -> Any:

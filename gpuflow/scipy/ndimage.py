@@ -59,7 +59,13 @@ def map_coordinates(
         An array of the shape of the coordinates, with the dtype of ``input``.
 
     Raises:
-        ValueError: another number of coordinates. NotImplementedError: another order or mode.
+        ValueError: another number of coordinates.
+        NotImplementedError: another order or mode.
+
+    Example:
+        >>> x = jnp.array([[0.0, 1.0], [2.0, 3.0]])
+        >>> gf.scipy.ndimage.map_coordinates(x, [jnp.array([0.5, 1.0]), jnp.array([0.5, 0.25])], 1)
+        Array([1.5 , 2.25], dtype=float32)
     """
     x = as_array("map_coordinates", input)
     shape, dtype = aval_of(x).shape, aval_of(x).dtype

@@ -156,3 +156,15 @@ def test_split_at_an_array_of_one_place():
 
 def test_none_has_no_axes():
     assert jnp.shape(None) == () and jnp.ndim(None) == 0 and jnp.size(None) == 1
+
+
+def test_numbers_are_constant_polynomials():
+    line = np.array([1.0, 3.0], np.float32)
+    for name in ("polyadd", "polysub", "polymul"):
+        for pair in ((2.0, line), (line, 2.0)):
+            expected = getattr(np, name)(*pair)
+            np.testing.assert_array_equal(getattr(jnp, name)(*pair), expected)
+    np.testing.assert_array_equal(jnp.polydiv(line, 2.0)[0], np.polydiv(line, 2.0)[0])
+    np.testing.assert_array_equal(jnp.polyval(2.0, line), [2.0, 2.0])
+    np.testing.assert_array_equal(jnp.polyint(2.0), [2.0, 0.0])
+    assert jnp.polyder(2.0).shape == (0,)

@@ -140,6 +140,11 @@ def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
 
     Raises:
         ValueError: matrices that are not square.
+
+    Example:
+        >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
+        Array([[2., 0.],
+               [1., 3.]], dtype=float32)
     """
     if symmetrize_input and aval_of(x).ndim >= 2 and len(set(aval_of(x).shape[-2:])) == 1:
         x = symmetrized(x)
@@ -205,8 +210,17 @@ def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
         r_matrix: real upper triangular matrices of shape (..., n, n).
         w_vector: vectors of shape (..., n).
 
+    Returns:
+        Upper triangular matrices of the shape and dtype of ``r_matrix``.
+
     Raises:
         ValueError: sizes that do not fit.
+
+    Example:
+        >>> r = lax.linalg.cholesky_update(jnp.eye(2), jnp.array([1.0, 0.0]))
+        >>> (r.T @ r).round(3)
+        Array([[2., 0.],
+               [0., 1.]], dtype=float32)
     """
     return cholesky_update_p.bind(r_matrix, w_vector)
 
@@ -224,8 +238,18 @@ def symmetric_product(
         alpha, beta: numbers.
         symmetrize_output: whether to copy the lower triangle to the upper one.
 
+    Returns:
+        Matrices of the shape and dtype of ``c_matrix``; above the diagonal they have no meaning
+        unless ``symmetrize_output``.
+
     Raises:
         TypeError: dtypes that differ or are no floats. ValueError: sizes that do not fit.
+
+    Example:
+        >>> a = jnp.array([[1.0, 2.0], [0.0, 1.0]])
+        >>> lax.linalg.symmetric_product(a, jnp.eye(2), beta=10.0, symmetrize_output=True)
+        Array([[15.,  2.],
+               [ 2., 11.]], dtype=float32)
     """
     a, c = aval_of(a_matrix), aval_of(c_matrix)
     check(

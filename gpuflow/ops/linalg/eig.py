@@ -226,6 +226,12 @@ def eig(
     Raises:
         ValueError: matrices that are not square, or another implementation.
         NotImplementedError: derivatives of vectors without ``enable_eigvec_derivs``.
+
+    Example:
+        >>> a = jnp.array([[1.0, 2.0], [0.0, 3.0]])
+        >>> values, right = lax.linalg.eig(a, compute_left_eigenvectors=False)
+        >>> bool(jnp.allclose(a @ right, values * right, atol=1e-5))
+        True
     """
     check_algorithm("eig", "implementation", implementation, EIG_IMPLEMENTATIONS, ValueError)
     check_no_magma("eig", use_magma)

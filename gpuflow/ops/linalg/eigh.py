@@ -186,6 +186,12 @@ def eigh(
     Raises:
         ValueError: matrices that are not square, or no such range.
         NotImplementedError: another implementation.
+
+    Example:
+        >>> vectors, values = lax.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
+        >>> values.round(3), abs(vectors).round(3)
+        (Array([1., 3.], dtype=float32), Array([[0.707, 0.707],
+               [0.707, 0.707]], dtype=float32))
     """
     check_algorithm("eigh", "implementation", implementation, EIGH_IMPLEMENTATIONS)
     if symmetrize_input and aval_of(x).ndim >= 2 and len(set(aval_of(x).shape[-2:])) == 1:

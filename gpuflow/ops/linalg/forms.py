@@ -69,6 +69,12 @@ def schur(
 
     Raises:
         ValueError: matrices that are not square. NotImplementedError: ``sort_eig_vals``.
+
+    Example:
+        >>> a = jnp.array([[1.0, 2.0], [4.0, 3.0]])
+        >>> t, v = lax.linalg.schur(a)
+        >>> bool(jnp.allclose(v @ t @ v.T, a, atol=1e-5))
+        True
     """
     del select_callable
     check(
@@ -121,6 +127,11 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
 
     Raises:
         ValueError: matrices that are not square.
+
+    Example:
+        >>> form, factors = lax.linalg.hessenberg(jnp.eye(3))
+        >>> form.shape, factors.shape
+        ((3, 3), (2,))
     """
     form, factors = hessenberg_p.bind(a)
     return form, factors
@@ -176,6 +187,12 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
 
     Raises:
         ValueError: matrices that are not square, or empty.
+
+    Example:
+        >>> a = jnp.array([[4.0, 3.0, 4.0], [3.0, 1.0, 2.0], [4.0, 2.0, 5.0]])
+        >>> form, diagonal, beside, factors = lax.linalg.tridiagonal(a)
+        >>> diagonal.sum().round(3), abs(beside[0]).round(3)
+        (Array(10., dtype=float32), Array(5., dtype=float32))
     """
     form, diagonal, beside, factors = tridiagonal_p.bind(a, lower=bool(lower))
     return form, diagonal, beside, factors

@@ -197,6 +197,14 @@ def lu(x: ArrayLike) -> list[Array]:
         Both factors in one array, U above the diagonal and L below it (its diagonal is ones); the
         pivots i32[..., min(m, n)], row k being exchanged with row ``pivots[k]``; and the
         permutation i32[..., m] that they amount to: ``x[permutation] == L @ U``.
+
+    Example:
+        >>> factors, pivots, permutation = lax.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))
+        >>> factors
+        Array([[4.  , 4.  ],
+               [0.25, 1.  ]], dtype=float32)
+        >>> pivots, permutation
+        (Array([1, 1], dtype=int32), Array([1, 0], dtype=int32))
     """
     factors, pivots, permutation = lu_p.bind(x)
     return [factors, pivots, permutation]

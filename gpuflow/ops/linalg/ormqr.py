@@ -115,5 +115,12 @@ def ormqr(
 
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> a = jnp.array([[3.0, 1.0], [4.0, 2.0]])
+        >>> reflectors, factors = lax.linalg.geqrf(a)
+        >>> r = jnp.triu(reflectors)
+        >>> bool(jnp.allclose(lax.linalg.ormqr(reflectors, factors, r), a, atol=1e-5))
+        True
     """
     return ormqr_p.bind(a, taus, c, left=bool(left), transpose=bool(transpose))

@@ -76,6 +76,11 @@ def geqrf(a: Any) -> tuple[Any, Any]:
     Returns:
         An array like ``a`` with R on and above the diagonal and the Householder vectors below it;
         and their factors (..., min(m, n)), see ``householder_product``.
+
+    Example:
+        >>> reflectors, factors = lax.linalg.geqrf(jnp.array([[3.0], [4.0]]))
+        >>> abs(reflectors[0]).round(3), factors.shape
+        (Array([5.], dtype=float32), (1,))
     """
     reflectors, factors = geqrf_p.bind(a)
     return reflectors, factors
@@ -133,6 +138,12 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
 
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> reflectors, factors = lax.linalg.geqrf(jnp.array([[3.0, 1.0], [4.0, 2.0]]))
+        >>> q = lax.linalg.householder_product(reflectors, factors)
+        >>> bool(jnp.allclose(q.T @ q, jnp.eye(2), atol=1e-5))
+        True
     """
     return householder_product_p.bind(a, taus)
 
@@ -259,8 +270,18 @@ def qr(
         full_matrices: whether Q has m columns, or min(m, n).
         use_magma: may not be True: that library is not called.
 
+    Returns:
+        (Q, R), and the permutation with ``pivoting``: arrays of shapes (..., m, k) and (..., k, n),
+        where k is m with ``full_matrices``, else min(m, n).
+
     Raises:
         ValueError: it is.
+
+    Example:
+        >>> q, r = lax.linalg.qr(jnp.array([[3.0, 1.0], [4.0, 2.0]]))
+        >>> (q @ r).round(3), abs(r[0, 0]).round(3)
+        (Array([[3., 1.],
+               [4., 2.]], dtype=float32), Array(5., dtype=float32))
     """
     check_no_magma("qr", use_magma)
     return tuple(qr_p.bind(x, pivoting=bool(pivoting), full_matrices=bool(full_matrices)))

@@ -111,5 +111,9 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
 
     Raises:
         ValueError: too small a ``permutation_size``. TypeError: other pivots than int32.
+
+    Example:
+        >>> lax.linalg.lu_pivots_to_permutation(jnp.array([2, 2]), 4)
+        Array([2, 0, 1, 3], dtype=int32)
     """
     return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))

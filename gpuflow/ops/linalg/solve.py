@@ -250,6 +250,12 @@ def triangular_solve(
 
     Raises:
         ValueError: sizes that do not fit. TypeError: dtypes that differ or are no floats.
+
+    Example:
+        >>> a, b = jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([[2.0], [9.0]])
+        >>> lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+        Array([[1.],
+               [2.]], dtype=float32)
     """
     vector = aval_of(b).ndim == aval_of(a).ndim - 1
     place = aval_of(b).ndim - (0 if left_side else 1)

@@ -193,6 +193,12 @@ def svd(
     Raises:
         ValueError: no such range.
         NotImplementedError: another algorithm.
+
+    Example:
+        >>> u, s, vh = lax.linalg.svd(jnp.array([[0.0, 2.0], [5.0, 0.0]]))
+        >>> s.round(3), (u * s @ vh).round(3) + 0.0
+        (Array([5., 2.], dtype=float32), Array([[0., 2.],
+               [5., 0.]], dtype=float32))
     """
     check_algorithm("svd", "algorithm", algorithm, SVD_ALGORITHMS)
     outs = svd_p.bind(

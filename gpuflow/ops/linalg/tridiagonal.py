@@ -159,5 +159,13 @@ def tridiagonal_solve(
 
     Raises:
         TypeError: sizes or dtypes that differ.
+
+    Example:
+        >>> dl, du = jnp.array([0.0, 1.0, 1.0]), jnp.array([1.0, 1.0, 0.0])
+        >>> d, b = jnp.array([4.0, 4.0, 4.0]), jnp.array([[6.0], [12.0], [14.0]])
+        >>> lax.linalg.tridiagonal_solve(dl, d, du, b).round(3)
+        Array([[1.],
+               [2.],
+               [3.]], dtype=float32)
     """
     return tridiagonal_solve_p.bind(dl, d, du, b, perturb_singular=bool(perturb_singular))

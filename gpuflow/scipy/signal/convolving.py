@@ -84,8 +84,15 @@ def convolve(
         method: "direct" (also for "auto"), or "fft".
         precision: of the products, as for ``lax.dot``.
 
+    Returns:
+        An array of floats or complex numbers, of the rank of the operands.
+
     Raises:
         ValueError: shapes that do not fit, empty arrays, another mode or method.
+
+    Example:
+        >>> gf.scipy.signal.convolve(jnp.array([1, 2, 3]), jnp.array([1, 10]))
+        Array([ 1., 12., 23., 30.], dtype=float32)
     """
     check_choice("convolve", "method", method, ("auto", "direct", "fft"))
     if method == "fft":
@@ -97,7 +104,25 @@ def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
     precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """The correlation of two arrays, the second one conjugated; arguments as for ``convolve``."""
+    """The correlation of two arrays of one rank, the second one conjugated.
+
+    Args:
+        in1, in2: arrays, one at least as large as the other along every axis.
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+            inside of the other.
+        method: "direct" (also for "auto"), or "fft".
+        precision: of the products, as for ``lax.dot``.
+
+    Returns:
+        An array of floats or complex numbers, of the rank of the operands.
+
+    Raises:
+        ValueError: shapes that do not fit, empty arrays, another mode or method.
+
+    Example:
+        >>> gf.scipy.signal.correlate(jnp.array([1, 2, 3]), jnp.array([1, 10]), mode="valid")
+        Array([21., 32.], dtype=float32)
+    """
     in1, in2 = as_arrays("correlate", in1, in2)
     return convolve(in1, jnp.flip(jnp.conj(in2)), mode, method, precision)
 
@@ -123,13 +148,28 @@ def convolve2d(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
     fillvalue: float = 0, precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """``convolve`` of arrays with two axes.
+    """The convolution of two arrays with two axes.
 
     Args:
-        boundary: must be "fill". fillvalue: must be 0.
+        in1, in2: matrices, one at least as large as the other along both axes.
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+            inside of the other.
+        boundary: must be "fill".
+        fillvalue: must be 0.
+        precision: of the products, as for ``lax.dot``.
+
+    Returns:
+        A matrix of floats or complex numbers.
 
     Raises:
-        NotImplementedError: another boundary. ValueError: as for ``convolve``.
+        NotImplementedError: another boundary.
+        ValueError: shapes that do not fit, empty arrays, or another mode.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> gf.scipy.signal.convolve2d(x, jnp.array([[1, 10]]))
+        Array([[ 1., 12., 20.],
+               [ 3., 34., 40.]], dtype=float32)
     """
     in1, in2 = _check_plane("convolve2d", in1, in2, boundary, fillvalue)
     return _direct("convolve2d", in1, in2, mode, precision)
@@ -139,7 +179,29 @@ def correlate2d(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
     fillvalue: float = 0, precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """``correlate`` of arrays with two axes; arguments as for ``convolve2d``."""
+    """The correlation of two arrays with two axes, the second one conjugated.
+
+    Args:
+        in1, in2: matrices, one at least as large as the other along both axes.
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+            inside of the other.
+        boundary: must be "fill".
+        fillvalue: must be 0.
+        precision: of the products, as for ``lax.dot``.
+
+    Returns:
+        A matrix of floats or complex numbers.
+
+    Raises:
+        NotImplementedError: another boundary.
+        ValueError: shapes that do not fit, empty arrays, or another mode.
+
+    Example:
+        >>> x = jnp.array([[1, 2], [3, 4]])
+        >>> gf.scipy.signal.correlate2d(x, jnp.array([[1, 10]]), mode="valid")
+        Array([[21.],
+               [43.]], dtype=float32)
+    """
     in1, in2 = _check_plane("correlate2d", in1, in2, boundary, fillvalue)
     if mode == "same":
         # The middle of an even number of places is nearer to the other end than in a convolution.
@@ -159,11 +221,20 @@ def fftconvolve(
 
     Args:
         in1, in2: arrays of one rank.
-        mode: as for ``convolve``.
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+            inside of the other.
         axes: those to convolve along; None: all. The sizes of others must be equal.
+
+    Returns:
+        An array of floats or complex numbers, of the rank of the operands.
 
     Raises:
         ValueError: shapes that do not fit, or another mode.
+
+    Example:
+        >>> out = gf.scipy.signal.fftconvolve(jnp.array([1, 2, 3]), jnp.array([1, 10]))
+        >>> out.round(3)
+        Array([ 1., 12., 23., 30.], dtype=float32)
     """
     in1, in2 = _operands("fftconvolve", in1, in2, mode)
     rank = aval_of(in1).ndim

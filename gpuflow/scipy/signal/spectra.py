@@ -127,7 +127,8 @@ def stft(
         x: signals along ``axis``.
         fs: samples per unit of time.
         window: a name of SciPy's, or the elements of a window.
-        nperseg: the size of a segment. noverlap: what segments share; None: half of it.
+        nperseg: the size of a segment.
+        noverlap: what segments share; None: half of it.
         nfft: the size of transforms; None: ``nperseg``.
         detrend: "constant", "linear", False or a function: what to take from each segment.
         return_onesided: whether to leave out negative frequencies of real signals.
@@ -141,6 +142,14 @@ def stft(
 
     Raises:
         ValueError: sizes that do not fit, or other choices.
+
+    Example:
+        >>> x = jnp.ones(16)
+        >>> frequencies, times, transforms = gf.scipy.signal.stft(x, nperseg=8, boundary=None)
+        >>> frequencies
+        Array([0.   , 0.125, 0.25 , 0.375, 0.5  ], dtype=float32)
+        >>> times, transforms.shape
+        (Array([ 4.,  8., 12.], dtype=float32), (5, 3))
     """
     cut = (window, nperseg, noverlap, nfft)
     return spectra(
@@ -159,16 +168,28 @@ def csd(
 
     Args:
         x, y: signals along ``axis``; the shorter one is extended by zeros. None for ``y``: ``x``.
+        fs: samples per unit of time.
+        window: a name of SciPy's, or the elements of a window.
+        nperseg: the size of a segment; None: 256, or that of shorter signals.
+        noverlap: what segments share; None: half of it.
+        nfft: the size of transforms; None: ``nperseg``.
+        detrend: "constant", "linear", False or a function: what to take from each segment.
+        return_onesided: whether to leave out negative frequencies of real signals.
         scaling: "density": power per frequency; "spectrum": power.
+        axis: the axis of time.
         average: of the segments, "mean" or "median".
-        fs, window, nperseg, noverlap, nfft, detrend, return_onesided: as for ``stft``; segments
-            are as long as the signal by default.
 
     Returns:
-        (frequencies, densities).
+        (frequencies, densities): frequencies replace ``axis``; densities are complex.
 
     Raises:
         ValueError: sizes that do not fit, or other choices.
+
+    Example:
+        >>> x = jnp.array([1.0, -1.0] * 8)
+        >>> frequencies, density = gf.scipy.signal.csd(x, 2 * x, nperseg=4, window="boxcar")
+        >>> frequencies, density.real.round(3)
+        (Array([0.  , 0.25, 0.5 ], dtype=float32), Array([0., 0., 8.], dtype=float32))
     """
     return _density(
         "csd", x, y, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling, axis,
@@ -181,7 +202,33 @@ def welch(
     noverlap: int | None = None, nfft: int | None = None, detrend: str = "constant",
     return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The power spectral density of a signal; arguments as for ``csd``."""
+    """The power spectral density of a signal, by Welch's method.
+
+    Args:
+        x: signals along ``axis``.
+        fs: samples per unit of time.
+        window: a name of SciPy's, or the elements of a window.
+        nperseg: the size of a segment; None: 256, or that of shorter signals.
+        noverlap: what segments share; None: half of it.
+        nfft: the size of transforms; None: ``nperseg``.
+        detrend: "constant", "linear", False or a function: what to take from each segment.
+        return_onesided: whether to leave out negative frequencies of real signals.
+        scaling: "density": power per frequency; "spectrum": power.
+        axis: the axis of time.
+        average: of the segments, "mean" or "median".
+
+    Returns:
+        (frequencies, densities): frequencies replace ``axis``; densities are real.
+
+    Raises:
+        ValueError: sizes that do not fit, or other choices.
+
+    Example:
+        >>> x = jnp.array([1.0, -1.0] * 8)
+        >>> frequencies, density = gf.scipy.signal.welch(x, nperseg=4, window="boxcar")
+        >>> frequencies, density.round(3)
+        (Array([0.  , 0.25, 0.5 ], dtype=float32), Array([0., 0., 4.], dtype=float32))
+    """
     return _density(
         "welch", x, None, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling,
         axis, average,

@@ -26,16 +26,27 @@ def istft(
     """The signal of which ``stft`` gave the transforms of segments.
 
     Args:
-        Zxx: transforms. time_axis, freq_axis: their axes of segments and of frequencies.
-        input_onesided: whether they lack negative frequencies.
+        Zxx: transforms.
+        fs: samples per unit of time.
+        window: as it was for ``stft``: a name of SciPy's, or the elements of a window.
+        nperseg, noverlap, nfft: as they were for ``stft``; by default what fits.
+        input_onesided: whether negative frequencies are left out.
         boundary: whether the signal was extended at both ends.
-        fs, window, nperseg, noverlap, nfft: as they were for ``stft``; by default what fits.
+        time_axis: the axis of segments.
+        freq_axis: the axis of frequencies.
 
     Returns:
         (times, signals): along the last axis, or ``time_axis``.
 
     Raises:
         ValueError: fewer than two axes, one axis twice, or sizes that do not fit.
+
+    Example:
+        >>> x = jnp.arange(8.0)
+        >>> transforms = gf.scipy.signal.stft(x, nperseg=4)[2]
+        >>> times, signal = gf.scipy.signal.istft(transforms)
+        >>> bool(jnp.allclose(signal, x, atol=1e-4))
+        True
     """
     Zxx = as_array("istft", Zxx)
     aval = aval_of(Zxx)

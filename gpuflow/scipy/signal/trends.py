@@ -21,14 +21,24 @@ def detrend(
     """Signals without their mean, or without the straight line that is nearest to them.
 
     Args:
-        data: signals along ``axis``.
+        data: signals along ``axis``; integers become floats first.
+        axis: the axis of time.
         type: "constant" or "linear".
         bp: places between which each part of the signal has a line of its own.
         overwrite_data: must be None.
 
+    Returns:
+        An array of the shape of ``data``.
+
     Raises:
         ValueError: another type, or places outside of the signal.
         NotImplementedError: ``overwrite_data``.
+
+    Example:
+        >>> gf.scipy.signal.detrend(jnp.array([1.0, 2.0, 6.0]), type="constant")
+        Array([-2., -1.,  3.], dtype=float32)
+        >>> gf.scipy.signal.detrend(jnp.array([1.0, 3.0, 8.0])).round(3)
+        Array([ 0.5, -1. ,  0.5], dtype=float32)
     """
     check(
         overwrite_data is None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
@@ -11,7 +12,24 @@ from gpuflow.scipy.stats.common import guarded, shift
 
 @composite
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k``."""
+    """The logarithm of the probability of ``k`` in the Bernoulli distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        p: the probability of 1, in [0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.bernoulli.logpmf(jnp.array([0, 1, 2]), 0.25).round(4)
+        Array([-0.2877, -1.3863,    -inf], dtype=float32)
+    """
     k, p = shift("bernoulli.logpmf", k, loc, p)
     log = jnp.where(k == 1.0, jnp.log(p), jnp.where(k == 0.0, jnp.log1p(-p), -jnp.inf))
     return guarded(log, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
@@ -19,13 +37,47 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k``."""
+    """The probability of ``k`` in the Bernoulli distribution.
+
+    With ``j = k - loc`` it is ``p`` for 1 and ``1 - p`` for 0.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        p: the probability of 1, in [0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.bernoulli.pmf(jnp.array([0, 1, 2]), 0.25).round(4)
+        Array([0.75, 0.25, 0.  ], dtype=float32)
+    """
     return jnp.exp(logpmf(k, p, loc))
 
 
 @composite
 def cdf(k: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most ``k``."""
+    """The probability of at most ``k`` in the Bernoulli distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        p: the probability of 1, in [0, 1].
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.bernoulli.cdf(jnp.array([0, 1, 2]), 0.25).round(4)
+        Array([0.75, 1.  , 1.  ], dtype=float32)
+    """
     k, p = typed_operands("bernoulli.cdf", k, p)
     result = jnp.where(k < 0.0, 0.0, jnp.where(k < 1.0, 1.0 - p, 1.0))
     return guarded(result, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
@@ -33,7 +85,26 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
 
 @composite
 def ppf(q: ArrayLike, p: ArrayLike) -> Array:
-    """The least ``k`` whose ``cdf`` is at least ``q``."""
+    """The least number of which ``cdf`` is at least ``q``, in the Bernoulli distribution.
+
+    Args:
+        q: probabilities, in [0, 1].
+        p: the probability of 1, in [0, 1].
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.bernoulli.ppf(jnp.array([0.25, 0.9]), 0.25).round(4)
+        Array([0., 1.], dtype=float32)
+    """
     q, p = typed_operands("bernoulli.ppf", q, p)
     result = jnp.where(q <= 1.0 - p, jnp.zeros_like(p), 1.0)
     return guarded(result, (p >= 0.0) & (p <= 1.0), (q >= 0.0) & (q <= 1.0))
+
+
+publish(globals(), "stats.bernoulli", public_names(globals(), __name__))

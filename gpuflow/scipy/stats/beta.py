@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta
@@ -32,7 +33,24 @@ def _at_edge(a: Any, b: Any) -> Any:
 def logpdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the beta distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a, b: shape parameters, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.beta.logpdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
+        Array([0.5232, 0.4055], dtype=float32)
+    """
     y, scale, a, b = standardize("beta.logpdf", x, loc, scale, a, b)
     return guarded(_log_density(y, a, b) - jnp.log(scale), scale > 0.0, a > 0.0, b > 0.0)
 
@@ -41,7 +59,27 @@ def logpdf(
 def pdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The density at ``x``."""
+    """The density of the beta distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is
+    ``y**(a - 1) * (1 - y)**(b - 1) / beta(a, b) / scale``, for ``y`` from 0 to 1.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a, b: shape parameters, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.beta.pdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
+        Array([1.6875, 1.5   ], dtype=float32)
+    """
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
@@ -49,7 +87,24 @@ def pdf(
 def cdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the beta distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a, b: shape parameters, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.beta.cdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
+        Array([0.2617, 0.6875], dtype=float32)
+    """
     y, scale, a, b = standardize("beta.cdf", x, loc, scale, a, b)
     return guarded(beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
@@ -58,14 +113,48 @@ def cdf(
 def logcdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the beta distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a, b: shape parameters, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.beta.logcdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
+        Array([-1.3405, -0.3747], dtype=float32)
+    """
     y, scale, a, b = standardize("beta.logcdf", x, loc, scale, a, b)
     return guarded(log_beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the beta distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a, b: shape parameters, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.beta.sf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
+        Array([0.7383, 0.3125], dtype=float32)
+    """
     y, scale, a, b = standardize("beta.sf", x, loc, scale, a, b)
     return guarded(beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
@@ -74,6 +163,26 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
 def logsf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the beta distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a, b: shape parameters, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.beta.logsf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
+        Array([-0.3034, -1.1632], dtype=float32)
+    """
     y, scale, a, b = standardize("beta.logsf", x, loc, scale, a, b)
     return guarded(log_beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
+
+
+publish(globals(), "stats.beta", public_names(globals(), __name__))

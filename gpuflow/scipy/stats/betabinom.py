@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta, log_choose
@@ -11,7 +12,25 @@ from gpuflow.scipy.stats.common import guarded, is_whole, shift
 
 @composite
 def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k``."""
+    """The logarithm of the probability of ``k`` in the beta-binomial distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        n: number of trials, an integer not below 0.
+        a, b: parameters of the beta distribution of the probability, above 0.
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.betabinom.logpmf(jnp.array([0, 1, 2]), 2, 1.0, 1.0).round(4)
+        Array([-1.0986, -1.0986, -1.0986], dtype=float32)
+    """
     k, n, a, b = shift("betabinom.logpmf", k, loc, n, a, b)
     k, n, a, b = jnp.broadcast_arrays(k, n, a, b)
     possible = (k >= 0.0) & (k <= n) & is_whole(k)
@@ -23,5 +42,28 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
 
 @composite
 def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k``."""
+    """The probability of ``k`` in the beta-binomial distribution.
+
+    With ``j = k - loc`` it is ``choose(n, j) * beta(j + a, n - j + b) / beta(a, b)``.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        n: number of trials, an integer not below 0.
+        a, b: parameters of the beta distribution of the probability, above 0.
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.betabinom.pmf(jnp.array([0, 1, 2]), 2, 1.0, 1.0).round(4)
+        Array([0.3333, 0.3333, 0.3333], dtype=float32)
+    """
     return jnp.exp(logpmf(k, n, a, b, loc))
+
+
+publish(globals(), "stats.betabinom", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -11,7 +12,25 @@ from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 @composite
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k``."""
+    """The logarithm of the probability of ``k`` in the binomial distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        n: number of trials, an integer not below 0.
+        p: the probability of each, in [0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.binom.logpmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
+        Array([-1.3863, -0.6931, -1.3863], dtype=float32, weak_type=True)
+    """
     k, n, p = shift("binom.logpmf", k, loc, n, p, prepare=real_operands)
     k, n, p = jnp.broadcast_arrays(k, n, p)
     possible = (k >= 0.0) & (k <= n) & is_whole(k)
@@ -23,5 +42,28 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
 @composite
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k``."""
+    """The probability of ``k`` in the binomial distribution.
+
+    With ``j = k - loc`` it is ``choose(n, j) * p**j * (1 - p)**(n - j)``.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        n: number of trials, an integer not below 0.
+        p: the probability of each, in [0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.binom.pmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
+        Array([0.25, 0.5 , 0.25], dtype=float32, weak_type=True)
+    """
     return jnp.exp(logpmf(k, n, p, loc))
+
+
+publish(globals(), "stats.binom", public_names(globals(), __name__))

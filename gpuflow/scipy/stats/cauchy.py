@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
@@ -17,7 +18,23 @@ _FAR = 1e10
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the Cauchy distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.logpdf(jnp.array([0.0, 1.0])).round(4)
+        Array([-1.1447, -1.8379], dtype=float32)
+    """
     y, scale = standardize("cauchy.logpdf", x, loc, scale)
     size = jnp.abs(y)
     far = size > _FAR
@@ -31,7 +48,25 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the Cauchy distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``1 / (pi * (1 + y**2)) / scale``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.pdf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.3183, 0.1592], dtype=float32)
+    """
     y, scale = standardize("cauchy.pdf", x, loc, scale)
     return guarded(1.0 / (math.pi * scale * (1.0 + jnp.square(y))), scale > 0.0)
 
@@ -43,28 +78,92 @@ def _below(y: Any) -> Any:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the Cauchy distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.cdf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.5 , 0.75], dtype=float32)
+    """
     y, scale = standardize("cauchy.cdf", x, loc, scale)
     return guarded(_below(y), scale > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the Cauchy distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.logcdf(jnp.array([0.0, 1.0])).round(4)
+        Array([-0.6931, -0.2877], dtype=float32)
+    """
     y, scale = standardize("cauchy.logcdf", x, loc, scale)
     return guarded(log_probability(_below(y), _below(-y)), scale > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the Cauchy distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.sf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.5 , 0.25], dtype=float32)
+    """
     y, scale = standardize("cauchy.sf", x, loc, scale)
     return guarded(_below(-y), scale > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the Cauchy distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.logsf(jnp.array([0.0, 1.0])).round(4)
+        Array([-0.6931, -1.3863], dtype=float32)
+    """
     y, scale = standardize("cauchy.logsf", x, loc, scale)
     return guarded(log_probability(_below(-y), _below(y)), scale > 0.0)
 
@@ -80,13 +179,50 @@ def _standard_quantile(q: Any) -> Any:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``q``."""
+    """What the Cauchy distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.ppf(jnp.array([0.25, 0.9])).round(4)
+        Array([-1.    ,  3.0777], dtype=float32)
+    """
     q, loc, scale = typed_operands("cauchy.ppf", q, loc, scale)
     return guarded(_standard_quantile(q) * scale + loc, scale > 0.0)
 
 
 @composite
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``sf`` takes to ``q``."""
+    """What the Cauchy distribution exceeds with probability ``q``; undoes ``sf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.cauchy.isf(jnp.array([0.25, 0.9])).round(4)
+        Array([ 1.    , -3.0777], dtype=float32)
+    """
     q, loc, scale = typed_operands("cauchy.isf", q, loc, scale)
     return guarded(loc - _standard_quantile(q) * scale, scale > 0.0)
+
+
+publish(globals(), "stats.cauchy", public_names(globals(), __name__))

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.control.composite import composite
 from gpuflow.core.types import Array
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, stirling_rest
@@ -110,6 +112,18 @@ def log_poisson(k: Any, mu: Any) -> Any:
     safe = jnp.where(some, k, 1.0)
     log = -_stirling_rest(safe) - deviance(safe, mu) - 0.5 * jnp.log(safe) - HALF_LOG_2_PI
     return jnp.where(some, log, -mu)
+
+
+@composite
+def log_gamma_density(y: Any, a: Any) -> Any:
+    """The logarithm of ``y**(a - 1) exp(-y) / gamma(a)``."""
+    some = (y > 0.0) & (y < jnp.inf)
+    safe = inside(some, y, 1.0)
+    large = log_poisson(a, safe) + jnp.log(a / safe)
+    small = (a - 1.0) * jnp.log(safe) - safe - lax.lgamma(a)
+    log = jnp.where(a > LARGE, large, small)
+    at_zero = jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, 0.0, -jnp.inf))
+    return jnp.where(some | jnp.isnan(y), log, jnp.where(y == 0.0, at_zero, -jnp.inf))
 
 
 def log_power(n: Any, p: Any, q: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -17,14 +18,22 @@ _TOLERANCE = 1e-6
 
 @composite
 def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The logarithm of the density at ``x``.
+    """The logarithm of the density of the Dirichlet distribution at ``x``.
 
     Args:
         x: f32[n, ...] or f32[n - 1, ...], points; the last number may be left out.
-        alpha: f32[n], concentrations.
+        alpha: f32[n], concentrations, above 0.
+
+    Returns:
+        f32[...]: -inf where numbers are not above 0 or do not sum up to 1, nan where a
+        concentration is not possible.
 
     Raises:
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> gf.scipy.stats.dirichlet.logpdf(jnp.array([0.25, 0.75]), jnp.array([2.0, 2.0])).round(3)
+        Array(0.118, dtype=float32)
     """
     x, alpha = promote_dtypes_inexact(jnp.asarray(x), jnp.asarray(alpha))
     shape, count = aval_of(x).shape, aval_of(alpha).shape
@@ -56,5 +65,24 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The density at ``x``; see ``logpdf``."""
+    """The density of the Dirichlet distribution at ``x``, proportional to ``prod(x**(alpha - 1))``.
+
+    Args:
+        x: f32[n, ...] or f32[n - 1, ...], points; the last number may be left out.
+        alpha: f32[n], concentrations, above 0.
+
+    Returns:
+        f32[...]: 0 where numbers are not above 0 or do not sum up to 1, nan where a concentration
+        is not possible.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> gf.scipy.stats.dirichlet.pdf(jnp.array([0.25, 0.75]), jnp.array([2.0, 2.0])).round(3)
+        Array(1.125, dtype=float32)
+    """
     return jnp.exp(logpdf(x, alpha))
+
+
+publish(globals(), "stats.dirichlet", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -11,14 +12,48 @@ from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the exponential distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.logpdf(jnp.array([1.0, 2.0])).round(4)
+        Array([-1., -2.], dtype=float32)
+    """
     y, scale = standardize("expon.logpdf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.where(y < 0.0, -jnp.inf, -y - jnp.log(scale)), scale > 0.0)
 
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the exponential distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``exp(-y) / scale``, for ``y`` from 0 on.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.pdf(jnp.array([1.0, 2.0])).round(4)
+        Array([0.3679, 0.1353], dtype=float32)
+    """
     y, scale = standardize("expon.pdf", x, loc, scale, prepare=real_operands)
     density = jnp.exp(-inside(y >= 0.0, y, 0.0)) / scale
     return guarded(jnp.where(y < 0.0, 0.0, density), scale > 0.0)
@@ -26,14 +61,46 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the exponential distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.cdf(jnp.array([1.0, 2.0])).round(4)
+        Array([0.6321, 0.8647], dtype=float32)
+    """
     y, scale = standardize("expon.cdf", x, loc, scale, prepare=real_operands)
     return guarded(-jnp.expm1(-inside(y > 0.0, y, 0.0)), scale > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the exponential distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.logcdf(jnp.array([1.0, 2.0])).round(4)
+        Array([-0.4587, -0.1454], dtype=float32)
+    """
     y, scale = standardize("expon.logcdf", x, loc, scale, prepare=real_operands)
     log = log_complement(-inside(y > 0.0, y, 1.0))
     return guarded(jnp.where(y <= 0.0, -jnp.inf, log), scale > 0.0)
@@ -41,20 +108,72 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the exponential distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.sf(jnp.array([1.0, 2.0])).round(4)
+        Array([0.3679, 0.1353], dtype=float32)
+    """
     y, scale = standardize("expon.sf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(-inside(y > 0.0, y, 0.0)), scale > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the exponential distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.logsf(jnp.array([1.0, 2.0])).round(4)
+        Array([-1., -2.], dtype=float32)
+    """
     y, scale = standardize("expon.logsf", x, loc, scale, prepare=real_operands)
     return guarded(-inside(y > 0.0, y, 0.0), scale > 0.0)
 
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``q``."""
+    """What the exponential distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.expon.ppf(jnp.array([0.25, 0.9])).round(4)
+        Array([0.2877, 2.3026], dtype=float32)
+    """
     q, loc, scale = real_operands("expon.ppf", q, loc, scale)
     return guarded(quantile(loc - scale * jnp.log1p(-q), q), scale > 0.0)
+
+
+publish(globals(), "stats.expon", public_names(globals(), __name__))

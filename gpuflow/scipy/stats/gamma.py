@@ -2,65 +2,159 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gpuflow.numpy as jnp
-from gpuflow import lax
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_poisson, standardize
+from gpuflow.scipy.stats.common import guarded, log_gamma_density, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
 
 
 @composite
-def log_density(y: Any, a: Any) -> Any:
-    """The logarithm of ``y**(a - 1) exp(-y) / gamma(a)``."""
-    some = (y > 0.0) & (y < jnp.inf)
-    safe = inside(some, y, 1.0)
-    large = log_poisson(a, safe) + jnp.log(a / safe)
-    small = (a - 1.0) * jnp.log(safe) - safe - lax.lgamma(a)
-    log = jnp.where(a > LARGE, large, small)
-    at_zero = jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, 0.0, -jnp.inf))
-    return jnp.where(some | jnp.isnan(y), log, jnp.where(y == 0.0, at_zero, -jnp.inf))
-
-
-@composite
 def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the gamma distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.logpdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([-1.    , -1.3069], dtype=float32)
+    """
     y, scale, a = standardize("gamma.logpdf", x, loc, scale, a)
-    return guarded(log_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
+    return guarded(log_gamma_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
 
 
 @composite
 def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the gamma distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is
+    ``y**(a - 1) * exp(-y) / gamma(a) / scale``, for ``y`` from 0 on.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.pdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([0.3679, 0.2707], dtype=float32)
+    """
     return jnp.exp(logpdf(x, a, loc, scale))
 
 
 @composite
 def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.cdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([0.2642, 0.594 ], dtype=float32)
+    """
     y, scale, a = standardize("gamma.cdf", x, loc, scale, a)
     return guarded(gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.logcdf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([-1.3309, -0.5209], dtype=float32)
+    """
     y, scale, a = standardize("gamma.logcdf", x, loc, scale, a)
     return guarded(log_gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.sf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([0.7358, 0.406 ], dtype=float32)
+    """
     y, scale, a = standardize("gamma.sf", x, loc, scale, a, prepare=real_operands)
     return guarded(gamma_upper(a, y), scale > 0.0, a > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the gamma distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        a: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gamma.logsf(jnp.array([1.0, 2.0]), 2.0).round(4)
+        Array([-0.3069, -0.9014], dtype=float32)
+    """
     y, scale, a = standardize("gamma.logsf", x, loc, scale, a, prepare=real_operands)
     return guarded(log_gamma_upper(a, y), scale > 0.0, a > 0.0)
+
+
+publish(globals(), "stats.gamma", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
@@ -10,7 +11,24 @@ from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
 
 @composite
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k``."""
+    """The logarithm of the probability of ``k`` in the geometric distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        p: the probability that a trial succeeds, in (0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.geom.logpmf(jnp.array([0, 1, 2]), 0.5).round(4)
+        Array([   -inf, -0.6931, -1.3863], dtype=float32)
+    """
     k, p = shift("geom.logpmf", k, loc, p)
     possible = (k >= 1.0) & is_whole(k)
     log = log_power(jnp.where(possible, k - 1.0, 0.0), 1.0 - p, p) + jnp.log(p)
@@ -20,5 +38,27 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k``."""
+    """The probability of ``k`` in the geometric distribution.
+
+    With ``j = k - loc`` it is ``(1 - p)**(j - 1) * p`` for ``j`` from 1 on.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        p: the probability that a trial succeeds, in (0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.geom.pmf(jnp.array([0, 1, 2]), 0.5).round(4)
+        Array([0.  , 0.5 , 0.25], dtype=float32)
+    """
     return jnp.exp(logpmf(k, p, loc))
+
+
+publish(globals(), "stats.geom", public_names(globals(), __name__))

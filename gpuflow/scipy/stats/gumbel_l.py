@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -13,7 +14,23 @@ from gpuflow.scipy.stats.common import guarded, log_rare, quantile, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the left-skewed Gumbel distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.logpdf(jnp.array([-1.0, 0.0])).round(4)
+        Array([-1.3679, -1.    ], dtype=float32)
+    """
     y, scale = standardize("gumbel_l.logpdf", x, loc, scale, prepare=real_operands)
     return guarded(_log_density(y) - jnp.log(scale), scale > 0.0)
 
@@ -26,41 +43,143 @@ def _log_density(y: Any) -> Any:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the left-skewed Gumbel distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``exp(y - exp(y)) / scale``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.pdf(jnp.array([-1.0, 0.0])).round(4)
+        Array([0.2546, 0.3679], dtype=float32)
+    """
     y, scale = standardize("gumbel_l.pdf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(_log_density(y)) / scale, scale > 0.0)
 
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the left-skewed Gumbel distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.cdf(jnp.array([-1.0, 0.0])).round(4)
+        Array([0.3078, 0.6321], dtype=float32)
+    """
     y, scale = standardize("gumbel_l.cdf", x, loc, scale, prepare=real_operands)
     return guarded(-jnp.expm1(-jnp.exp(y)), scale > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the left-skewed Gumbel distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.logcdf(jnp.array([-1.0, 0.0])).round(4)
+        Array([-1.1783, -0.4587], dtype=float32)
+    """
     y, scale = standardize("gumbel_l.logcdf", x, loc, scale, prepare=real_operands)
     return guarded(log_rare(y), scale > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the left-skewed Gumbel distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.sf(jnp.array([-1.0, 0.0])).round(4)
+        Array([0.6922, 0.3679], dtype=float32)
+    """
     y, scale = standardize("gumbel_l.sf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(-jnp.exp(y)), scale > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the left-skewed Gumbel distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.logsf(jnp.array([-1.0, 0.0])).round(4)
+        Array([-0.3679, -1.    ], dtype=float32)
+    """
     y, scale = standardize("gumbel_l.logsf", x, loc, scale, prepare=real_operands)
     return guarded(-jnp.exp(y), scale > 0.0)
 
 
 @composite
 def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``p``."""
+    """What the left-skewed Gumbel distribution exceeds with probability ``1 - p``; undoes ``cdf``.
+
+    Args:
+        p: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``p`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.gumbel_l.ppf(jnp.array([0.25, 0.9])).round(4)
+        Array([-1.2459,  0.834 ], dtype=float32)
+    """
     p, loc, scale = real_operands("gumbel_l.ppf", p, loc, scale)
     return guarded(quantile(loc + scale * jnp.log(-jnp.log1p(-p)), p), scale > 0.0)
+
+
+publish(globals(), "stats.gumbel_l", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
@@ -12,7 +13,23 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the logistic distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.logistic.logpdf(jnp.array([0.0, 1.0])).round(4)
+        Array([-1.3863, -1.6265], dtype=float32)
+    """
     y, scale = standardize("logistic.logpdf", x, loc, scale)
     size = jnp.abs(y)
     return guarded(-size - 2.0 * jnp.log1p(jnp.exp(-size)) - jnp.log(scale), scale > 0.0)
@@ -20,7 +37,25 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the logistic distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``exp(-y) / (1 + exp(-y))**2 / scale``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.logistic.pdf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.25  , 0.1966], dtype=float32)
+    """
     y, scale = standardize("logistic.pdf", x, loc, scale)
     small = jnp.exp(-jnp.abs(y))
     return guarded(small / (scale * jnp.square(1.0 + small)), scale > 0.0)
@@ -28,27 +63,96 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the logistic distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.logistic.cdf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.5   , 0.7311], dtype=float32)
+    """
     y, scale = standardize("logistic.cdf", x, loc, scale, prepare=real_operands)
     return guarded(expit(y), scale > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the logistic distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.logistic.sf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.5   , 0.2689], dtype=float32)
+    """
     y, scale = standardize("logistic.sf", x, loc, scale, prepare=real_operands)
     return guarded(expit(-y), scale > 0.0)
 
 
 @composite
 def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``x``."""
+    """What the logistic distribution exceeds with probability ``1 - x``; undoes ``cdf``.
+
+    Args:
+        x: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``x`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.logistic.ppf(jnp.array([0.25, 0.9])).round(4)
+        Array([-1.0986,  2.1972], dtype=float32)
+    """
     x, loc, scale = typed_operands("logistic.ppf", x, loc, scale)
     return guarded(loc + scale * logit(x), scale > 0.0)
 
 
 @composite
 def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``sf`` takes to ``x``."""
+    """What the logistic distribution exceeds with probability ``x``; undoes ``sf``.
+
+    Args:
+        x: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``x`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.logistic.isf(jnp.array([0.25, 0.9])).round(4)
+        Array([ 1.0986, -2.1972], dtype=float32)
+    """
     x, loc, scale = typed_operands("logistic.isf", x, loc, scale)
     return guarded(loc - scale * logit(x), scale > 0.0)
+
+
+publish(globals(), "stats.logistic", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -14,15 +15,23 @@ from gpuflow.scipy.stats.common import log_poisson
 
 @composite
 def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The logarithm of the probability of the counts ``x``.
+    """The logarithm of the probability of the counts ``x`` in the multinomial distribution.
 
     Args:
         x: i32[..., m], counts.
         n: i32[...], how many there are in all.
         p: f32[..., m], probabilities; they sum up to 1.
 
+    Returns:
+        f32[...]; -inf where the counts do not sum up to ``n``.
+
     Raises:
         ValueError: counts that are no integers.
+
+    Example:
+        >>> x, p = jnp.array([1, 1, 0]), jnp.array([0.5, 0.25, 0.25])
+        >>> gf.scipy.stats.multinomial.logpmf(x, 2, p).round(3)
+        Array(-1.386, dtype=float32)
     """
     x, n = jnp.asarray(x), jnp.asarray(n)
     x = x.astype(dtypes.default_int()) if dtypes.is_bool(aval_of(x).dtype) else x
@@ -48,5 +57,25 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @composite
 def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of the counts ``x``; see ``logpmf``."""
+    """The probability of the counts ``x`` in the multinomial distribution.
+
+    Args:
+        x: i32[..., m], counts.
+        n: i32[...], how many there are in all.
+        p: f32[..., m], probabilities; they sum up to 1.
+
+    Returns:
+        f32[...]; 0 where the counts do not sum up to ``n``.
+
+    Raises:
+        ValueError: counts that are no integers.
+
+    Example:
+        >>> x, p = jnp.array([1, 1, 0]), jnp.array([0.5, 0.25, 0.25])
+        >>> gf.scipy.stats.multinomial.pmf(x, 2, p).round(3)
+        Array(0.25, dtype=float32)
+    """
     return jnp.exp(logpmf(x, n, p))
+
+
+publish(globals(), "stats.multinomial", public_names(globals(), __name__))

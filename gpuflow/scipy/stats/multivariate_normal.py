@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_dtypes_inexact
@@ -13,17 +14,25 @@ from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 
 @composite
 def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
-    """The logarithm of the density at ``x``.
+    """The logarithm of the density of the multivariate normal distribution at ``x``.
 
     Args:
         x: f32[..., n].
         mean: f32[..., n], or a number, for n = 1.
         cov: f32[..., n, n], positive definite; or a number, the variance of each element.
-        allow_singular: None.
+        allow_singular: only None.
+
+    Returns:
+        f32[...]; nan where ``cov`` is not positive definite.
 
     Raises:
         NotImplementedError: ``allow_singular`` given.
         ValueError: shapes that do not fit.
+
+    Example:
+        >>> x, mean = jnp.array([1.0, 2.0]), jnp.zeros(2)
+        >>> gf.scipy.stats.multivariate_normal.logpdf(x, mean, jnp.eye(2)).round(3)
+        Array(-4.338, dtype=float32)
     """
     if allow_singular is not None:
         raise NotImplementedError(
@@ -59,5 +68,25 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
 
 @composite
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
-    """The density at ``x``; see ``logpdf``."""
+    """The density of the multivariate normal distribution at ``x``.
+
+    Args:
+        x: f32[..., n].
+        mean: f32[..., n], or a number, for n = 1.
+        cov: f32[..., n, n], positive definite; or a number, the variance of each element.
+
+    Returns:
+        f32[...]; nan where ``cov`` is not positive definite.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> x, mean = jnp.array([1.0, 0.0]), jnp.zeros(2)
+        >>> gf.scipy.stats.multivariate_normal.pdf(x, mean, jnp.eye(2)).round(3)
+        Array(0.097, dtype=float32)
+    """
     return jnp.exp(logpdf(x, mean, cov))
+
+
+publish(globals(), "stats.multivariate_normal", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
@@ -10,7 +11,25 @@ from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 @composite
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k``."""
+    """The logarithm of the probability of ``k`` in the negative binomial distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        n: number of successes, above 0.
+        p: the probability that a trial succeeds, in (0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.nbinom.logpmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
+        Array([-1.3863, -1.3863, -1.674 ], dtype=float32)
+    """
     k, n, p = shift("nbinom.logpmf", k, loc, n, p)
     k, n, p = jnp.broadcast_arrays(k, n, p)
     possible = (k >= 0.0) & is_whole(k) & ~jnp.isinf(k)
@@ -22,5 +41,28 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
 @composite
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k``."""
+    """The probability of ``k`` in the negative binomial distribution.
+
+    With ``j = k - loc`` it is ``choose(j + n - 1, n - 1) * p**n * (1 - p)**j``.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        n: number of successes, above 0.
+        p: the probability that a trial succeeds, in (0, 1].
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.nbinom.pmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
+        Array([0.25  , 0.25  , 0.1875], dtype=float32)
+    """
     return jnp.exp(logpmf(k, n, p, loc))
+
+
+publish(globals(), "stats.nbinom", public_names(globals(), __name__))

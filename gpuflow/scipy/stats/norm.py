@@ -6,6 +6,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr, ndtri, normal_density
@@ -15,42 +16,140 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the normal distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.norm.logpdf(jnp.array([0.0, 1.0])).round(4)
+        Array([-0.9189, -1.4189], dtype=float32)
+    """
     y, scale = standardize("norm.logpdf", x, loc, scale)
     return guarded(-0.5 * jnp.square(y) - HALF_LOG_2_PI - jnp.log(scale), scale > 0.0)
 
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the normal distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``exp(-(y**2) / 2) / sqrt(2 * pi) / scale``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.norm.pdf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.3989, 0.242 ], dtype=float32)
+    """
     y, scale = standardize("norm.pdf", x, loc, scale)
     return guarded(normal_density(y) / scale, scale > 0.0)
 
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the normal distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.norm.cdf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.5   , 0.8413], dtype=float32)
+    """
     y, scale = standardize("norm.cdf", x, loc, scale)
     return guarded(ndtr(y), scale > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the normal distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.norm.logcdf(jnp.array([0.0, 1.0])).round(4)
+        Array([-0.6931, -0.1728], dtype=float32)
+    """
     y, scale = standardize("norm.logcdf", x, loc, scale)
     return guarded(log_ndtr(y), scale > 0.0)
 
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the normal distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.norm.sf(jnp.array([0.0, 1.0])).round(4)
+        Array([0.5   , 0.1587], dtype=float32)
+    """
     y, scale = standardize("norm.sf", x, loc, scale)
     return guarded(ndtr(-y), scale > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the normal distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.norm.logsf(jnp.array([0.0, 1.0])).round(4)
+        Array([-0.6931, -1.841 ], dtype=float32)
+    """
     y, scale = standardize("norm.logsf", x, loc, scale)
     return guarded(log_ndtr(-y), scale > 0.0)
 
@@ -63,11 +162,48 @@ def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``q``."""
+    """What the normal distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        TypeError: integers, complex numbers or floats of 16 bits.
+
+    Example:
+        >>> gf.scipy.stats.norm.ppf(jnp.array([0.25, 0.9])).round(4)
+        Array([-0.6745,  1.2816], dtype=float32)
+    """
     return _quantile("norm.ppf", q, loc, scale, 1.0)
 
 
 @composite
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``sf`` takes to ``q``."""
+    """What the normal distribution exceeds with probability ``q``; undoes ``sf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        TypeError: integers, complex numbers or floats of 16 bits.
+
+    Example:
+        >>> gf.scipy.stats.norm.isf(jnp.array([0.25, 0.9])).round(4)
+        Array([ 0.6745, -1.2816], dtype=float32)
+    """
     return _quantile("norm.isf", q, loc, scale, -1.0)
+
+
+publish(globals(), "stats.norm", public_names(globals(), __name__))

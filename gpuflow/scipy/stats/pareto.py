@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
@@ -18,7 +19,24 @@ def _log_tail(y: Any, b: Any) -> Any:
 
 @composite
 def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the Pareto distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.logpdf(jnp.array([2.0, 4.0]), 3.0).round(4)
+        Array([-1.674 , -4.4466], dtype=float32)
+    """
     y, scale, b = standardize("pareto.logpdf", x, loc, scale, b)
     log = jnp.log(b) - (b + 1.0) * jnp.log(inside(y >= 1.0, y, 1.0)) - jnp.log(scale)
     return guarded(jnp.where(y < 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
@@ -26,7 +44,26 @@ def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
 
 @composite
 def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the Pareto distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``b / y**(b + 1) / scale``, for ``y`` from 1 on.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.pdf(jnp.array([2.0, 4.0]), 3.0).round(4)
+        Array([0.1875, 0.0117], dtype=float32)
+    """
     y, scale, b = standardize("pareto.pdf", x, loc, scale, b)
     density = b / scale * jnp.power(inside(y >= 1.0, y, 1.0), -b - 1.0)
     return guarded(jnp.where(y < 1.0, 0.0, density), scale > 0.0, b > 0.0)
@@ -34,14 +71,48 @@ def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 
 @composite
 def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the Pareto distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.cdf(jnp.array([2.0, 4.0]), 3.0).round(4)
+        Array([0.875 , 0.9844], dtype=float32)
+    """
     y, scale, b = standardize("pareto.cdf", x, loc, scale, b)
     return guarded(-jnp.expm1(_log_tail(y, b)), scale > 0.0, b > 0.0)
 
 
 @composite
 def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """The logarithm of the probability of at most ``x`` in the Pareto distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.logcdf(jnp.array([2.0, 4.0]), 3.0).round(4)
+        Array([-0.1335, -0.0157], dtype=float32)
+    """
     y, scale, b = standardize("pareto.logcdf", x, loc, scale, b, prepare=real_operands)
     log = log_complement(-b * jnp.log(inside(y > 1.0, y, 2.0)))
     return guarded(jnp.where(y <= 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
@@ -49,21 +120,76 @@ def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
 
 @composite
 def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x``."""
+    """The probability of more than ``x`` in the Pareto distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.sf(jnp.array([2.0, 4.0]), 3.0).round(4)
+        Array([0.125 , 0.0156], dtype=float32)
+    """
     y, scale, b = standardize("pareto.sf", x, loc, scale, b)
     return guarded(jnp.power(inside(y > 1.0, y, 1.0), -b), scale > 0.0, b > 0.0)
 
 
 @composite
 def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """The logarithm of the probability of more than ``x`` in the Pareto distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.logsf(jnp.array([2.0, 4.0]), 3.0).round(4)
+        Array([-2.0794, -4.1589], dtype=float32)
+    """
     y, scale, b = standardize("pareto.logsf", x, loc, scale, b)
     return guarded(_log_tail(y, b), scale > 0.0, b > 0.0)
 
 
 @composite
 def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``q``."""
+    """What the Pareto distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        b: shape parameter, above 0.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.pareto.ppf(jnp.array([0.25, 0.9]), 3.0).round(4)
+        Array([1.1006, 2.1544], dtype=float32)
+    """
     q, b, loc, scale = typed_operands("pareto.ppf", q, b, loc, scale)
     result = loc + scale * jnp.exp(-jnp.log1p(-q) / b)
     return guarded(quantile(result, q), scale > 0.0, b > 0.0)
+
+
+publish(globals(), "stats.pareto", public_names(globals(), __name__))

@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import kernel, number_like, real_operands, typed_operands
@@ -19,7 +20,24 @@ _ENTROPY_TERMS = 230
 
 @composite
 def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k``."""
+    """The logarithm of the probability of ``k`` in the Poisson distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        mu: the mean, not below 0.
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.poisson.logpmf(jnp.array([0, 1, 2]), 1.0).round(4)
+        Array([-1.    , -1.    , -1.6931], dtype=float32, weak_type=True)
+    """
     k, mu = jnp.broadcast_arrays(*shift("poisson.logpmf", k, loc, mu, prepare=real_operands))
     possible = (k >= 0.0) & is_whole(k) & ~jnp.isinf(k)
     log = log_poisson(jnp.where(possible, k, 0.0), mu)
@@ -28,13 +46,48 @@ def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k``."""
+    """The probability of ``k`` in the Poisson distribution.
+
+    With ``j = k - loc`` it is ``exp(-mu) * mu**j / j!``.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        mu: the mean, not below 0.
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.poisson.pmf(jnp.array([0, 1, 2]), 1.0).round(4)
+        Array([0.3679, 0.3679, 0.1839], dtype=float32, weak_type=True)
+    """
     return jnp.exp(logpmf(k, mu, loc))
 
 
 @composite
 def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of at most ``k``."""
+    """The probability of at most ``k`` in the Poisson distribution.
+
+    Args:
+        k: array of numbers; all arguments broadcast.
+        mu: the mean, not below 0.
+        loc: by how much it is shifted.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.poisson.cdf(jnp.array([0, 1, 2]), 1.0).round(4)
+        Array([0.3679, 0.7358, 0.9197], dtype=float32)
+    """
     k, mu = jnp.broadcast_arrays(*shift("poisson.cdf", k, loc, mu))
     some = (k >= 0.0) & (mu >= 0.0) & ~jnp.isinf(k)
     order = jnp.where(some, jnp.floor(k) + 1.0, 1.0)
@@ -64,6 +117,21 @@ def _entropy(mu: Any) -> Any:
 
 @composite
 def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The entropy in nats; it does not depend on ``loc``, which only broadcasts."""
+    """The entropy of the Poisson distribution in nats; it does not depend on ``loc``.
+
+    Args:
+        mu: the mean, not below 0.
+        loc: it only broadcasts.
+
+    Returns:
+        An array of floats of the common shape; nan where ``mu`` is below 0.
+
+    Example:
+        >>> gf.scipy.stats.poisson.entropy(jnp.array([0.0, 1.0])).round(3)
+        Array([0.   , 1.305], dtype=float32)
+    """
     mu, loc = typed_operands("poisson.entropy", mu, loc)
     return _entropy(jnp.broadcast_arrays(mu, loc)[0])
+
+
+publish(globals(), "stats.poisson", public_names(globals(), __name__))

@@ -72,9 +72,18 @@ def mode(
         nan_policy: "propagate": nan is a value like others.
         keepdims: keep the axis, with size 1.
 
+    Returns:
+        A tuple of ``mode``, the values in the dtype of ``a``, and ``count``, default integers;
+        of no elements nan and 0, in floats.
+
     Raises:
         NotImplementedError: another policy.
         ValueError: an unknown policy.
+
+    Example:
+        >>> result = gf.scipy.stats.mode(jnp.array([3, 1, 3, 1, 5]))
+        >>> result.mode, result.count
+        (Array(1, dtype=int32), Array(2, dtype=int32))
     """
     (a,) = check_arraylike("mode", a)
     _check_policy("mode", nan_policy)
@@ -133,6 +142,10 @@ def rankdata(
     Raises:
         NotImplementedError: another policy.
         ValueError: an unknown policy or method.
+
+    Example:
+        >>> gf.scipy.stats.rankdata(jnp.array([30, 10, 30, 20]))
+        Array([3.5, 1. , 3.5, 2. ], dtype=float32)
     """
     (a,) = check_arraylike("rankdata", a)
     _check_policy("rankdata", nan_policy)
@@ -164,14 +177,21 @@ def sem(
     """The standard error of the mean, in the dtype of ``a``, complex ones too.
 
     Args:
-        a: array.
+        a: array; integers become floats first.
         axis: the axis; None: all elements.
         ddof: what the size is reduced by in the variance.
         nan_policy: "propagate", or "omit" to leave nan out.
         keepdims: keep the axis, with size 1.
 
+    Returns:
+        An array without the axis.
+
     Raises:
         ValueError: another policy.
+
+    Example:
+        >>> gf.scipy.stats.sem(jnp.array([2.0, 4.0, 6.0, 8.0]), ddof=0).round(3)
+        Array(1.118, dtype=float32)
     """
     (x,) = promote_args_inexact("sem", a)
     x = jnp.asarray(x)

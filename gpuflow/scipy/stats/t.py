@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
@@ -13,7 +14,24 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the Student's t distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        df: degrees of freedom, above 0; inf gives the normal distribution.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.t.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
+        Array([-1.0397, -1.6479], dtype=float32)
+    """
     y, scale, df = standardize("t.logpdf", x, loc, scale, df)
     normal = jnp.isinf(df)
     freedom = jnp.where(normal, 1.0, df)
@@ -34,5 +52,27 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 
 @composite
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the Student's t distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is proportional to ``(1 + y**2 / df)**(-(df + 1) / 2)``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        df: degrees of freedom, above 0; inf gives the normal distribution.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.t.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)
+        Array([0.3536, 0.1925], dtype=float32)
+    """
     return jnp.exp(logpdf(x, df, loc, scale))
+
+
+publish(globals(), "stats.t", public_names(globals(), __name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, strong_operands
@@ -11,7 +12,23 @@ from gpuflow.scipy.stats.common import guarded, quantile, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the uniform distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.uniform.logpdf(jnp.array([0.5, 3.0]), 0.0, 4.0).round(4)
+        Array([-1.3863, -1.3863], dtype=float32, weak_type=True)
+    """
     y, scale = standardize("uniform.logpdf", x, loc, scale, prepare=real_operands)
     log = jnp.where((y < 0.0) | (y > 1.0), -jnp.inf, -jnp.log(scale))
     return guarded(log, scale > 0.0, ~jnp.isnan(y))
@@ -19,7 +36,25 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density at ``x``."""
+    """The density of the uniform distribution at ``x``.
+
+    With ``y = (x - loc) / scale`` it is ``1 / scale``, for ``y`` from 0 to 1.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.uniform.pdf(jnp.array([0.5, 3.0]), 0.0, 4.0).round(4)
+        Array([0.25, 0.25], dtype=float32, weak_type=True)
+    """
     y, scale = standardize("uniform.pdf", x, loc, scale, prepare=real_operands)
     density = jnp.where((y < 0.0) | (y > 1.0), 0.0, 1.0 / scale)
     return guarded(density, scale > 0.0, ~jnp.isnan(y))
@@ -27,13 +62,49 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x``."""
+    """The probability of at most ``x`` in the uniform distribution.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.uniform.cdf(jnp.array([0.5, 3.0]), 0.0, 4.0).round(4)
+        Array([0.125, 0.75 ], dtype=float32)
+    """
     y, scale = standardize("uniform.cdf", x, loc, scale, prepare=strong_operands)
     return guarded(jnp.clip(y, 0.0, 1.0), scale > 0.0)
 
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The number that ``cdf`` takes to ``q``."""
+    """What the uniform distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+
+    Args:
+        q: probabilities, in [0, 1].
+        loc: by how much it is shifted.
+        scale: by how much it is stretched, above 0.
+
+    Returns:
+        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
+        not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.uniform.ppf(jnp.array([0.25, 0.9]), 0.0, 4.0).round(4)
+        Array([1. , 3.6], dtype=float32)
+    """
     q, loc, scale = real_operands("uniform.ppf", q, loc, scale)
     return guarded(quantile(loc + scale * q, q), scale > 0.0)
+
+
+publish(globals(), "stats.uniform", public_names(globals(), __name__))

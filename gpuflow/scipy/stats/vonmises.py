@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.bessel import i0e
@@ -14,7 +15,22 @@ from gpuflow.scipy.stats.common import guarded
 
 @composite
 def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the von Mises distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        kappa: concentration, not below 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.vonmises.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
+        Array([-0.6619, -1.5813], dtype=float32)
+    """
     x, kappa = real_operands("vonmises.logpdf", x, kappa)
     # cos(x) - 1 without cancellation.
     angle = -2.0 * jnp.square(jnp.sin(0.5 * x))
@@ -23,5 +39,25 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """The density at ``x``."""
+    """The density of the von Mises distribution at ``x``.
+
+    It is ``exp(kappa * cos(x)) / (2 * pi * i0(kappa))``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        kappa: concentration, not below 0.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.vonmises.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)
+        Array([0.5159, 0.2057], dtype=float32)
+    """
     return jnp.exp(logpdf(x, kappa))
+
+
+publish(globals(), "stats.vonmises", public_names(globals(), __name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import gpuflow.numpy as jnp
+from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
@@ -13,7 +14,22 @@ from gpuflow.scipy.stats.common import guarded
 
 @composite
 def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
-    """The logarithm of the density at ``x``."""
+    """The logarithm of the density of the wrapped Cauchy distribution at ``x``.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        c: shape parameter, between 0 and 1.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.wrapcauchy.logpdf(jnp.array([0.0, 1.0]), 0.5).round(4)
+        Array([-0.7393, -1.7826], dtype=float32)
+    """
     x, c = real_operands("wrapcauchy.logpdf", x, c)
     possible = (c > 0.0) & (c < 1.0)
     c = jnp.where(possible, c, 0.5)
@@ -26,5 +42,25 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, c: ArrayLike) -> Array:
-    """The density at ``x``."""
+    """The density of the wrapped Cauchy distribution at ``x``.
+
+    It is ``(1 - c**2) / (2 * pi * (1 + c**2 - 2 * c * cos(x)))``, for ``x`` from 0 to 2 pi.
+
+    Args:
+        x: array of real numbers; all arguments broadcast.
+        c: shape parameter, between 0 and 1.
+
+    Returns:
+        An array of floats of the common shape; nan where a parameter is not possible.
+
+    Raises:
+        ValueError: complex numbers.
+
+    Example:
+        >>> gf.scipy.stats.wrapcauchy.pdf(jnp.array([0.0, 1.0]), 0.5).round(4)
+        Array([0.4775, 0.1682], dtype=float32)
+    """
     return jnp.exp(logpdf(x, c))
+
+
+publish(globals(), "stats.wrapcauchy", public_names(globals(), __name__))
