@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +155,19 @@ def test_pictures_are_read_back(tmp_path):
     np.testing.assert_array_equal(pixels[0, :2], [[0, 0, 12], [252, 250, 200]])
     order = np.argsort(values.ravel())
     assert np.all(np.diff(pixels.sum(-1).ravel()[order].astype(int)) >= 0)
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason='needs pip install ".[test_ray]"')
+def test_ray_starts_the_processes(tmp_path):
+    """Two, in a cluster of this machine, which is gone afterwards; Ray leaves files at home."""
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    run = subprocess.run(
+        [sys.executable, EXAMPLES / "on_ray.py", "2"], capture_output=True, text=True,
+        env={**variables, "HOME": str(tmp_path), "PYTHONPATH": str(EXAMPLES.parents[1])},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found = re.search(r"2 processes, loss (\S+) -> (\S+)\nthe same in all: True", run.stdout)
+    assert found and float(found[2]) < 0.5 * float(found[1]), run.stdout
 
 
 # --- what is learned ---------------------------------------------------------------------------
