@@ -165,7 +165,8 @@ def test_ray_starts_the_processes(tmp_path):
         [sys.executable, EXAMPLES / "on_ray.py", "2"], capture_output=True, text=True,
         env={
             **variables, "HOME": str(tmp_path), "PYTHONPATH": str(EXAMPLES.parents[1]),
-            "RAY_raylet_start_wait_time_s": "300",  # Ray gives up after 30 on a busy machine
+            # Ray gives up after half a minute on a busy machine.
+            "RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000",
         },
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
