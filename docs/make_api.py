@@ -46,6 +46,9 @@ The {names:,} public names of JAX {version}, where they are in gpuflow, and what
 are missing or differ come first in each table. Where nothing stands behind a name, it takes the
 keywords that it takes in JAX; "without `keyword=`" says that one is not taken, and is a TypeError.
 
+`pip install ".[docs]" && mkdocs build` writes the static reference: there each name below leads to
+its signature and docstring.
+
 A program that says `import jax` finds them under their own names: [as_jax.md](as_jax.md). What
 differs stands in
 {pages};

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +155,110 @@ def test_pictures_are_read_back(tmp_path):
     np.testing.assert_array_equal(pixels[0, :2], [[0, 0, 12], [252, 250, 200]])
     order = np.argsort(values.ravel())
     assert np.all(np.diff(pixels.sum(-1).ravel()[order].astype(int)) >= 0)
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason='needs pip install ".[test_ray]"')
+def test_ray_starts_the_processes(tmp_path):
+    """Two, in a cluster of this machine, which is gone afterwards; Ray leaves files at home."""
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    run = subprocess.run(
+        [sys.executable, EXAMPLES / "on_ray.py", "2"], capture_output=True, text=True,
+        env={
+            **variables, "HOME": str(tmp_path), "PYTHONPATH": str(EXAMPLES.parents[1]),
+            # Ray gives up after half a minute on a busy machine.
+            "RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000",
+        },
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found = re.search(r"2 processes, loss (\S+) -> (\S+)\nthe same in all: True", run.stdout)
+    assert found and float(found[2]) < 0.5 * float(found[1]), run.stdout
+
+
+# --- what is learned ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Gives programs by name; some have modules beside them."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return load
+
+
+def test_a_gpt_recites_and_its_cache_changes_nothing(example):
+    gpt = example("gpt")
+    params, losses = gpt.train(120)
+    assert losses[0] > 3.0 and losses[-1] < 0.25
+    start = gpt.TEXT.index("What")
+    expected = gpt.TOKENS[start : start + gpt.WINDOW]
+    tokens, logits = gpt.recite(params, expected[:8])
+    np.testing.assert_array_equal(tokens, expected)
+    # Sums of 128 products of size 1 in another order.
+    np.testing.assert_allclose(logits, gf.jit(gpt.logits_of)(params, tokens), atol=1e-3)
+
+
+def test_a_cnn_tells_shapes_apart(example):
+    """A third would be right by chance."""
+    cnn = example("cnn")
+    params, losses = cnn.train(120)
+    assert losses[0] > 0.9
+    unseen = [cnn.batch_of(gf.random.key(seed)) for seed in (5, 6)]
+    assert np.mean([cnn.share_right(params, *batch) for batch in unseen]) > 0.85
+
+
+def test_a_vae_finds_two_coordinates(example):
+    vae = example("vae")
+    params, losses = vae.train(200)
+    # Black images would cost as much as the first.
+    assert losses[-1] < 0.1 * losses[0]
+    assert vae.explained(params) > 0.9
+    picture = vae.picture(params, 3)
+    assert picture.shape == (36, 36) and picture.min() >= 0 and picture.max() <= 1
+
+
+def test_a_network_learns_a_law_of_motion(example):
+    """A network that knows nothing is 1 away."""
+    neural_ode = example("neural_ode")
+    params, losses = neural_ode.train(150)
+    assert losses[0] > 1.0 and losses[-1] < 0.01
+    assert neural_ode.error(params) < 0.25
+
+
+def test_a_gaussian_process_finds_its_noise(example):
+    process = example("gaussian_process")
+    x, y = process.data()
+    params, values = process.fit(x, y)
+    assert values[-1] < values[0] - 20
+    assert 0.07 < np.exp(params["log_noise"]) < 0.13
+    new = np.array([-2.0, -1.0, 0.6, 2.0, 6.0], np.float32)
+    means, deviations = map(np.asarray, process.predict(params, x, y, new))
+    assert np.all(np.abs(process.truth(new) - means)[:4] < 3 * deviations[:4])
+    # Surer among points than in the gap, and in the gap than far out.
+    assert max(deviations[[0, 1, 3]]) < deviations[2] < deviations[4]
+    factor = np.asarray(process.factor_of(params, x), np.float64)
+    covariance = factor @ factor.T
+    log_determinant = np.linalg.slogdet(2 * np.pi * covariance)[1]
+    exact = 0.5 * (y @ np.linalg.solve(covariance, y) + log_determinant)
+    # Of sums of 30 terms in float32.
+    assert abs(process.negative_evidence(params, x, y) - exact) < 1e-2
+
+
+def test_a_graph_network_finds_groups(example):
+    """A third would be right by chance."""
+    network = example("graph_network")
+    params, losses = network.train(100)
+    assert losses[0] > 0.9 and losses[-1] < 0.1
+    assert network.share_right(params) > 0.9
+
+
+def test_an_image_is_sharpened(example):
+    images = example("images")
+    truth = images.scene()
+    seen = images.observed(truth)
+    assert images.decibels(images.sharpened(seen), truth) > images.decibels(seen, truth) + 5
+    picture = images.picture()
+    assert picture.shape == (images.SIDE, 3 * images.SIDE)
+    assert picture.min() >= 0 and picture.max() <= 1
+    response = np.exp(-0.5 * (images.BLUR * 2 * np.pi * np.fft.fftfreq(images.SIDE)) ** 2)
+    expected = np.fft.ifft2(np.fft.fft2(truth) * response[:, None] * response).real
+    # Rounding of float32 in an FFT of 9,216 numbers.
+    np.testing.assert_allclose(images.blurred(truth), expected, atol=1e-5)

@@ -262,9 +262,10 @@ class MemoryAnalysis:
         alias_size_in_bytes: of the outputs that lie in the memory of operands.
         temp_size_in_bytes: of the arena for temporaries, which plans share.
         generated_code_size_in_bytes: of the kernels' object code.
-        host_argument_size_in_bytes, host_output_size_in_bytes, host_alias_size_in_bytes,
-            host_temp_size_in_bytes, host_generated_code_size_in_bytes: 0; a GPU's programs need
-            no memory of the host.
+        host_argument_size_in_bytes, host_output_size_in_bytes: 0; a GPU's programs need no memory
+            of the host.
+        host_alias_size_in_bytes, host_temp_size_in_bytes: 0.
+        host_generated_code_size_in_bytes: 0.
     """
 
     argument_size_in_bytes: int

@@ -1,8 +1,12 @@
 """Names and keywords of NumPy, PyTorch and JAX: what is said where they are something else here."""
 
 import importlib
+import importlib.util
 import re
+import tomllib
 import traceback
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +73,25 @@ X = jnp.ones((2, 3))
 )  # fmt: skip
 def test_keywords_and_methods(call, part):
     assert part in shown(call).splitlines()[-1]
+
+
+def test_pytest_shows_them_too():
+    """By a plugin that an installation brings: what is shown of a failed test ends with it."""
+    path = Path(__file__).resolve().parents[2] / "gpuflow_pytest.py"
+    spec = importlib.util.spec_from_file_location("gpuflow_pytest", path)
+    plugin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plugin)
+    for call, part in ((lambda: X.sum(dim=0), "Fix: dim= is here axis."), (lambda: X.nothing, "")):
+        with pytest.raises((TypeError, AttributeError)) as caught:
+            call()
+        for _ in range(2):  # a report may be made again
+            plugin.pytest_runtest_makereport(SimpleNamespace(excinfo=caught))
+        text = str(caught.getrepr(style="short"))
+        assert part in text and text.count("\nE   Fix: ") == (part != "")
+    plugin.pytest_runtest_makereport(SimpleNamespace(excinfo=None))
+    settings = tomllib.loads((path.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["entry-points"]["pytest11"] == {"gpuflow": "gpuflow_pytest"}
+    assert 'py_modules=["gpuflow_pytest"]' in (path.parent / "setup.py").read_text(encoding="utf-8")
 
 
 def test_others_are_not_told():
