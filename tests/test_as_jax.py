@@ -450,3 +450,22 @@ def test_chex_asserts_as_on_jax():
     assert len(answers["refused"]) == 9
     assert answers["values"] == [True, True, True] and answers["traces"]
     assert answers["dataclass"] == [4.0, 8.0, 4.0] and answers["fake_pmap"] == [1, 2, 3]
+
+
+def test_flags_of_xla_count_until_devices_are_used():
+    """chex.set_n_cpu_devices sets them after the import, and asks the bridge whether it may."""
+    run_code(
+        INSTALL
+        + """
+import os
+import jax
+assert jax._src.xla_bridge._backends == {}
+assert not jax._src.xla_bridge.backends_are_initialized()
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=3"
+os.environ.pop("GPUFLOW_CPU_DEVICES", None)
+assert jax.local_device_count("cpu") == 3
+assert "cpu" in jax._src.xla_bridge._backends
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=5"
+assert jax.local_device_count("cpu") == 3
+"""
+    )

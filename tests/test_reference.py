@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
+import inspect.util
 import os
 import re
 import subprocess
@@ -54,7 +55,8 @@ def test_sources_have_the_names_signatures_and_docstrings(sources):
             value = getattr(module, name)
             if callable(value) and not isinstance(value, type):
                 # In the sources, the section of examples has the name that mkdocstrings knows.
-                doc = re.sub(r"^Example:$", "Examples:", value.__doc__ or "", flags=re.MULTILINE)
+                plain = inspect.cleandoc(value.__doc__ or "")
+                doc = re.sub(r"^Example:$", "Examples:", plain, flags=re.MULTILINE)
                 written = ast.get_docstring(functions[name]) or ""
                 assert " ".join(written.split())[:200] in " ".join(doc.split()), name
     (array,) = (node for node in tree.body if getattr(node, "name", "") == "Array")

@@ -291,6 +291,7 @@ class Config:
     def __init__(self) -> None:
         self.may_check = False
         self.environment = read_environment()
+        self._xla_devices = _xla_device_count()
         self._local = _Local()
         self._process = _intern(
             Settings(
@@ -365,6 +366,13 @@ class Config:
         else:
             warn(f"[config] {name} has no effect in gpuflow.")
             self._ignored[short] = value
+
+    def before_devices(self) -> None:
+        """Read XLA_FLAGS once more: programs may set them until devices are first used."""
+        count = _xla_device_count()
+        if count != self._xla_devices and not os.environ.get("GPUFLOW_CPU_DEVICES"):
+            self.environment = replace(self.environment, cpu_devices=count)
+        self._xla_devices = count
 
     def read(self, name: str) -> Any:
         """The value of a setting in this thread."""

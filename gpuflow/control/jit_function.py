@@ -79,8 +79,17 @@ def _all_functions() -> list[JitFunction[..., Any]]:
             return list(_functions)
 
 
+class _SignatureOf:
+    """The signature of what is jitted, also for those who do not look behind ``__wrapped__``."""
+
+    def __get__(self, jitted: Any, owner: type) -> inspect.Signature | None:
+        return None if jitted is None else inspect.signature(jitted._function)
+
+
 class JitFunction(Generic[_P, _T]):
     """A function that is traced and compiled for each signature; see ``gpuflow.jit``."""
+
+    __signature__ = _SignatureOf()
 
     def __init__(self, function: Callable[_P, _T], options: JitOptions) -> None:
         functools.update_wrapper(self, function)

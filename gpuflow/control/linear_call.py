@@ -194,7 +194,7 @@ linear_call_p = register(
         jvp=_jvp,
         transpose=_transpose,
         batch=_batch,
-        lower=Inline(lambda _, params: _lowered(params), whole=True),
+        lower=Inline(lambda _, params: _lowered(params), whole=True, by_rule=True),
         multiple_results=True,
         effects=lambda params: params["programs"][0].effects,
         subjaxprs=lambda params: list(params["programs"]),

@@ -199,7 +199,7 @@ linear_solve_p = register(
         partial_eval=_partial_eval,
         transpose=_transpose,
         batch=_batch,
-        lower=Inline(lambda _, params: _lowered(params)),
+        lower=Inline(lambda _, params: _lowered(params), by_rule=True),
         multiple_results=True,
         effects=lambda params: params["programs"].solve.effects,
         subjaxprs=lambda params: [p for p in params["programs"] if p is not None],

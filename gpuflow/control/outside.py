@@ -145,7 +145,7 @@ def define_primitive(
         jvp=jvp or traced_jvp,
         transpose=transpose or traced_transpose,
         batch=batch or traced_batch,
-        lower=Inline(programs, whole=True),
+        lower=Inline(programs, whole=True, by_rule=True),
         multiple_results=multiple_results,
     )
 

@@ -251,11 +251,13 @@ class Inline:
             may hold that as it is. None: there is no such.
         whole: differentiation keeps its equations, which have transpose rules of their own, where
             other programs are taken apart by what is known.
+        by_rule: derivatives are those of the op's jvp rule, which may not be those of the program.
     """
 
     jaxpr: Callable[[Sequence[Any], dict[str, Any]], Any]
     lanes: Callable[[dict[str, Any]], LaneForm] | None = None
     whole: bool = False
+    by_rule: bool = False
 
     def program(self, eqn: Any) -> Any:
         """The inner jaxpr of an equation."""

@@ -28,6 +28,9 @@ class Primitive:
         impl: ``(xp, *arrays, **params) -> array`` with ``xp`` numpy or cupy; the eager path and the
             library lowering. It meets JAX's semantics, not NumPy's.
         jvp: ``(primals, tangents, **params) -> (out, out_tangent)``; tangents may be ``Zero``.
+        again: ``(out, operands, tangents) -> out_tangent``, the same as jvp in a form with fewer
+            new ops in its own derivatives, of an op with one output and without params; see
+            transforms/taylor.py. Default: jvp.
         transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed
             are ``UndefinedPrimal``; the others' cotangents are None. None: not linear.
         batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
@@ -72,6 +75,7 @@ class Primitive:
     shape: Callable[..., Any]
     impl: Callable[..., Any] | None = None
     jvp: Callable[..., Any] | None = None
+    again: Callable[..., Any] | None = None
     transpose: Callable[..., Any] | None = None
     batch: Callable[..., Any] | None = None
     lower: Any = None

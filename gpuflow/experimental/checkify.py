@@ -24,6 +24,7 @@ from gpuflow.core.aval import HasAval, aval_of, is_value
 from gpuflow.core.rules import DIVISION, INDEX, NAN, USER
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.checks import JaxRuntimeError, Site, check_p, message_of
+from gpuflow.random.keys import key_data
 from gpuflow.transforms.checking import checked_jaxpr
 from gpuflow.tree_util import register_pytree_node_class
 
@@ -120,7 +121,7 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
     Args:
         pred: a bool, or bool[].
         msg: what is wrong if it does not, a format string for the other arguments.
-        fmt_args, fmt_kwargs: trees of arrays.
+        fmt_args, fmt_kwargs: trees of arrays; random keys are shown as their words.
         debug: whether to be silent in programs that nobody made with ``checkify``.
 
     Raises:
@@ -135,12 +136,15 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
     values, structure = tree.flatten((fmt_args, fmt_kwargs))
     for value in values:
         must(
-            is_value(value) and not dtypes.is_extended(aval_of(value).dtype),
+            is_value(value) and aval_of(value).dtype != dtypes.float0,
             lambda value=value: (
                 f"[check] values must be trees of arrays; got {value!r}. Fix: write it into msg."
             ),
         )
-    strong = [lax.convert_element_type(value, aval_of(value).dtype) for value in values]
+    words = [
+        key_data(value) if dtypes.is_extended(aval_of(value).dtype) else value for value in values
+    ]
+    strong = [lax.convert_element_type(value, aval_of(value).dtype) for value in words]
     failed = lax.convert_element_type(lax.bitwise_not(pred), np.int32)
     site = Site(USER, f"{msg} (`check` failed)", structure)
     check_p.bind(failed, *strong, sites=(site,), debug=debug)

@@ -291,6 +291,8 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
     Raises:
         RuntimeError: an unknown or absent platform.
     """
+    if not are_in_use():
+        config.before_devices()
     name = platform or config.environment.platform or _default_platform()
     name = _ALIASES.get(name, name)
     if name not in _platforms:
@@ -306,6 +308,11 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
     return tuple(
         Device(name, number, rank, local) for number, (rank, local) in enumerate(places)
     )
+
+
+def are_in_use() -> bool:
+    """Whether devices were asked for yet: from then on their number is what it is."""
+    return devices.cache_info().currsize > 0
 
 
 @cache
@@ -349,7 +356,7 @@ def _check_cpu_count(value: Any) -> None:
             f"[config] num_cpu_devices must be an integer of at least 1; got {value!r}. "
             "Fix: config.update('num_cpu_devices', 8)."
         )
-    if devices.cache_info().currsize and value != config.environment.cpu_devices:
+    if are_in_use() and value != config.environment.cpu_devices:
         raise RuntimeError(
             "[config] num_cpu_devices must be set before devices are first used; got "
             f"{value} where there are {config.environment.cpu_devices}. "

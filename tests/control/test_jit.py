@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import inspect
 import threading
 import warnings
 import weakref
@@ -59,6 +60,14 @@ def test_one_trace_for_each_signature():
     f.jitted.clear_cache()
     f(jnp.ones(3))
     assert f.traces == 6
+
+
+def test_parameters_are_those_of_the_function():
+    jitted = gf.jit(lambda x, y=2: x)
+    for follow_wrapped in (True, False):
+        signature = inspect.signature(jitted, follow_wrapped=follow_wrapped)
+        assert str(signature) == "(x, y=2)"
+    assert "function" in inspect.signature(type(jitted)).parameters
 
 
 def test_trees_are_part_of_the_signature():

@@ -4,8 +4,8 @@
     python tests/libraries/run.py equinox lineax      some of them
     python tests/libraries/run.py --all --x64         in float64
 
-The last column is the processor time of the whole program, imports and compiling with it, over
-JAX's where JAX is installed, and else in seconds. Install the libraries without their dependency
+The last column is the processor time of the whole program, imports and compiling with it, in
+seconds, and over JAX's where JAX is installed. Install the libraries without their dependency
 on JAX (``pip install --no-deps``), and what else they import.
 ``--store`` writes stored.json anew, in an environment with JAX and without gpuflow's alias.
 """
@@ -146,11 +146,11 @@ def timed(library: Library, precision: str, on_gpuflow: bool) -> tuple[dict, str
 
 
 def beside(library: Library, precision: str, seconds: float) -> str:
-    """The program's processor time on gpuflow over that on JAX, where that is installed."""
+    """The program's processor time on gpuflow, and over that on JAX where that is installed."""
     if find_spec("jax") is None:
         return f"{seconds:.0f} s"
     _, error, others = timed(library, precision, on_gpuflow=False)
-    return f"{seconds:.0f} s" if error else f"{seconds / others:.2f}"
+    return f"{seconds:.0f} s" if error else f"{seconds:.0f} s, {seconds / others:.2f}"
 
 
 def compare(libraries: list[Library], precision: str) -> bool:

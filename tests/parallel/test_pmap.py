@@ -29,6 +29,9 @@ def test_each_device_has_its_row():
 def test_fewer_elements_than_devices_use_the_first_ones():
     out = gf.pmap(jnp.sin)(X[:3])
     assert out.sharding.device_set == set(gf.devices()[:3])
+    # So do those of a named platform: they are no list that somebody chose.
+    out = gf.pmap(jnp.sin, backend="cpu")(X[:3])
+    assert out.sharding.device_set == set(gf.devices("cpu")[:3])
 
 
 @pytest.mark.parametrize(
@@ -227,13 +230,20 @@ def test_outputs_of_no_axis_are_compared_where_checks_are_on(monkeypatch):
 
 
 def test_flags_for_jax_name_the_number_of_devices(monkeypatch):
-    from gpuflow.base.config import read_environment
+    from gpuflow.base.config import Config, read_environment
 
     monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_force_host_platform_device_count=6 --b")
     assert read_environment().cpu_devices == 6
     monkeypatch.setenv("GPUFLOW_CPU_DEVICES", "2")
     assert read_environment().cpu_devices == 2
     monkeypatch.delenv("GPUFLOW_CPU_DEVICES")
+    config, device_count = Config(), "--xla_force_host_platform_device_count"
+    monkeypatch.setenv("XLA_FLAGS", f"{device_count}=3")
+    config.before_devices()
+    assert config.environment.cpu_devices == 3  # set after the import, before devices are used
+    config.update("num_cpu_devices", 5)
+    config.before_devices()
+    assert config.environment.cpu_devices == 5  # the flags did not change since
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=many")
     with pytest.raises(ValueError, match=r"\[config\] --xla_force.* an integer .* got 'many'"):
         read_environment()

@@ -35,7 +35,8 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
         programs = ProgramsByType(name, self._lowered)
         super().__init__(
             name, shape=self._shape, execute=self._execute, jvp=self._jvp,
-            transpose=self._transpose, batch=self._batch, lower=Inline(programs, whole=True),
+            transpose=self._transpose, batch=self._batch,
+            lower=Inline(programs, whole=True, by_rule=True),
         )  # fmt: skip
         self.abstract_eval: Callable[..., Any] | None = None
 

@@ -110,7 +110,7 @@ custom_jvp_p = register(
         close=close_call,
         jvp=_custom_jvp_jvp,
         batch=_custom_jvp_batch,
-        lower=Inline(lambda _, params: params["call_jaxpr"]),
+        lower=Inline(lambda _, params: params["call_jaxpr"], by_rule=True),
         multiple_results=True,
         effects=call_effects,
         checked=call_checked(lambda: custom_jvp_p, ("jvp",)),

@@ -47,10 +47,28 @@ class Site:
         """How many values it has."""
         return self.structure.num_leaves
 
-    def message(self, values: Sequence[Any]) -> str:
+    def message(self, values: Sequence[np.ndarray]) -> str:
         """The text for known values."""
-        args, kwargs = tree.unflatten(self.structure, values)
+        args, kwargs = tree.unflatten(self.structure, [_Shown(value) for value in values])
         return self.text.format(*args, **kwargs)
+
+
+class _Shown(np.ndarray):
+    """A value that reads as an array of gpuflow's inside of trees, and by itself as its number."""
+
+    def __new__(cls, value: Any) -> _Shown:
+        return np.asarray(value).view(cls)
+
+    def __repr__(self) -> str:
+        plain = self.view(np.ndarray)
+        return f"Array({np.array2string(plain, separator=', ')}, dtype={self.dtype.name})"
+
+    def __format__(self, spec: str) -> str:
+        plain = self.view(np.ndarray)
+        return format(plain[()] if plain.ndim == 0 else plain, spec)
+
+    def __str__(self) -> str:
+        return str(self.view(np.ndarray))
 
 
 def plain_site(category: str, text: str, count: int = 0) -> Site:

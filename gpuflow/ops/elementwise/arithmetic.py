@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
+from gpuflow.core.rules import Zero
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.ops.define import check_kind, define, holds_values, is_number
 from gpuflow.ops.effects.faults import zero_divisor
@@ -240,6 +241,15 @@ def _rem_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     return None
 
 
+def _quotient_again(out: Any, operands: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """One division for each order: out * y = x, differentiated."""
+    (_, y), (dx, dy) = operands, tangents
+    if type(dy) is Zero:
+        return div(dx, y)
+    change = neg(mul(out, dy))
+    return div(change if type(dx) is Zero else add(dx, change), y)
+
+
 # No rule for x / 1: a mean divides by sizes, and a batch of one would need kernels of its own.
 div_p = elementwise(
     "div", arity=2, impl=_div_impl, accepts=is_number, what="a number", body="div",
@@ -248,7 +258,7 @@ div_p = elementwise(
         lambda t, out, x, y: div(t, y),
         lambda t, out, x, y: mul(neg(t), div(out, y)),
     ),
-    transpose=(lambda ct, x, y: div(ct, y), None),
+    again=_quotient_again, transpose=(lambda ct, x, y: div(ct, y), None),
     domain=((-10.0, 10.0), (0.5, 10.0)), faults=zero_divisor,
 )  # fmt: skip
 

@@ -219,6 +219,7 @@ def elementwise(
     body: str | Callable[..., Any] | None,
     arity: int = 1,
     derivatives: Sequence[Callable[..., Any] | None] | None = None,
+    again: Callable[..., Any] | None = None,
     transpose: Sequence[Callable[..., Any] | None] | None = None,
     result: Callable[[Any], Any] | None = None,
     cheap: bool = False,
@@ -245,7 +246,7 @@ def elementwise(
         result: operand dtype -> output dtype, where they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
         image, pair, continuous, holds: see ``Elementwise``.
-        faults, passes_nan, keys: see ``Primitive``.
+        again, faults, passes_nan, keys: see ``Primitive``.
     """
 
     def op() -> Primitive:
@@ -264,6 +265,7 @@ def elementwise(
         shape=nary_shape(name, accepts, what, result),
         impl=run,
         jvp=zero_jvp(op) if derivatives is None else nary_jvp(op, derivatives),
+        again=again,
         transpose=None if transpose is None else linear_in(transpose),
         batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
         lower=lower,

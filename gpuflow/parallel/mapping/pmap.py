@@ -55,7 +55,7 @@ from gpuflow.parallel.mapping.pmap_axes import (
 from gpuflow.parallel.mapping.pmap_program import Mapped, without_tests
 from gpuflow.parallel.mapping.shard_map_call import local_aval
 from gpuflow.runtime.array import Array
-from gpuflow.runtime.device import Device, devices, process
+from gpuflow.runtime.device import Device, process
 from gpuflow.runtime.memories import Memories
 from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
@@ -121,7 +121,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
             "over at least one device.",
             ValueError,
         )
-        places = mesh_of(devices_for(size, options.devices, self.name), NO_NAME)
+        places = mesh_of(devices_for(size, options, self.name), NO_NAME)
         check_places("pmap", leaves, [NamedSharding(places, PartitionSpec())])
         memories = self._memories(size)
         settings = None
@@ -148,7 +148,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
 
     def _memories(self, size: int) -> Memories | None:
         """The memories of the devices along the axis; None if there is one."""
-        chosen = devices_for(size, self._options.devices, self.name)
+        chosen = devices_for(size, self._options, self.name)
         if is_inside():
             return None
         if size not in self._spread:
@@ -171,7 +171,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         options, fixed = self._options, dict(statics)
         neighbors, count = neighbors_of(options), process.count
         name = NO_NAME if options.axis_name is None else options.axis_name
-        chosen = devices_for(size, options.devices, self.name)
+        chosen = devices_for(size, options, self.name)
         if memories is not None:
             neighbors, count = Across(name, memories.key), len(memories.team)
             size //= memories.between[name]
@@ -287,7 +287,7 @@ def pmap(
     check_names("pmap", axis_name, axis_size, name)
     options = PmapOptions(
         axis_name, in_axes, out_axes, _numbers(static_broadcasted_argnums),
-        _numbers(donate_argnums), tuple(devices or _of_backend(backend)), axis_size,
+        _numbers(donate_argnums), tuple(devices or ()), axis_size, backend,
     )  # fmt: skip
     check(
         not set(options.static) & set(options.donated),
@@ -300,9 +300,3 @@ def pmap(
 
 def _numbers(value: int | Sequence[int]) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
-
-
-def _of_backend(backend: str | None) -> tuple[Device, ...]:
-    if backend is None:
-        return ()
-    return tuple(device for device in devices(backend) if device.is_local)

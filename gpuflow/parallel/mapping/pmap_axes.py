@@ -32,6 +32,7 @@ class PmapOptions:
     donated: tuple[int, ...] = ()
     devices: tuple[Device, ...] = ()
     axis_size: int | None = None
+    backend: str | None = None
 
 
 def mesh_of(chosen: Sequence[Device], name: Any) -> Mesh:
@@ -49,7 +50,8 @@ def neighbors_of(options: PmapOptions) -> Across | None:
     # An outer pmap has taken the processes: then the inner axis is this process's.
     if any(isinstance(name, Across) for name, _ in config.axis_env):
         return None
-    counts = [sum(device.process_index == k for device in devices()) for k in range(process.count)]
+    there = devices(options.backend)
+    counts = [sum(device.process_index == k for device in there) for k in range(process.count)]
     check(
         len(set(counts)) == 1,
         lambda: (
@@ -121,13 +123,16 @@ def donated_leaves(dynamic: Sequence[Any], options: PmapOptions) -> tuple[int, .
     return tuple(k for k, flag in enumerate(flags) if flag)
 
 
-def devices_for(size: int, requested: Sequence[Device], name: str) -> tuple[Device, ...]:
+def devices_for(size: int, options: PmapOptions, name: str) -> tuple[Device, ...]:
     """The devices of an axis.
 
     Raises:
         ValueError: there are not enough, or not as many as were given.
     """
-    there = tuple(device for device in requested or devices() if device.is_local)
+    requested = options.devices
+    there = tuple(
+        device for device in requested or devices(options.backend) if device.is_local
+    )
     check(
         size == len(there) if requested else size <= len(there),
         lambda: (
