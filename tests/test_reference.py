@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect.util
+import importlib.util
+import inspect
 import os
 import re
 import subprocess
