@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import close, split_independent, with_inputs
+from gpuflow.control.scan_again import computed_again
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal
 from gpuflow.core.rules import UndefinedPrimal, Zero, is_undefined
@@ -39,7 +40,8 @@ def linearize_scan(
         flags[num_consts:split] = out_nonzeros[:num_carry]
     known, closed = close(known)
     consts, init, xs = [*closed, *primals[:num_consts]], primals[num_consts:split], primals[split:]
-    residuals = _Residuals(known.jaxpr, num_outs, len(consts), num_carry)
+    evaluation, linear = computed_again(known.jaxpr, linear, num_outs, len(consts), num_carry)
+    residuals = _Residuals(evaluation, num_outs, len(consts), num_carry)
     results = bind(residuals.evaluation, consts, init, xs, **params)
     fixed, stacks = residuals.values(consts, xs, results[num_outs:])
     body = _linear_body(linear, residuals.is_stacked, flags, num_consts, num_carry)
