@@ -160,3 +160,25 @@ X = np.ones((2, 3), np.float32)
 def test_errors(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float64, np.uint8])
+@pytest.mark.parametrize("k", [1, 5, 32])
+def test_the_greatest_few_of_long_rows_are_those_of_numpy(dtype, k):
+    """A list in order is kept, for arrays of any size; NumPy sorts where ops run one by one."""
+    generator = np.random.default_rng(k)
+    x = generator.integers(0, 200, (300, 700)).astype(dtype)
+    x[0], x[1], x[2] = np.sort(x[0]), -np.sort(-x[1].astype(np.int64)).astype(dtype), 7
+    if np.dtype(dtype).kind == "f":
+        special = np.array([np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf, 1e-40, -1e-40], dtype)
+        x[3:9] = generator.choice(special, (6, 700))
+    for array, axis in ((x, 1), (x.T, 0), (x[::-1, ::-1], 1), (x.reshape(-1), 0)):
+        operand = gf.numpy.asarray(array)
+        with gf.disable_jit():
+            want = lax.top_k(operand, k, axis=axis)
+        got = gf.jit(lambda v, axis=axis: lax.top_k(v, k, axis=axis))(operand)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(
+                np.asarray(a).view(f"V{a.dtype.itemsize}"),
+                np.asarray(b).view(f"V{b.dtype.itemsize}"),
+            )

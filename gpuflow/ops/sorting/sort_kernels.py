@@ -37,7 +37,8 @@ from gpuflow.ops.handwritten.launch import (
 
 LARGEST = 1 << 11  # elements: beyond, vectors of NumPy's sorts are worth a call
 MOST_CHOSEN = 32  # of a list that is kept in order; more are sorted
-MOST_MOVES = 1 << 17  # in such lists, where each element is greater than all before
+MOST_MOVES = 1 << 17  # in such lists, where each element is greater than all before, in short rows
+LONG = 8  # times as many elements as are chosen has a row of which few are moved
 _SHORT = 128  # rows of fewer elements have digits of 4 bits, others of 8
 _POSITION, _COUNT = "int32", "int32"
 
@@ -287,13 +288,16 @@ def sort_launches(
     if len(rows) < count or any(dtypes.is_extended(out.dtype) for out in outs):
         return None
     sizes = prod(shape[:axis]), length, prod(shape[axis + 1 :])
-    maker = _Maker(sizes, kept, descending, total, count, count + len(outs))
-    if kept < length and kept <= MOST_CHOSEN and size * kept <= MOST_MOVES:
-        launches = [maker.chosen(names[0], rows[0])]  # only top_k, of one real key, keeps a part
-    elif size <= LARGEST:
-        launches = maker.ordered(names[:keys], rows[:keys])
-    else:
+    few_moves = LONG * kept <= length or size * kept <= MOST_MOVES
+    is_chosen = kept < length and kept <= MOST_CHOSEN and few_moves
+    if not is_chosen and size > LARGEST:
         return None
+    in_row = kept if is_chosen else length
+    maker = _Maker(sizes, kept, in_row, descending, total, count, count + len(outs))
+    if is_chosen:
+        launches = [maker.chosen(names[0], rows[0])]  # only top_k, of one real key, keeps a part
+    else:
+        launches = maker.ordered(names[:keys], rows[:keys])
     for k, (name, one) in enumerate(zip(names, rows, strict=True)):
         launches.append(maker.taken(k, name, one))
     if len(outs) > count:
@@ -305,12 +309,13 @@ def sort_launches(
 class _Maker:
     """Makes the launches of one sort.
 
-    In the workspace are positions, twice, counts of digits, and keys: each row has its own.
-    ``workspace`` is its number among the arrays, behind ``operands`` and outputs.
+    In the workspace are positions, twice, counts of digits, and keys, ``in_row`` of them: each row
+    has its own. ``workspace`` is its number among the arrays, behind ``operands`` and outputs.
     """
 
     sizes: tuple[int, int, int]
     kept: int
+    in_row: int
     descending: bool
     total: bool
     operands: int
@@ -326,7 +331,7 @@ class _Maker:
 
     @property
     def _counts_at(self) -> int:
-        return 2 * self._lanes * self.sizes[1] * storage_bytes(_POSITION)
+        return 2 * self._lanes * self.in_row * storage_bytes(_POSITION)
 
     @property
     def _keys_at(self) -> int:
@@ -336,7 +341,7 @@ class _Maker:
     @property
     def workspace_bytes(self) -> int:
         """For keys of the widest type."""
-        return self._keys_at + self._lanes * self.sizes[1] * 8
+        return self._keys_at + self._lanes * self.in_row * 8
 
     def _by_rows(self, per_row: int) -> tuple[int, int]:
         """Strides of (outer, inner) of what each row has so many of."""
@@ -353,8 +358,8 @@ class _Maker:
             },
             [outer, inner],
             {
-                "x": (rows.outer, rows.inner), "k": self._by_rows(length),
-                "p": self._by_rows(2 * length),
+                "x": (rows.outer, rows.inner), "k": self._by_rows(self.in_row),
+                "p": self._by_rows(2 * self.in_row),
             },
             {"length": length, "kept": self.kept, "x_step": rows.step},
             outer * length * inner,
@@ -401,10 +406,10 @@ class _Maker:
 
     def _results(self) -> tuple[list[int], dict[str, tuple[int, ...]]]:
         """Extents of results and strides of positions and results."""
-        outer, length, inner = self.sizes
+        outer, _, inner = self.sizes
         extents = [outer, inner, self.kept]
         return extents, {
-            "p": (*self._by_rows(2 * length), 1),
+            "p": (*self._by_rows(2 * self.in_row), 1),
             "o": (self.kept * inner, 1, inner),
         }
 
