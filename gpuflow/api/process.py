@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import optree
 
+from gpuflow.api.places import process_count, process_index
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.runtime.array import Array
@@ -94,7 +95,7 @@ def host_count(backend: str | None = None) -> int:
         >>> gf.host_count()
         1
     """
-    return len(process_indices(backend))
+    return process_count(backend)
 
 
 def host_id(backend: str | None = None) -> int:
@@ -110,8 +111,7 @@ def host_id(backend: str | None = None) -> int:
         >>> gf.host_id()
         0
     """
-    del backend
-    return process.index
+    return process_index(backend)
 
 
 def host_ids(backend: str | None = None) -> list[int]:

@@ -1,16 +1,16 @@
 """Residuals of scans that the backward loop computes again, from the carries of the turn.
 
-A turn of Runge and Kutta's method has some thirty products of two values, each of which the
-derivative wants both factors of; all follow from the three numbers of the state by additions and
-products. Stacked, they are written and read once for each turn, and with many turns they go through
-memory; computed again they stay in registers, and what is stacked is the state. The bound on
-memory is then that of the carries, for every scan whose body is cheap; what is not cheap
-(products of matrices, series, inner loops) is stacked as before. See docs/design/0002.
+The derivative of a turn of Runge and Kutta's method reads twenty numbers, factors of products; all
+follow from the three numbers of the state by additions and products. Stacked, they are written and
+read once for each turn, and with many turns they go through memory; computed again they stay in
+registers, and what is stacked is the state. The bound on memory is then that of the carries, for
+every scan whose body is cheap; what is not cheap (products of matrices, series, inner loops) is
+stacked as before. See docs/design/0002.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import split_independent
@@ -50,9 +50,9 @@ def _computed_again(
     known: Jaxpr, linear: Jaxpr, num_outs: int, num_consts: int, num_carry: int
 ) -> tuple[Jaxpr, Jaxpr]:
     residuals = known.outvars[num_outs:]
-    stored = {atom for atom in residuals if type(atom) is not Literal}
+    stored = {atom for atom in residuals if type(atom) is Var}
     cheap = _cheap(known, stored, num_consts)
-    dropped = [atom for atom in dict.fromkeys(residuals) if atom in cheap]
+    dropped = stored & cheap
     eqns, reads = _needed(known.eqns, cheap, dropped)
     kept = [*dict.fromkeys(atom for atom in residuals if atom in stored and atom not in cheap)]
     kept += [var for var in reads if var not in stored]
@@ -78,11 +78,11 @@ def _computed_again(
     )
 
 
-def _cheap(known: Jaxpr, stored: set[Atom], num_consts: int) -> dict[Var, Eqn]:
+def _cheap(known: Jaxpr, stored: set[Var], num_consts: int) -> set[Var]:
     """The variables that follow from inputs, and from residuals that are stored, by cheap ops."""
     varying = [k >= num_consts for k in range(len(known.invars))]
     fixed = split_independent(known, varying)[1]
-    cheap: dict[Var, Eqn] = {}
+    cheap: set[Var] = set()
     there: set[Atom] = {*known.invars, *fixed}
     for eqn in known.eqns:
         from_there = all(
@@ -91,7 +91,7 @@ def _cheap(known: Jaxpr, stored: set[Atom], num_consts: int) -> dict[Var, Eqn]:
         if there.issuperset(eqn.outputs):
             continue
         if from_there and _is_cheap(eqn):
-            cheap.update((var, eqn) for var in eqn.outputs)
+            cheap.update(eqn.outputs)
         else:
             there.update(var for var in eqn.outputs if var in stored)
     return cheap
@@ -103,9 +103,7 @@ def _is_cheap(eqn: Eqn) -> bool:
     return (is_cheap(eqn) or moves) and not is_observable(eqn.effects)
 
 
-def _needed(
-    eqns: Sequence[Eqn], cheap: dict[Var, Eqn], wanted: Sequence[Atom]
-) -> tuple[list[Eqn], list[Var]]:
+def _needed(eqns: Sequence[Eqn], cheap: set[Var], wanted: set[Var]) -> tuple[list[Eqn], list[Var]]:
     """The equations that make what is wanted, in order, and the variables that they read."""
     left, found, reads = set(wanted), [], dict[Var, None]()
     for eqn in reversed(eqns):
@@ -120,5 +118,5 @@ def _needed(
     return found[::-1], [*reads]
 
 
-def _bytes(atoms: Sequence[Atom]) -> int:
-    return sum(atom.aval.size * atom.aval.dtype.itemsize for atom in atoms)
+def _bytes(variables: Iterable[Var]) -> int:
+    return sum(var.aval.nbytes for var in variables)
