@@ -28,8 +28,8 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import Mode, Operand, Role
-from gpuflow.targets.cpu.codegen import build, text_compiler
-from gpuflow.targets.cpu.codegen.machine_code import host_machine
+from gpuflow.targets.cpu.codegen import libm, text_compiler
+from gpuflow.targets.cpu.codegen.machine_code import optimized_text
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
@@ -155,7 +155,7 @@ def _kernels(function, *avals):
 
 def _masked(kernel):
     module = module_of(print_cpu(kernel))
-    text = str(build._optimized(module, host_machine()))
+    text = optimized_text(str(module), finish=libm.inline_variants)
     return re.findall(r"call [^@\n]*@(llvm\.masked\.(?:load|store|expandload|compressstore))", text)
 
 

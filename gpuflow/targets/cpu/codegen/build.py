@@ -19,14 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
+from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen import libm
-from gpuflow.targets.cpu.codegen.machine_code import (
-    host_machine,
-    imports,
-    machine_of_thread,
-    object_code,
-    optimized,
-)
+from gpuflow.targets.cpu.codegen.machine_code import assembly_of, compiled, host_machine
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
@@ -36,7 +31,6 @@ from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
-    import llvmlite.ir as ir
 else:
     llvm = LazyModule("llvmlite.binding")
 
@@ -87,10 +81,8 @@ def build_cpu(source: Source) -> Object:
     Raises:
         Unsupported: the text holds what the compiler of texts does not know: a printer is wrong.
     """
-    module, machine = module_of(source), machine_of_thread()
-    built = _optimized(module, machine)
-    code = linkable(object_code(built, machine), (source.entry,))
-    return Object(code, source.entry, imports(built))
+    built = compiled(str(module_of(source)), finish=libm.inline_variants)
+    return Object(linkable(built.code, (source.entry,)), source.entry, built.imports)
 
 
 def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
@@ -115,13 +107,7 @@ def suffix_of(code: bytes) -> str:
 
 def assembly(source: Source) -> str:
     """The assembly text of a printed kernel, for tests and for a person to read."""
-    machine = machine_of_thread()
-    return machine.emit_assembly(_optimized(module_of(source), machine))
-
-
-def _optimized(module: ir.Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """The module as LLVM sees it, after its passes."""
-    return optimized(str(module), machine, finish=libm.inline_variants)
+    return assembly_of(str(module_of(source)), finish=libm.inline_variants)
 
 
 class _Linker:
@@ -140,6 +126,11 @@ class _Linker:
         self, code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
     ) -> tuple[llvm.ResourceTracker, dict[str, int]]:
         """The library that owns the code, and the addresses of its symbols."""
+        return undisturbed(lambda: self._link(code, symbols, imports))
+
+    def _link(
+        self, code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
+    ) -> tuple[llvm.ResourceTracker, dict[str, int]]:
         with self._lock:
             if self._engine is None:
                 # JITLink keeps what an object holds together and reports what it cannot do;

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.records import record
+from gpuflow.base.undisturbed import undisturbed
 from gpuflow.compiler.cache.folder import cache_folder
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES, PAGE, Image, load_image
@@ -67,10 +68,10 @@ def host_processor() -> HostProcessor:
     """The processor of this machine; LLVM is asked once for each kind and cache folder."""
     path = _path()
     if path is None:
-        return _ask()
+        return undisturbed(_ask)
     processor = _told.get(path.stem) or _read(path)
     if processor is None:
-        processor = _ask()
+        processor = undisturbed(_ask)
         with suppress(OSError):
             _write(path, processor)
     return processor

@@ -2,19 +2,22 @@
 
 llvmlite guards all of LLVM with one lock. LLVM itself needs none between threads that share no
 context, so the two calls that take long, the passes and the code generation, go around the lock,
-where llvmlite is built as it is today; elsewhere they wait for one another.
+where llvmlite is built as it is today; elsewhere they wait for one another. llvmlite's lock is
+Python's to take and free, so all of this runs undisturbed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
+from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES
 
@@ -23,15 +26,54 @@ if TYPE_CHECKING:
 else:
     llvm = LazyModule("llvmlite.binding")
 
+Result = TypeVar("Result")
+Finish = Callable[["llvm.ModuleRef", "llvm.PassBuilder"], None]
+_idle_machines: list[llvm.TargetMachine] = []
 
-_of_thread = threading.local()
+
+@record
+class Compiled:
+    """An object file, and the functions that a linker may have to find for it."""
+
+    code: bytes
+    imports: tuple[str, ...]
+
+
+def compiled(text: str, level: int = 3, finish: Finish | None = None) -> Compiled:
+    """The object code of a module for this processor.
+
+    Args:
+        text: LLVM instructions.
+        level: 1 to 3, as of compilers' ``-O``.
+        finish: more passes, ``finish(module, pass_builder)``.
+
+    Raises:
+        RuntimeError: the text is wrong, or LLVM cannot emit it.
+    """
+
+    return _with_module(
+        text, level, finish,
+        lambda module, machine: Compiled(_object_code(module, machine), _imports(module)),
+    )  # fmt: skip
+
+
+def assembly_of(text: str, level: int = 3, finish: Finish | None = None) -> str:
+    """The assembly text of a module; arguments and errors as for ``compiled``."""
+    return _with_module(
+        text, level, finish, lambda module, machine: machine.emit_assembly(module)
+    )  # fmt: skip
+
+
+def optimized_text(text: str, level: int = 3, finish: Finish | None = None) -> str:
+    """A module after LLVM's passes; arguments and errors as for ``compiled``."""
+    return _with_module(text, level, finish, lambda module, machine: str(module))
 
 
 def host_machine() -> llvm.TargetMachine:
     """LLVM's description of the processor to emit or link code for; see ``processor``.
 
-    Whoever links starts here; builders take ``machine_of_thread``. Images want code that does not
-    know where it is (``linker``); LLVM's linker wants what LLVM makes for it.
+    Images want code that does not know where it is (``linker``); LLVM's linker wants what LLVM
+    makes for it.
     """
     _let_forks_wait()
     llvm.initialize_native_target()
@@ -43,32 +85,37 @@ def host_machine() -> llvm.TargetMachine:
     )
 
 
-def machine_of_thread() -> llvm.TargetMachine:
-    """``host_machine`` for code that this thread builds, made once.
+def _with_module(
+    text: str, level: int, finish: Finish | None,
+    use: Callable[[llvm.ModuleRef, llvm.TargetMachine], Result],
+) -> Result:  # fmt: skip
+    """What ``use`` makes of an optimized module."""
 
-    LLVM makes its tables of a processor for each machine, which takes 1 to 2 ms.
+    def build() -> Result:
+        with _machine() as machine:
+            return use(_optimized(text, machine, level, finish), machine)
+
+    return undisturbed(build)
+
+
+@contextmanager
+def _machine() -> Iterator[llvm.TargetMachine]:
+    """A ``host_machine`` that nobody else uses meanwhile.
+
+    LLVM makes its tables of a processor for each machine, which takes 1 to 2 ms: they are kept.
     """
-    machine = getattr(_of_thread, "machine", None)
-    if machine is None:
-        machine = _of_thread.machine = host_machine()
-    return machine
+    try:
+        machine = _idle_machines.pop()
+    except IndexError:
+        machine = host_machine()
+    yield machine
+    _idle_machines.append(machine)
 
 
-def optimized(
-    text: str, machine: llvm.TargetMachine, level: int = 3,
-    finish: Callable[[llvm.ModuleRef, llvm.PassBuilder], None] | None = None,
-) -> llvm.ModuleRef:  # fmt: skip
-    """A module after LLVM's passes.
-
-    Args:
-        text: LLVM instructions.
-        machine: from ``machine_of_thread``; used by one thread at a time.
-        level: 1 to 3, as of compilers' ``-O``.
-        finish: more passes, ``finish(module, pass_builder)``.
-
-    Raises:
-        RuntimeError: the text is wrong.
-    """
+def _optimized(
+    text: str, machine: llvm.TargetMachine, level: int, finish: Finish | None
+) -> llvm.ModuleRef:
+    """The module after LLVM's passes."""
     module = llvm.parse_assembly(text, llvm.create_context())
     module.verify()
     module.triple = machine.triple
@@ -83,12 +130,8 @@ def optimized(
     return module
 
 
-def object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
-    """The object file of an optimized module.
-
-    Raises:
-        RuntimeError: LLVM cannot emit it.
-    """
+def _object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
+    """The object file of an optimized module."""
     with llvm.ffi.OutputString() as complaint:
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, complaint)
         if not buffer:
@@ -100,7 +143,7 @@ def object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
         llvm.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def imports(module: llvm.ModuleRef) -> tuple[str, ...]:
+def _imports(module: llvm.ModuleRef) -> tuple[str, ...]:
     """Declared functions that a linker may have to find; LLVM's intrinsics are not."""
     declared = (function.name for function in module.functions if function.is_declaration)
     return tuple(sorted(name for name in declared if not name.startswith("llvm.")))

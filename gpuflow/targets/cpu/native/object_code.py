@@ -16,7 +16,7 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, s
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cpu.codegen import machine_code
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
-from gpuflow.targets.cpu.codegen.machine_code import machine_of_thread, object_code, optimized
+from gpuflow.targets.cpu.codegen.machine_code import compiled
 from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
@@ -181,7 +181,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     key = cache_key(module.text, ("native", digest, version_of("llvmlite"), target_identity()))
 
     def build() -> Entry:
-        code = linkable(_compile(module.text), module.symbols)
+        code = linkable(compiled(module.text, level=2).code, module.symbols)
         return Entry(code, suffix_of(code), module.text, "native", module.imports)
 
     def load() -> NativeRuntime:
@@ -193,11 +193,6 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
         return NativeRuntime(addresses, library)
 
     return cache.once(key, load)
-
-
-def _compile(text: str) -> bytes:
-    machine = machine_of_thread()
-    return object_code(optimized(text, machine, level=2), machine)
 
 
 def _do_nothing() -> None:

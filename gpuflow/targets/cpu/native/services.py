@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 from gpuflow.base.config import config
-from gpuflow.base.lazy import LazyModule
+from gpuflow.base.undisturbed import begun
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
 from gpuflow.runtime.kernel_cache import kernel_cache
@@ -16,11 +15,6 @@ from gpuflow.targets.cpu.kernels import compile_cpu, compile_text, load_stored
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.printer import Source
-
-if TYPE_CHECKING:
-    from concurrent import futures
-else:
-    futures = LazyModule("concurrent.futures")
 
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
 SMALLEST_PARALLEL = 1 << 15
@@ -56,13 +50,24 @@ class NativeServices:
         threads = min(len(kernels), config.environment.num_threads)
         if threads < 2:
             return
-        # The largest first, so that no thread is left alone with one.
-        ordered = sorted(kernels, key=lambda kernel: -sum(1 for _ in statements(kernel.body)))
-        with futures.ThreadPoolExecutor(threads, "gpuflow-build") as executor:
-            builds: list[futures.Future[Any]] = [executor.submit(lambda: pool().runtime)]
-            builds += [executor.submit(self.load, kernel) for kernel in ordered]
-            for build in builds:
-                build.result()
+        # The smallest first: threads take from the end, and none is left alone with a large one.
+        ordered = sorted(kernels, key=lambda kernel: sum(1 for _ in statements(kernel.body)))
+        left: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
+        left.append(lambda: pool().runtime)
+
+        def build() -> None:
+            while True:
+                try:
+                    load = left.pop()
+                except IndexError:
+                    return
+                load()
+
+        try:
+            for wait in [begun(build) for _ in range(threads)]:
+                wait()
+        finally:
+            left.clear()
 
     @property
     def runtime(self) -> NativeRuntime:

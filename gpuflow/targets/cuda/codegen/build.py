@@ -19,13 +19,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.targets.cuda.codegen.device_functions import module_namespace
 from gpuflow.targets.cuda.codegen.toolchain import (
     CudaBuildError,
     NumbaCuda,
     load_linker,
     load_numba_cuda,
 )
-from gpuflow.targets.cuda.intrinsics.namespace import source_namespace
 
 # bf16 conversion, max.NaN and ld.global.nc with 128 bits all need Ampere.
 OLDEST_COMPUTE_CAPABILITY = (8, 0)
@@ -137,8 +137,7 @@ def compile_ptx(
     numba_cuda = load_numba_cuda()
     types = tuple(_numba_type(numba_cuda.types, name) for name in signature)
     with _readable_source(f"<gpuflow {entry}>", source) as filename:
-        namespace = source_namespace(numba_cuda)
-        exec(compile(source, filename, "exec"), namespace)
+        namespace = module_namespace(numba_cuda, source, filename, compute_capability)
         return function_ptx(
             numba_cuda, namespace[entry], types, compute_capability, launch_bounds,
             with_lines=with_lines,

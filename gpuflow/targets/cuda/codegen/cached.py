@@ -17,7 +17,7 @@ from gpuflow.kir import nodes, rewrite, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets import printer
-from gpuflow.targets.cuda.codegen import build, toolchain
+from gpuflow.targets.cuda.codegen import build, device_functions, toolchain
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.intrinsics import (
     arithmetic,
@@ -72,6 +72,7 @@ _EMITTERS = (
     matrices,
     memory_access,
     build,
+    device_functions,
     toolchain,
     lanes,
     narrow_formats,
