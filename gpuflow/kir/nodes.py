@@ -47,13 +47,17 @@ class Stride(Enum):
     """How far apart, in elements, neighbours along one axis lie in an operand."""
 
     ZERO = "0"  # the operand does not change along the axis
-    UNIT = "1"  # contiguous; only ever on the innermost axis
+    UNIT = "1"  # contiguous; only ever on the innermost axis, and the one around an exact one
     ANY = "s"  # a run-time argument
     # Written into the text, by schedules.
     BACK = "-1"
     TWO = "2"
     THREE = "3"
     FOUR = "4"
+    FIVE = "5"
+    SIX = "6"
+    SEVEN = "7"
+    EIGHT = "8"
 
     @property
     def number(self) -> int | None:

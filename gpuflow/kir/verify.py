@@ -113,8 +113,9 @@ def _verify_operand(kernel: Kernel, operand: Operand) -> None:
         return
     rule = f"an operand must have one stride class for each of the {len(kernel.axes)} axes"
     require(len(operand.strides) == len(kernel.axes), kernel, operand, rule)
-    innermost = Stride.UNIT not in operand.strides[:-1]
-    require(innermost, kernel, operand, "UNIT must stand on the innermost axis only")
+    outer = operand.strides[: -1 if len(kernel.axes) < 2 or kernel.axes[-1].exact is None else -2]
+    rule = "UNIT must stand on the innermost axis only, or on the one around an exact one"
+    require(Stride.UNIT not in outer, kernel, operand, rule)
 
 
 def _verify_block(block: Block, state: State, context: Context) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Literal
+from gpuflow.core.lowering import Indexed
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, squeeze_p
 
 Rule = Callable[..., "list[Atom] | None"]
@@ -131,13 +132,17 @@ def sink_broadcasts(
 
 
 def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
-    """An op of what repeats along a dimension that it joins then, as ``tile`` and ``repeat`` do."""
+    """An op of what has one dimension more behind its reshape.
+
+    It repeats along it, as ``tile`` and ``repeat`` do, or an op chose elements along it, as padding
+    between elements does, and can be in the kernel of this one.
+    """
     shape = eqn.outputs[0].aval.shape
     operands: list[Atom] = []
     for atom in eqn.inputs:
         joined = producer(atom, reshape_p, definition)
         repeated = None if joined is None else joined.inputs[0]
-        if repeated is not None and producer(repeated, broadcast_in_dim_p, definition) is None:
+        if repeated is not None and not _has_own_dims(definition(repeated)):
             repeated = None
         operands.append(atom if repeated is None else repeated)
     wide = {operand.aval.shape for operand, atom in zip(operands, eqn.inputs, strict=True)
@@ -156,6 +161,12 @@ def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
         )
     result = build.apply(eqn.primitive, *operands, **eqn.params)
     return [build.apply(reshape_p, result, new_sizes=shape)]
+
+
+def _has_own_dims(source: Eqn | None) -> bool:
+    if source is None:
+        return False
+    return source.primitive is broadcast_in_dim_p or isinstance(source.primitive.lower, Indexed)
 
 
 def _broadcast_source(

@@ -181,8 +181,9 @@ class Facts:
         if stride is Stride.ZERO:
             return Sum(0, "", terms, 0)
         # Indices count upwards along every axis, whatever an array does.
-        by = "" if stride is Stride.UNIT else self.printer.names.stride(operand.name, self.axis)
-        return Sum(1, by, terms, 0)
+        if stride is Stride.ANY:
+            return Sum(1, self.printer.names.stride(operand.name, self.axis), terms, 0)
+        return Sum(int(stride.value), "", terms, 0)
 
     def literals(self, condition: Value) -> Iterator[Literal]:
         """The conditions of which one is made by "and", those that a loop can be cut by."""

@@ -8,6 +8,7 @@ from math import prod
 
 from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.symbols import LONGEST_EXACT
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import (
     Axis,
@@ -49,7 +50,8 @@ def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall |
     *outer, (_, last) = axes
     kinds = [Stride.ANY if stride else Stride.ZERO for _, stride in outer]
     kinds.append({0: Stride.ZERO, 1: Stride.UNIT}.get(last, Stride.ANY))
-    kernel = _copy_kernel(itemsize, tuple(kinds))
+    short = sizes[-1] if outer and sizes[-1] <= LONGEST_EXACT else None
+    kernel = _copy_kernel(itemsize, tuple(kinds), short)
     places = remembered(kernel, _copy_places)
     rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
     words = tuple([rows[row][column] for row, column in places])
@@ -72,8 +74,8 @@ def _copy_places(kernel: Kernel) -> list[tuple[int, int]]:
 
 
 @lru_cache(64)
-def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...]) -> Kernel:
-    """The copy of an array that lies so along its axes."""
+def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...], short: int | None) -> Kernel:
+    """The copy of an array that lies so along its axes; ``short``: the size of the last, if so."""
     names = [f"i{k}" for k in range(len(kinds))]
     dtype = f"uint{8 * itemsize}"
     value = Value(0, dtype)
@@ -84,5 +86,6 @@ def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...]) -> Kernel:
         Operand("x0", dtype, Mode.IN, kinds),
         Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * (len(kinds) - 1), Stride.UNIT)),
     )
-    axes = tuple(Axis(name, Role.PARALLEL) for name in names)
+    axes = tuple(Axis(name, Role.PARALLEL) for name in names[:-1])
+    axes = (*axes, Axis(names[-1], Role.PARALLEL, short))
     return Kernel("map_copy", axes, operands, body)
