@@ -32,6 +32,9 @@ from gpuflow.numpy.ranges import arange, eye
 from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
 
+# Powers that are products; beyond, each element asks for one of its own.
+_MOST_PRODUCTS = 8
+
 
 @composite
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
@@ -231,6 +234,9 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
     )
     count = aval.shape[0] if N is None else int(N)
     check(count >= 0, lambda: f"[vander] N must not be negative; got {N}. Fix: N=0.", ValueError)
+    if 0 < count <= _MOST_PRODUCTS:
+        columns = [lax.integer_pow(x, k) for k in range(count)]
+        return stack(columns if increasing else columns[::-1], -1)
     powers = arange(count, dtype=np.int32)
     if not increasing:
         powers = lax.rev(powers, (0,))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
@@ -13,9 +14,12 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, types_text
 from gpuflow.ops.indexing.updating import store_parts
+from gpuflow.ops.layout.axes import squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import joined_slices, slice_, slice_p
 from gpuflow.ops.zeros import instantiate
+
+_MOST_COLUMNS = 8
 
 
 def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
@@ -167,11 +171,57 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
 
 
 def _concatenate_in_parts(eqn: Any, build: Any) -> Any:
-    """Pieces that lie in one range each; stored by rows they would be many short loops."""
+    """Pieces that lie in one range each; stored by rows they would be many short loops.
+
+    A few columns are stored together, row by row.
+    """
     out, dimension = eqn.outputs[0].aval, eqn.params["dimension"]
+    are_columns = all(one.aval.shape[dimension] == 1 for one in eqn.inputs)
+    is_last = dimension == out.ndim - 1 and not is_extended(out.dtype)
+    if are_columns and is_last and len(eqn.inputs) <= _MOST_COLUMNS:
+        columns = [build.apply(squeeze_p, one, dimensions=(dimension,)) for one in eqn.inputs]
+        return build.apply(columns_p, *columns)
     if any(size != 1 for size in out.shape[:dimension]):
         return None
     return store_parts(build, out, dimension, eqn.inputs)
+
+
+def _columns_shape(*columns: ShapedArray) -> ShapedArray:
+    return ShapedArray((*columns[0].shape, len(columns)), columns[0].dtype)
+
+
+def _columns_impl(xp: Any, *columns: Any) -> Any:
+    return xp.stack(columns, -1)
+
+
+def _columns_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
+    """The column of this index; all of them are computed where it begins to count."""
+    del params
+    builder, last = context.builder, out.ndim - 1
+    index = context.index(last)
+    columns = [context.element(k, range(last)) for k in range(len(in_avals))]
+
+    def column(first: int) -> Any:
+        if first == len(columns) - 1:
+            return columns[first]
+        is_before = builder.apply("lt", index, context.border(last, first))
+        return builder.choose(is_before, lambda: columns[first], lambda: column(first + 1))
+
+    return column(0)
+
+
+# What kernels hold in place of concatenated columns; programs of users have none.
+columns_p = define(
+    "columns",
+    shape=_columns_shape,
+    impl=_columns_impl,
+    jvp=None,
+    transpose=None,
+    batch=None,
+    lower=Indexed(
+        _columns_body, lambda in_avals, params: range(1, len(in_avals)), in_memory=0, moves=True
+    ),
+)
 
 
 def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:

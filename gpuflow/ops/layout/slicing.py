@@ -28,11 +28,11 @@ from gpuflow.ops.layout.axes import (
     broadcast_in_dim,
     broadcast_in_dim_p,
     reduce_sum,
-    reshape_p,
     squeeze,
 )
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.computed_parts import Bound, computed_parts
+from gpuflow.ops.layout.padded_parts import padded_in_parts, padded_rows
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
@@ -480,43 +480,15 @@ def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Padding by nothing; where elements are only cut off, a slice; in between, as rows."""
     x, config = eqn.inputs[0], eqn.params["padding_config"]
     if any(interior for _, _, interior in config):
-        return _pad_rows(eqn, definition, build)
+        readers = definition.readers(eqn.outputs[0]) or ()
+        is_sliced = any(reader.primitive is slice_p for reader in readers)
+        return None if is_sliced else padded_rows(eqn, build)  # slices may be of the operand
     if any(low > 0 or high > 0 for low, high, _ in config):
         return None
     bounds = [(-low, n + high, 1) for n, (low, high, _) in zip(x.aval.shape, config)]
     if any(start >= limit for start, limit, _ in bounds):
         return None
     return [build.apply(slice_p, x, **_slice_params(bounds))] if bounds else [x]
-
-
-def _pad_rows(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Padding between elements: each element and what follows it is a row, which has borders.
-
-    Else a remainder would say of each element of the result whether it is padding.
-    """
-    x, value = eqn.inputs
-    readers = definition.readers(eqn.outputs[0])
-    if 0 in x.aval.shape or any(one.primitive is slice_p for one in readers or ()):
-        return None  # slices of it are those of the operand
-    split, padded, joined, rest = [], [], [], []
-    for size, (low, high, interior) in zip(x.aval.shape, eqn.params["padding_config"]):
-        if not interior:
-            split.append(size)
-            padded.append((0, 0, 0))
-            joined.append(size)
-            rest.append((low, high, 0))
-            continue
-        before = low % (interior + 1)
-        split += (size, 1)
-        padded += ((0, 0, 0), (before, interior - before, 0))
-        joined.append(size * (interior + 1))
-        rest.append((low - before, high - interior + before, 0))
-    rows = build.apply(reshape_p, x, new_sizes=tuple(split))
-    rows = build.apply(pad_p, rows, value, padding_config=tuple(padded))
-    out = build.apply(reshape_p, rows, new_sizes=tuple(joined))
-    if any(low or high for low, high, _ in rest):
-        out = build.apply(pad_p, out, value, padding_config=tuple(rest))
-    return [out]
 
 
 def _pad_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
@@ -567,6 +539,9 @@ pad_p = define(
     jvp=_pad_jvp,
     transpose=_pad_transpose,
     batch=_pad_batch,
-    lower=Indexed(_pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, apart=_pad_apart),
+    lower=Indexed(
+        _pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, in_parts=padded_in_parts,
+        apart=_pad_apart,
+    ),
     simplify=_pad_simplify,
 )
