@@ -70,17 +70,21 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
         lambda: f"[diagonal] the axes must differ; got {axis1} and {axis2}. Fix: axis2=1.",
         ValueError,
     )
-    x = moveaxis(a, (rows, columns), (rank - 2, rank - 1))
-    *batch, height, width = aval_of(x).shape
+    x, first = a, min(rows, columns)
+    if rows > columns:  # the diagonal of the transpose
+        offset = -offset
+    if abs(rows - columns) > 1:
+        x = moveaxis(a, max(rows, columns), first + 1)
+    shape = aval_of(x).shape
+    height, width = shape[first : first + 2]
     start = offset if offset >= 0 else -offset * width
     room = min(height, width - offset) if offset >= 0 else min(height + offset, width)
     count = max(0, room)
     # Along the elements of a matrix in one row, those of a diagonal are evenly spaced.
-    flat = lax.reshape(x, (*batch, height * width))
-    if count == 0:
-        return lax.slice_in_dim(flat, 0, 0, axis=rank - 2)
+    flat = lax.reshape(x, (*shape[:first], height * width, *shape[first + 2 :]))
     stop = start + (count - 1) * (width + 1) + 1
-    return lax.slice_in_dim(flat, start, stop, width + 1, rank - 2)
+    bounds = (start, stop, width + 1) if count else (0, 0, 1)
+    return moveaxis(lax.slice_in_dim(flat, *bounds, first), first, -1)
 
 
 @composite

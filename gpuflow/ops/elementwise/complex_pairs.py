@@ -267,3 +267,81 @@ def tanh(builder: Builder, x: Pair) -> Pair:
     is_real = apply("eq", x.imag, zero)
     real = select(is_real, apply("tanh", x.real), real)
     return Pair(real, select(is_real, x.imag, imag))
+
+
+def sinh(builder: Builder, x: Pair) -> Pair:
+    """The hyperbolic sine."""
+    apply, select = builder.apply, builder.select
+    sine, cosine, factor, is_odd = _grown(builder, x)
+    real = apply("mul", apply("mul", sine, apply("cos", x.imag)), factor)
+    imag = apply("mul", apply("mul", cosine, apply("sin", x.imag)), factor)
+    zero = _number(builder, x.real, 0)
+    # An infinite one without an angle is positive, as in NumPy; C99 leaves its sign open.
+    odd = select(apply("eq", x.real, zero), x.real, apply("abs", x.real))
+    is_real = apply("eq", x.imag, zero)
+    return Pair(select(is_odd, odd, real), select(is_real, x.imag, imag))
+
+
+def cosh(builder: Builder, x: Pair) -> Pair:
+    """The hyperbolic cosine."""
+    apply, select = builder.apply, builder.select
+    zero, one = (_number(builder, x.real, value) for value in (0, 1))
+    sine, cosine, factor, is_odd = _grown(builder, x)
+    real = apply("mul", apply("mul", cosine, apply("cos", x.imag)), factor)
+    imag = apply("mul", apply("mul", sine, apply("sin", x.imag)), factor)
+    # What turns by an angle that is no number has a real part that is infinite, or none.
+    is_zero = apply("eq", x.real, zero)
+    real = select(apply("and", is_odd, apply("not", is_zero)), apply("abs", x.real), real)
+    imag = select(apply("and", is_odd, is_zero), x.real, imag)
+    is_real = apply("eq", x.imag, zero)
+    return Pair(real, select(is_real, apply("mul", x.imag, apply("copysign", one, x.real)), imag))
+
+
+def _grown(builder: Builder, x: Pair) -> tuple[Value, Value, Value, Value]:
+    """Hyperbolic sine and cosine of the real part, over a factor; and whether it alone counts.
+
+    It does where it is 0 or infinite, and the angle infinite or nan.
+    """
+    apply, select = builder.apply, builder.select
+    zero, one, half = (_number(builder, x.real, value) for value in (0, 1, 0.5))
+    size = apply("abs", x.real)
+    is_large = apply("gt", size, _number(builder, x.real, _LARGEST[x.real.dtype]))
+    shift = _number(builder, x.real, _SHIFT)
+    far = apply("mul", half, apply("exp", apply("sub", size, shift)))
+    near = select(is_large, zero, x.real)
+    sine = select(is_large, apply("copysign", far, x.real), apply("sinh", near))
+    cosine = select(is_large, far, apply("cosh", near))
+    factor = select(is_large, _number(builder, x.real, real_exp(_SHIFT)), one)
+    endless = _number(builder, x.real, float("inf"))
+    alone = apply("or", apply("eq", size, endless), apply("eq", size, zero))
+    return sine, cosine, factor, apply("and", alone, apply("not", apply("is_finite", x.imag)))
+
+
+def _turned(builder: Builder, x: Pair) -> Pair:
+    """i x."""
+    return Pair(builder.apply("neg", x.imag), x.real)
+
+
+def _turned_back(builder: Builder, x: Pair) -> Pair:
+    """-i x."""
+    return Pair(x.imag, builder.apply("neg", x.real))
+
+
+def sin(builder: Builder, x: Pair) -> Pair:
+    """The sine: -i sinh(i x), and as NumPy's where the angle is none: positive if infinite."""
+    apply = builder.apply
+    out = _turned_back(builder, sinh(builder, _turned(builder, x)))
+    endless = _number(builder, x.real, float("inf"))
+    is_endless = apply("eq", apply("abs", out.imag), endless)
+    is_open = apply("and", apply("ne", out.real, out.real), is_endless)
+    return Pair(out.real, builder.select(is_open, endless, out.imag))
+
+
+def cos(builder: Builder, x: Pair) -> Pair:
+    """The cosine: cosh(i x)."""
+    return cosh(builder, _turned(builder, x))
+
+
+def tan(builder: Builder, x: Pair) -> Pair:
+    """The tangent: -i tanh(i x)."""
+    return _turned_back(builder, tanh(builder, _turned(builder, x)))

@@ -89,9 +89,7 @@ expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, add(out, 1)))
 log_p = _function(
     "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, complex_pairs.log
 )
-log1p_p = _function(
-    "log1p", _log1p_impl, lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),)
-)
+log1p_p = _function("log1p", _log1p_impl, lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),))
 
 
 def exp(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
@@ -213,20 +211,23 @@ def _atan2_impl(xp: Any, y: Any, x: Any) -> Any:
     return -1j * xp.log((x + 1j * y) / xp.sqrt(x * x + y * y))
 
 
-sin_p = _function("sin", lambda xp, x: xp.sin(x), lambda t, out, x: mul(t, cos(x)))
-cos_p = _function("cos", lambda xp, x: xp.cos(x), lambda t, out, x: neg(mul(t, sin(x))))
-tan_p = _function(
-    "tan", lambda xp, x: xp.tan(x), lambda t, out, x: mul(t, add(square(out), 1)), ((-1.4, 1.4),)
+sin_p = _function(
+    "sin", lambda xp, x: xp.sin(x), lambda t, out, x: mul(t, cos(x)), pair=complex_pairs.sin
 )
+cos_p = _function(
+    "cos", lambda xp, x: xp.cos(x), lambda t, out, x: neg(mul(t, sin(x))), pair=complex_pairs.cos
+)
+tan_p = _function(
+    "tan", lambda xp, x: xp.tan(x), lambda t, out, x: mul(t, add(square(out), 1)), ((-1.4, 1.4),),
+    pair=complex_pairs.tan,
+)  # fmt: skip
 asin_p = _function(
     "asin", lambda xp, x: xp.arcsin(x), lambda t, out, x: mul(t, rsqrt(sub(1, square(x)))), _UNIT
 )
 acos_p = _function(
-    "acos",
-    lambda xp, x: xp.arccos(x),
-    lambda t, out, x: neg(mul(t, rsqrt(sub(1, square(x))))),
+    "acos", lambda xp, x: xp.arccos(x), lambda t, out, x: neg(mul(t, rsqrt(sub(1, square(x))))),
     _UNIT,
-)
+)  # fmt: skip
 atan_p = _function("atan", lambda xp, x: xp.arctan(x), lambda t, out, x: div(t, add(square(x), 1)))
 atan2_p = elementwise(
     "atan2", arity=2, impl=widened(_atan2_impl), accepts=dtypes.is_inexact,
@@ -384,8 +385,12 @@ def atan2(y: ArrayLike, x: ArrayLike) -> Array:
 
 # --- hyperbolic ----------------------------------------------------------------------------
 
-sinh_p = _function("sinh", lambda xp, x: xp.sinh(x), lambda t, out, x: mul(t, cosh(x)))
-cosh_p = _function("cosh", lambda xp, x: xp.cosh(x), lambda t, out, x: mul(t, sinh(x)))
+sinh_p = _function(
+    "sinh", lambda xp, x: xp.sinh(x), lambda t, out, x: mul(t, cosh(x)), pair=complex_pairs.sinh
+)
+cosh_p = _function(
+    "cosh", lambda xp, x: xp.cosh(x), lambda t, out, x: mul(t, sinh(x)), pair=complex_pairs.cosh
+)
 # (1 + out) (1 - out) loses less than 1 - out ** 2 where out is near 1.
 tanh_p = _function(
     "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out)),
@@ -395,17 +400,13 @@ asinh_p = _function(
     "asinh", lambda xp, x: xp.arcsinh(x), lambda t, out, x: mul(t, rsqrt(add(square(x), 1)))
 )
 acosh_p = _function(
-    "acosh",
-    lambda xp, x: xp.arccosh(x),
-    lambda t, out, x: mul(t, rsqrt(sub(square(x), 1))),
+    "acosh", lambda xp, x: xp.arccosh(x), lambda t, out, x: mul(t, rsqrt(sub(square(x), 1))),
     ((1.1, 10.0),),
-)
+)  # fmt: skip
 atanh_p = _function(
-    "atanh",
-    lambda xp, x: xp.arctanh(x),
-    lambda t, out, x: div(div(t, add(x, 1)), sub(1, x)),
+    "atanh", lambda xp, x: xp.arctanh(x), lambda t, out, x: div(div(t, add(x, 1)), sub(1, x)),
     _UNIT,
-)
+)  # fmt: skip
 
 
 def sinh(x: ArrayLike) -> Array:
