@@ -21,8 +21,8 @@ from gpuflow.kir.nodes import Kernel, Mode, Operand, Stride, arguments, remember
 # Points from which on it pays to build one more kernel.
 SMALLEST_KNOWN = 1 << 12
 _READ = (Mode.IN, Mode.INDEX)
-# More than 8 elements apart LLVM makes no whole loads.
-_KNOWN = {stride.number: stride for stride in Stride if stride.number}
+_KNOWN = {n: stride for stride in Stride if (n := stride.number)}
+LONGEST_KNOWN = max(_KNOWN)  # further apart LLVM makes no whole loads
 
 Known = tuple[tuple[str, Stride], ...]  # operands, and how they lie along the loop of vectors
 

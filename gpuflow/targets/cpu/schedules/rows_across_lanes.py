@@ -14,7 +14,7 @@ the rows are columns, and ``interchange`` does the rest. Results are turned back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpuflow.compiler.lowering.lower import KernelCall
@@ -39,10 +39,11 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.rewrite import renamed
-from gpuflow.kir.scalar import EXPENSIVE, compute_dtype
+from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL, compute_dtype
 from gpuflow.kir.walk import is_whole, statements
 from gpuflow.targets.cpu.printing.loop_printer import is_ordered
 from gpuflow.targets.cpu.schedules.interchange import Interchange
+from gpuflow.targets.cpu.schedules.known_strides import LONGEST_KNOWN
 from gpuflow.targets.cpu.schedules.row_values import keep_row_values
 from gpuflow.targets.printer import combine_functions
 
@@ -50,6 +51,9 @@ from gpuflow.targets.printer import combine_functions
 SMALLEST_TURNED = 1 << 13
 LONGEST_ROW = 16
 ROWS = 64  # at a time
+# Statements of a row up to which LLVM writes its loops out; then vectors are those of the loop over
+# rows, if it knows how these lie (``known_strides``), and no turning makes them faster.
+MOST_WRITTEN_OUT = 110
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -68,7 +72,19 @@ def _applies(kernel: Kernel) -> bool:
         if (isinstance(s, Reduce) and s.axes == (last.name,))
         or (isinstance(s, For) and s.axis == last.name)
     ]
-    return any(_is_worth_it(loop) for loop in loops)
+    return any(_is_worth_it(loop) for loop in loops) and not _is_written_out(loops, last.exact)
+
+
+def _is_written_out(loops: Sequence[Reduce | For], count: int) -> bool:
+    """Whether rows of so many elements are short enough to be nothing but statements."""
+    inner = [s for loop in loops for s in (*statements(loop.body), *_combining(loop))]
+    if any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in inner):
+        return False
+    return count <= LONGEST_KNOWN and len(inner) * count <= MOST_WRITTEN_OUT
+
+
+def _combining(loop: Reduce | For) -> Iterator[Statement]:
+    return statements(loop.combine) if isinstance(loop, Reduce) else iter(())
 
 
 def _is_worth_it(loop: Reduce | For) -> bool:
