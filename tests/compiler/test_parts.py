@@ -87,6 +87,56 @@ def test_rows_that_lie_apart_stay_one_kernel():
     assert copies_of(ops_of(lambda x: jnp.stack([jnp.sin(x), jnp.cos(x)], 1), x))
 
 
+def test_columns_that_are_computed_are_stored_row_by_row_in_one_kernel():
+    x, y = np.ones((2, 40), np.float32)
+    function = lambda x, y: jnp.stack([x * y, x + y, x], -1)  # noqa: E731
+    assert [ops[-1] for ops in ops_of(function, x, y)] == ["columns"]
+    # Of one that is more than a column, and of more than a row is written out for, as before.
+    wide = lambda x, y: jnp.concatenate([(x * 2)[:, None], y.reshape(20, 2)], 1)  # noqa: E731
+    assert ops_of(wide, x[:20], y)[-1] == ["concatenate"]
+    assert ops_of(lambda x: jnp.stack([x * k for k in range(2, 12)], -1), x)[-1] == ["concatenate"]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "int8", "bool", "bfloat16", "complex64", "complex128"]
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("size", [0, 1, 7, 5000])
+def test_values_of_columns(dtype, count, size):
+    with gf.enable_x64():
+        x = jnp.asarray(np.random.default_rng(2).normal(0, 9, size)).astype(dtype)
+
+        def function(x):
+            columns = [x, x[::-1], x + x, x * x, jnp.where(x == x[:1], x, x * x)]
+            return jnp.stack((columns + columns)[:count], -1)
+
+        eager, got = function(x), gf.jit(function)(x)
+        np.testing.assert_array_equal(
+            np.asarray(got).view(np.uint8), np.asarray(eager).view(np.uint8)
+        )
+
+
+def test_columns_of_keys_and_columns_that_are_read_elsewhere():
+    keys = gf.random.split(gf.random.key(0), 5)
+    got = gf.jit(lambda k: jnp.stack([k, k[::-1]], -1))(keys)
+    data = np.asarray(gf.random.key_data(keys))
+    np.testing.assert_array_equal(gf.random.key_data(got), np.stack([data, data[::-1]], 1))
+    x = pieces()[3]
+
+    def function(x):
+        a = jnp.sin(x)
+        return jnp.stack([a, a * 2], 1), a
+
+    pair, a = gf.jit(function)(x)
+    np.testing.assert_array_equal(np.asarray(pair)[:, 0], np.asarray(a))
+    np.testing.assert_array_equal(np.asarray(pair)[:, 1], np.asarray(a) * 2)
+    batched = gf.vmap(gf.jit(lambda x, y: jnp.stack([x + y, x - y], -1)), (0, None))
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(
+        batched(rows, rows[0]), np.stack([rows + rows[0], rows - rows[0]], -1)
+    )
+
+
 # --- values --------------------------------------------------------------------------------
 
 
