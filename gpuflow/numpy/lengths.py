@@ -16,11 +16,14 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ShapeLike
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int, tiled_to
 from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import clip, where
 from gpuflow.numpy.positions import nonzero
 from gpuflow.numpy.promotion import broadcast_shapes
 from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel, reshape
 from gpuflow.numpy.sorting import argsort, sort
+
+_MOST_RUNS = 8  # of elements that stay, copied one by one
 
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
@@ -137,7 +140,12 @@ def delete(
     )
     kept = np.ones(size, bool)
     kept[host] = False
-    return x[(slice(None),) * here + (np.flatnonzero(kept),)]
+    places = np.flatnonzero(kept)
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    if places.size > 0 and len(runs) <= _MOST_RUNS:
+        parts = [lax.slice_in_dim(x, int(r[0]), int(r[-1]) + 1, axis=here) for r in runs]
+        return concatenate(parts, here)
+    return x[(slice(None),) * here + (places,)]
 
 
 def _others(places: Any, size: int) -> Any:

@@ -15,7 +15,13 @@ from gpuflow.ops.define import check_kind, define, is_number
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
 from gpuflow.ops.elementwise.arithmetic import constant, div, mul
-from gpuflow.ops.elementwise.identities import filled, first_of, same, sink_broadcasts
+from gpuflow.ops.elementwise.identities import (
+    filled,
+    first_of,
+    number_of,
+    same,
+    sink_broadcasts,
+)
 from gpuflow.ops.elementwise.nary import batch_elementwise, elementwise, widened
 
 # --- square, integer_pow, roots ------------------------------------------------------------
@@ -236,3 +242,47 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
         lambda: f"[integer_pow] the exponent must be an integer; got {y!r}. Fix: x ** {y!r}.",
     )
     return integer_pow_p.bind(x, y=int(y))
+
+
+# --- powers of halves ----------------------------------------------------------------------
+
+
+def _half_pow_impl(xp: Any, x: Any, *, halves: int) -> Any:
+    return xp.power(x, x.dtype.type(halves / 2))
+
+
+def _half_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """As ``pow``: of -0 what it is of 0, and of -inf what it is of inf."""
+    del in_avals, out_aval
+    (x,), halves, apply = values, params["halves"], builder.apply
+    zero, one = builder.const(x.dtype, 0.0), builder.const(x.dtype, 1.0)
+    endless = builder.const(x.dtype, float("inf"))
+    is_minus = apply("eq", x, apply("neg", endless))
+    root = builder.select(is_minus, endless, apply("add", apply("sqrt", x), zero))
+    if abs(halves) == 1:
+        return root if halves == 1 else apply("div", one, root)
+    size = apply("abs", x)
+    if halves == 3:
+        return apply("mul", size, root)
+    return apply("mul", apply("div", one, size), apply("div", one, root))
+
+
+# What compiled code has in place of pow(x, 0.5), and of pow with -0.5, 1.5 and -1.5.
+half_pow_p = define(
+    "half_pow",
+    shape=lambda x, *, halves: ShapedArray(x.shape, x.dtype),
+    impl=widened(_half_pow_impl),
+    lower=Elementwise(_half_pow_body, continuous=True),
+)
+
+
+def half_powers(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """A ``pow`` whose exponent is one of a few halves, by roots."""
+    x, y = eqn.inputs
+    value = number_of(y, definition)
+    if value is None or not dtypes.is_floating(x.aval.dtype) or x.aval.dtype.itemsize > 8:
+        return None
+    halves = 2 * float(value)
+    if halves not in (-3, -1, 1, 3) or x.aval.shape != eqn.outputs[0].aval.shape:
+        return None
+    return [build.apply(half_pow_p, x, halves=int(halves))]

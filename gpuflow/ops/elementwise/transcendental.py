@@ -27,7 +27,7 @@ from gpuflow.ops.elementwise.nary import (
     nary_jvp,
     widened,
 )
-from gpuflow.ops.elementwise.powers import rsqrt, square
+from gpuflow.ops.elementwise.powers import half_powers, rsqrt, square
 from gpuflow.ops.elementwise.select import where
 
 _ANY = ((-3.0, 3.0),)
@@ -573,7 +573,7 @@ pow_p = define(
     impl=widened(lambda xp, x, y: xp.power(x, y.astype(x.dtype))),
     jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
     batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
-    lower=Elementwise(_pow_body, continuous=True),
+    lower=Elementwise(_pow_body, continuous=True), simplify=half_powers,
     domain=((0.5, 4.0), (-2.0, 2.0)),
 )
 

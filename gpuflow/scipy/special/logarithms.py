@@ -37,9 +37,9 @@ def expit(x: ArrayLike) -> Array:
 @with_derivatives(lambda t, out, x: t / (x * (1.0 - x)))
 def _logit(x: Any) -> Any:
     # Near 1/2 the quotient is near 1, and its logarithm would lose digits.
-    centered = 2.0 * x - 1.0
-    central = jnp.log1p(centered) - jnp.log1p(-centered)
-    return jnp.where(jnp.abs(centered) < 0.5, central, jnp.log(x / (1.0 - x)))
+    centered, rest = 2.0 * x - 1.0, 1.0 - x
+    central = jnp.log1p(centered / rest)
+    return jnp.where(jnp.abs(centered) < 0.5, central, jnp.log(x / rest))
 
 
 def logit(x: ArrayLike) -> Array:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpuflow.compiler.lowering.call_layout import distances_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.nodes import Kernel, Mode, Operand, Stride, arguments, remembered
+from gpuflow.kir.nodes import Kernel, Mode, Stride, arguments, remembered
 
 # Points from which on it pays to build one more kernel.
 SMALLEST_KNOWN = 1 << 12
@@ -24,35 +24,37 @@ _READ = (Mode.IN, Mode.INDEX)
 _KNOWN = {n: stride for stride in Stride if (n := stride.number)}
 LONGEST_KNOWN = max(_KNOWN)  # further apart LLVM makes no whole loads
 
-Known = tuple[tuple[str, Stride], ...]  # operands, and how they lie along the loop of vectors
+Known = tuple[tuple[str, int, Stride], ...]  # operands, axes, and how they lie along these
 
 
 def _applies(kernel: Kernel) -> bool:
     return bool(_spread(kernel))
 
 
-def _place(kernel: Kernel) -> int:
-    """Which of the axes is the loop that vectors are made of."""
-    is_written_out = len(kernel.axes) > 1 and kernel.axes[-1].exact is not None
-    return len(kernel.axes) - (2 if is_written_out else 1)
+def _spread(kernel: Kernel) -> list[tuple[str, int]]:
+    """The operands that go along the loop of vectors with a stride of the call, and the axis.
 
-
-def _spread(kernel: Kernel) -> list[str]:
-    """The operands that go along that loop with a stride of the call."""
-    place = _place(kernel)
-    # Stores that leave gaps stay single.
-    modes = (Mode.IN,) if place == len(kernel.axes) - 1 else (*_READ, Mode.OUT, Mode.INOUT)
-    operands = [o for o in kernel.operands if o.mode in modes]
-    return [o.name for o in operands if o.strides[place : place + 1] == (Stride.ANY,)]
+    It is the innermost one, or the one around a loop that is written out, whose strides count too.
+    """
+    last = len(kernel.axes) - 1
+    found = [(o.name, last) for o in kernel.operands if o.mode is Mode.IN]
+    if last > 0 and kernel.axes[last].exact is not None:
+        # Rows are stored whole; else stores would leave gaps, and stay single.
+        modes = (Mode.IN, Mode.INDEX, Mode.OUT, Mode.INOUT)
+        found += [(o.name, last - 1) for o in kernel.operands if o.mode in modes]
+    strides = {o.name: o.strides for o in kernel.operands}
+    return [(name, d) for name, d in found if strides[name][d : d + 1] == (Stride.ANY,)]
 
 
 def _choose(call: KernelCall) -> Known | None:
     if call.points < SMALLEST_KNOWN:
         return None
-    kernel = call.kernel
-    axis, distances = kernel.axes[_place(kernel)].name, distances_of(kernel)
-    numbers = {name: distances[name, axis].within(call.words) for name in _spread(kernel)}
-    known = [(name, _KNOWN[n]) for name, n in numbers.items() if n in _KNOWN]
+    axes, distances = call.kernel.axes, distances_of(call.kernel)
+    known = []
+    for name, d in _spread(call.kernel):
+        stride = _KNOWN.get(distances[name, axes[d].name].within(call.words))
+        if stride is not None:
+            known.append((name, d, stride))
     return tuple(known) or None
 
 
@@ -65,15 +67,13 @@ def _rewrite(call: KernelCall, known: Known, allocate: Allocate) -> tuple[Kernel
 
 
 def with_strides(kernel: Kernel, known: Known) -> Kernel:
-    """The kernel with strides along its loop of vectors written into it."""
-    strides, place = dict(known), _place(kernel)
-
-    def written(o: Operand) -> Operand:
-        kinds = (*o.strides[:place], strides[o.name], *o.strides[place + 1 :])
-        return replace(o, strides=kinds)
-
-    operands = tuple(written(o) if o.name in strides else o for o in kernel.operands)
-    return replace(kernel, operands=operands)
+    """The kernel with strides written into it."""
+    strides = {(name, d): stride for name, d, stride in known}
+    operands = []
+    for o in kernel.operands:
+        kinds = [strides.get((o.name, d), kind) for d, kind in enumerate(o.strides)]
+        operands.append(replace(o, strides=tuple(kinds)))
+    return replace(kernel, operands=tuple(operands))
 
 
 KNOWN_STRIDES = Schedule("known strides", _applies, _choose, _rewrite)
