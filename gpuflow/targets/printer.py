@@ -195,6 +195,7 @@ class KernelPrinter(Lines):
         self.locals: dict[str, Local] = {local.name: local for local in kernel.locals}
         self.values: dict[int, str] = {}
         self._free = unused_number(kernel.body)  # of values that a printer makes
+        self._indices: set[int] = set()  # numbers of values that are indices
         self.lines: list[str] = []
         self.depth = 0
         # Per operand, the expression of its address sum over the loops that are open now.
@@ -274,6 +275,8 @@ class KernelPrinter(Lines):
             self.emit(f"{out} = {self.load_local(self.locals[s.operand], s.offset)}")
             return
         operand = self.operands[s.operand]
+        if operand.mode is Mode.INDEX and s.where is None:
+            self._indices.add(s.out.number)
         expression = self._element(operand, s.offset, s.part)
         if s.where is None:
             self.emit(f"{out} = {expression}")
@@ -363,7 +366,8 @@ class KernelPrinter(Lines):
         self.emit(f"{self.value(s.out)} = {chosen}")
 
     def _cast(self, s: Cast) -> None:
-        cast = self.cast(self.value(s.arg), s.arg.dtype, s.out.dtype)
+        source = "index" if s.arg.number in self._indices else s.arg.dtype
+        cast = self.cast(self.value(s.arg), source, s.out.dtype)
         self.emit(f"{self.value(s.out)} = {cast}")
 
     # Loops and branches
@@ -562,7 +566,10 @@ class KernelPrinter(Lines):
         return f"{on_true} if {predicate} else {on_false}"
 
     def cast(self, argument: str, source: str, dtype: str) -> str:
-        """The expression of a Cast; only those that Numba spells as a call are done here."""
+        """The expression of a Cast; only those that Numba spells as a call are done here.
+
+        ``source``: a dtype, or "index": an int64 that is an index.
+        """
         del source
         return f"np.{dtype}({argument})"
 

@@ -5,6 +5,7 @@ dtypes, storages are storage dtypes):
 
     <fn>_<dtype>(...)            a function of kir.scalar
     cast_<dtype>_<dtype>(x)      a Cast
+    cast_index_<dtype>(x)        a Cast of an index to a float
     select_<dtype>(p, a, b)      a Select; select_pointer(p, a, b)
     accumulate_add_<dtype>       a sum that may be reordered
     order_<fn>_<dtype>(x)        an integer that orders floats for fn, max or min, and nan last
@@ -55,6 +56,7 @@ else:
 
 POINTER = "pointer"
 INTERRUPTED = "gf_interrupted"
+_INDEX_BASE = 0x4338_0000_0000_0000  # bits of 2 ** 52 + 2 ** 51 as a float64
 
 Emit = Callable[..., Any]
 
@@ -94,6 +96,8 @@ def named(name: str) -> Named | None:
         return Named(parameters, (), partial(emit_tile, storage))
     if start == "select" and last in (*COMPUTE_DTYPES, POINTER):
         return _select(last)
+    if start == "cast_index":
+        return Named(("int64",), (last,), partial(_emit_index_as_float, last))
     if start.startswith("cast_"):
         return _cast(start.removeprefix("cast_"), last)
     if start.startswith("accumulate_"):
@@ -152,6 +156,17 @@ def _cast(source: str, dtype: str) -> Named:
         return (truncated if truncates else cast)(lane, dtype).value
 
     return Named((source,), (dtype,), emit)
+
+
+def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: Instruction) -> Instruction:
+    """An int64 below 2 ** 51 in size, in vectors; many processors convert int64 one by one.
+
+    Added to the bits of 2 ** 52 + 2 ** 51 it is that number plus the index.
+    """
+    base = ir.Constant(ir.IntType(64), _INDEX_BASE)
+    number = builder.bitcast(builder.add(value, base), ir.DoubleType())
+    exact = builder.fsub(number, builder.bitcast(base, ir.DoubleType()))
+    return exact if dtype == "float64" else builder.fptrunc(exact, ir.FloatType())
 
 
 def _select(dtype: str) -> Named:

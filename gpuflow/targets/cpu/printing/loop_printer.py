@@ -451,4 +451,6 @@ class CpuPrinter(KernelPrinter):
         return f"select_{dtype}({predicate}, {on_true}, {on_false})"
 
     def cast(self, argument: str, source: str, dtype: str) -> str:
+        if source == "index" and not dtype.startswith("float"):
+            source = "int64"
         return argument if source == dtype else f"cast_{source}_{dtype}({argument})"
