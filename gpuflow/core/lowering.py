@@ -122,6 +122,8 @@ class Indexed:
         summed: as in Library.
         broadcast: ``(eqn, shape, dims, build) -> atom``, the output broadcast, made directly.
         converted: ``(eqn, dtype, build) -> atom``, the output in another dtype, made directly.
+        added: ``(eqn, other eqn, definition, build) -> atom``, the sum of the outputs of two
+            equations of the op, made directly, or None.
         in_parts: ``(eqn, build) -> atom``, of an op each of whose operands is a part of the output:
             the same by updates of memory that is Unwritten, one for each operand, which their
             kernels may compute; or None where that cannot be.
@@ -142,6 +144,7 @@ class Indexed:
     summed: Callable[..., Any] | None = None
     broadcast: Callable[..., Any] | None = None
     converted: Callable[..., Any] | None = None
+    added: Callable[..., Any] | None = None
     in_parts: Callable[..., Any] | None = None
     apart: Callable[..., Any] | None = None
 

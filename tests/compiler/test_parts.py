@@ -302,6 +302,38 @@ def test_slices_of_ops_with_operands_that_repeat():
         np.testing.assert_allclose(got, truth, 1e-6, 1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_the_gradient_of_a_split_is_a_concatenation(count, axis):
+    x = np.random.default_rng(1).normal(size=(7 * 12, 7 * 12)).astype(np.float32)
+
+    def loss(x):
+        parts = jnp.split(x, count, axis)
+        return sum((part * (k + 2)).sum() for k, part in enumerate(parts))
+
+    steps = ops_of(gf.grad(lambda x: loss(jnp.sin(x))), x)
+    assert not any("add_any" in ops for ops in steps)
+    got = gf.jit(gf.grad(loss))(x)
+    weights = np.repeat(np.arange(count) + 2, x.shape[0] // count)
+    wide = weights[:, None] if axis == 0 else weights
+    np.testing.assert_array_equal(got, np.broadcast_to(wide, x.shape))
+
+
+def test_parts_that_are_put_back_in_any_order():
+    x = np.arange(1, 21, dtype=np.float32)
+    for cuts in (
+        [(0, 5), (5, 20)], [(5, 20), (0, 5)], [(2, 5), (5, 9), (12, 20)], [(0, 8), (8, 8)],
+        [(0, 12), (8, 20)], [(0, 20), (3, 5)], [(3, 4), (4, 5), (1, 3), (5, 20)],
+    ):  # fmt: skip
+        function = lambda x, cuts=cuts: sum(  # noqa: E731
+            (x[a:b] ** 2).sum() * (k + 1) for k, (a, b) in enumerate(cuts)
+        )
+        expected = np.zeros_like(x)
+        for k, (a, b) in enumerate(cuts):
+            expected[a:b] += 2 * x[a:b] * (k + 1)
+        np.testing.assert_array_equal(gf.jit(gf.grad(function))(x), expected, str(cuts))
+
+
 def test_the_gradient_of_a_concatenation_is_no_copy():
     def loss(*xs):
         return jnp.sum(jnp.concatenate(xs, -1) ** 2) / 2

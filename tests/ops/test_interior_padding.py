@@ -73,12 +73,12 @@ def test_gradients_of_slices_of_both_axes():
 
 
 def test_neighbors_that_are_put_back_are_one_kernel():
-    """Both halves are padded and added without either in memory."""
+    """Both halves are columns of the result: nothing is padded or added."""
     x = np.arange(5000, dtype=np.float32)
     function = gf.grad(lambda x: (x[1::2] * x[::2]).sum())
     plan = pipeline.compile_plan(gf.jit(function).lower(x).jaxpr)[0]
     steps = [[e.primitive.name for e in s.eqns] for s in plan.steps if s.kind == "kernel"]
-    assert sum("pad" in names for names in steps) == 1
+    assert not any({"pad", "add_any"} & set(names) for names in steps)
     got = np.asarray(gf.jit(function)(x))
     np.testing.assert_array_equal(got[::2], x[1::2])
     np.testing.assert_array_equal(got[1::2], x[::2])

@@ -6,7 +6,6 @@ Operands have one dtype and one rank; sizes of 1 repeat, and rank-0 operands go 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -313,6 +312,17 @@ def _add_any_batch(
     return add_any_p.bind(x, batch_to_dim(y, dims[1], place, axis.size)), place
 
 
+def _add_any_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Parts of one array that are put back one by one are put together."""
+    one, other = (definition(atom) for atom in eqn.inputs)
+    if one is not None and other is not None and one.primitive is other.primitive:
+        rule = getattr(one.primitive.lower, "added", None)
+        result = None if rule is None else rule(one, other, definition, build)
+        if result is not None:
+            return [result]
+    return sink_broadcasts(eqn, definition, build, alike=True)
+
+
 # The sum of tangents: like add, but of equal shapes only, and made by transformations.
 add_any_p = define(
     "add_any",
@@ -322,6 +332,6 @@ add_any_p = define(
     transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
     batch=_add_any_batch,
     lower=Elementwise("add", cheap=True, pair=complex_pairs.by_name("add")),
-    simplify=partial(sink_broadcasts, alike=True),
+    simplify=_add_any_simplify,
     domain=((-10.0, 10.0),) * 2,
 )

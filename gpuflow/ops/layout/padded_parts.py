@@ -1,9 +1,14 @@
-"""Padding as other ops: between elements, as borders of rows; around what is computed, in parts."""
+"""Padding as other ops: between elements, as borders of rows; around what is computed, in parts.
+
+And neighbors that are padded with zeros and added are joined: the gradient of a split.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gpuflow.core.primitive import registry
+from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.indexing.updating import store_parts
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
 
@@ -41,15 +46,43 @@ def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
     return [out]
 
 
+def padded_joined(one: Any, other: Any, definition: Any, build: Any) -> Any:
+    """The sum of two arrays around which there are zeros, of which one begins where one ends.
+
+    A sum of four would ask of each index where it lies in four ranges, in any order.
+    """
+    d = _edge(one)
+    zeros = [number_of(eqn.inputs[1], definition) for eqn in (one, other)]
+    if d is None or _edge(other) != d or zeros[0] != 0 or zeros[1] != 0:
+        return None
+    size = one.outputs[0].aval.shape[d]
+    first, last = sorted((one, other), key=lambda eqn: eqn.params["padding_config"][d][0])
+    low, after, _ = first.params["padding_config"][d]
+    before, high, _ = last.params["padding_config"][d]
+    if size - after != before or 0 in (first.inputs[0].aval.shape[d], last.inputs[0].aval.shape[d]):
+        return None
+    join = registry()["concatenate"]  # which asks for slices, and slices for padding
+    joined = build.apply(join, first.inputs[0], last.inputs[0], dimension=d)
+    config = [(0, 0, 0)] * joined.aval.ndim
+    config[d] = (low, high, 0)
+    zero = one.inputs[1]
+    return build.apply(one.primitive, joined, zero, padding_config=tuple(config))
+
+
+def _edge(eqn: Any) -> int | None:
+    """The one dimension with padding, which is around the elements; else None."""
+    config = eqn.params["padding_config"]
+    edges = [d for d, edge in enumerate(config) if edge != (0, 0, 0)]
+    is_around = len(edges) == 1 and min(config[edges[0]]) >= 0 and not config[edges[0]][2]
+    return edges[0] if is_around else None
+
+
 def padded_in_parts(eqn: Any, build: Any) -> Any:
     """What is around and what it is around, where each lies in one range."""
     x, value = eqn.inputs
     out, config = eqn.outputs[0].aval, eqn.params["padding_config"]
-    edges = [d for d, edge in enumerate(config) if edge != (0, 0, 0)]
-    if len(edges) != 1 or min(config[edges[0]]) < 0 or config[edges[0]][2]:
-        return None
-    (d,) = edges
-    if any(size != 1 for size in out.shape[:d]):
+    d = _edge(eqn)
+    if d is None or any(size != 1 for size in out.shape[:d]):
         return None
 
     def filled(size: int) -> list[Any]:

@@ -32,7 +32,7 @@ from gpuflow.ops.layout.axes import (
 )
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.computed_parts import Bound, computed_parts
-from gpuflow.ops.layout.padded_parts import padded_in_parts, padded_rows
+from gpuflow.ops.layout.padded_parts import padded_in_parts, padded_joined, padded_rows
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
@@ -540,8 +540,8 @@ pad_p = define(
     transpose=_pad_transpose,
     batch=_pad_batch,
     lower=Indexed(
-        _pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, in_parts=padded_in_parts,
-        apart=_pad_apart,
+        _pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, added=padded_joined,
+        in_parts=padded_in_parts, apart=_pad_apart,
     ),
     simplify=_pad_simplify,
 )
