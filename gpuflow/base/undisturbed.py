@@ -96,7 +96,8 @@ def begun(call: Callable[[], Result]) -> Callable[[], Result]:
             try:
                 results, error = outcomes.get(timeout=_TO_BEGIN)
             except Empty:
-                worker.ensure_thread()
+                if not worker.ensure_thread():
+                    return call()
                 continue
             if error is not None:
                 raise error
