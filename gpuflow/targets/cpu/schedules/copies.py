@@ -25,7 +25,7 @@ from gpuflow.kir.nodes import (
     arguments,
     remembered,
 )
-from gpuflow.targets.cpu.schedules.known_strides import KNOWN_STRIDES
+from gpuflow.targets.cpu.schedules.known_strides import KNOWN_STRIDES_OF_COPIES
 from gpuflow.targets.cpu.schedules.tiled_maps import TILED_MAPS
 
 SMALLEST_IN_KERNEL = 1 << 12  # points
@@ -56,7 +56,7 @@ def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall |
     rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
     words = tuple([rows[row][column] for row, column in places])
     call = KernelCall(kernel, words, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
-    (launch,) = scheduled(call, lambda size: NO_BUFFER, (TILED_MAPS, KNOWN_STRIDES))
+    (launch,) = scheduled(call, lambda size: NO_BUFFER, (TILED_MAPS, KNOWN_STRIDES_OF_COPIES))
     return None if launch is call and kinds[-1] is Stride.ANY else launch
 
 

@@ -12,6 +12,7 @@ two, both elements are stored at once, in whole vectors.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from gpuflow.compiler.lowering.call_layout import distances_of
 from gpuflow.compiler.lowering.lower import KernelCall
@@ -46,14 +47,17 @@ def _spread(kernel: Kernel) -> list[tuple[str, int]]:
     return [(name, d) for name, d in found if strides[name][d : d + 1] == (Stride.ANY,)]
 
 
-def _choose(call: KernelCall) -> Known | None:
-    if call.points < SMALLEST_KNOWN:
-        return None
+def _choose(call: KernelCall, is_copy: bool = False) -> Known | None:
     axes, distances = call.kernel.axes, distances_of(call.kernel)
     known = []
     for name, d in _spread(call.kernel):
         stride = _KNOWN.get(distances[name, axes[d].name].within(call.words))
-        if stride is not None:
+        if stride is None:
+            continue
+        # Around rows whose size is in the text, strides that follow from it, in all calls: others
+        # would be sizes of a batch, and each would have a kernel. Copies are large.
+        follows = d < len(axes) - 1 and stride.number in (1, axes[-1].exact)
+        if follows or is_copy or (d == len(axes) - 1 and call.points >= SMALLEST_KNOWN):
             known.append((name, d, stride))
     return tuple(known) or None
 
@@ -77,3 +81,6 @@ def with_strides(kernel: Kernel, known: Known) -> Kernel:
 
 
 KNOWN_STRIDES = Schedule("known strides", _applies, _choose, _rewrite)
+KNOWN_STRIDES_OF_COPIES = Schedule(
+    "known strides", _applies, partial(_choose, is_copy=True), _rewrite
+)
