@@ -68,8 +68,15 @@ IN_WHOLE_SWEEP = {
     _SWEEP + "test_derivatives": "gradients are compared with the CPU's, in test_gradients_on_gpu",
     _SWEEP + "test_vmap": "a mapped op is an op on one more dimension",
 }
+_STEPS = "hundreds of steps of training; their ops are in the sweep, whole programs in the fuzz"
 NEVER = {
     "test_examples.py::test_the_spectral_radius_is_learned": "3,000 steps; another test takes 20",
+    "test_examples.py::test_a_gpt_recites_and_its_cache_changes_nothing": _STEPS,
+    "test_examples.py::test_a_cnn_tells_shapes_apart": _STEPS,
+    "test_examples.py::test_a_vae_finds_two_coordinates": _STEPS,
+    "test_examples.py::test_a_network_learns_a_law_of_motion": _STEPS,
+    "test_examples.py::test_a_gaussian_process_finds_its_noise": _STEPS,
+    "test_examples.py::test_a_graph_network_finds_groups": _STEPS,
     "ops/test_fft_kernels.py": "is about kernels of the CPU",
     "ops/test_scan_kernels.py": "is about kernels of the CPU",
     "ops/test_scatter_parts.py": "is about kernels of the CPU",
