@@ -77,6 +77,7 @@ NEVER = {
     "test_examples.py::test_a_network_learns_a_law_of_motion": _STEPS,
     "test_examples.py::test_a_gaussian_process_finds_its_noise": _STEPS,
     "test_examples.py::test_a_graph_network_finds_groups": _STEPS,
+    "test_examples.py::test_what_lanes_compute_is_known[nuts]": "chains of many steps; hmc runs",
     "ops/test_fft_kernels.py": "is about kernels of the CPU",
     "ops/test_scan_kernels.py": "is about kernels of the CPU",
     "ops/test_scatter_parts.py": "is about kernels of the CPU",
