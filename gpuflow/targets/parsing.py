@@ -28,6 +28,11 @@ def parsed(text: str) -> ast.Module:
             _collector.resume()
 
 
+def names_in(tree: ast.AST) -> set[str]:
+    """The names that stand in a piece of syntax."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
 class _Collector:
     """The garbage collector, which one parse of this package at a time stops.
 

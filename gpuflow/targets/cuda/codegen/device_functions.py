@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.cuda.intrinsics.namespace import source_namespace
-from gpuflow.targets.parsing import parsed
+from gpuflow.targets.parsing import names_in, parsed
 
 _MARK = "device_function"
 # By what tells functions apart, and what they are compiled for: Numba compiles them for one only.
@@ -63,7 +63,7 @@ class _Digests:
         """The digest of a definition."""
         if statement not in self._known:
             self._known[statement] = ""  # for functions that name themselves
-            named = [self._binders.get(name) for name in sorted(_names(statement))]
+            named = [self._binders.get(name) for name in sorted(names_in(statement))]
             parts = [ast.unparse(statement), *(self.of(one) for one in named if one is not None)]
             self._known[statement] = sha256("\0".join(parts).encode()).hexdigest()
         return self._known[statement]
@@ -73,10 +73,6 @@ def _is_device_function(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
     return isinstance(statement, ast.FunctionDef) and any(
         isinstance(mark, ast.Name) and mark.id == _MARK for mark in statement.decorator_list
     )
-
-
-def _names(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
 def _bound_names(statement: ast.stmt) -> list[str]:

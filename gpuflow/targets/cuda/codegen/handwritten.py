@@ -22,7 +22,7 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.codegen.cached import cache_parts, entry_of, object_of
-from gpuflow.targets.parsing import parsed
+from gpuflow.targets.parsing import names_in, parsed
 
 Number = int | float | bool
 LaunchBounds = int | tuple[int, int] | None
@@ -144,11 +144,11 @@ def _collect(
 ) -> None:
     """Enter a function into ``trees``, behind those it calls, and the numbers that it names."""
     tree, known = _tree(function), function.__globals__
-    for name in _names(tree):
+    for name in names_in(tree):
         if isinstance(known.get(name), Number):
             numbers.setdefault(name, known[name])
     tree = _Unroller(numbers).visit(tree)
-    for name in sorted(_names(tree)):
+    for name in sorted(names_in(tree)):
         value = known.get(name)
         if isinstance(value, FunctionType) and value is not function and value not in trees:
             _collect(value, numbers, trees)
@@ -162,10 +162,6 @@ def _tree(function: FunctionType) -> ast.FunctionDef:
     for argument in tree.args.args:
         argument.annotation = None
     return tree
-
-
-def _names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 class _Unroller(ast.NodeTransformer):
@@ -227,7 +223,7 @@ class _Unroller(ast.NodeTransformer):
     def _is_constant(self, node: ast.expr) -> bool:
         """Whether an expression has no names but constants, no calls and no elements of arrays."""
         parts = list(ast.walk(node))
-        return _names(node) <= set(self._numbers) and not any(
+        return names_in(node) <= set(self._numbers) and not any(
             isinstance(part, ast.Call | ast.Subscript | ast.Attribute)
             or isinstance(getattr(part, "ctx", None), ast.Store)
             for part in parts
