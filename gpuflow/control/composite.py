@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.config import config
 from gpuflow.base.recent import Recent
 from gpuflow.control.jit_function import JitFunction
@@ -82,7 +83,7 @@ class _Programs:
         self._known: Recent[Hashable, JitFunction[..., Any] | str] = Recent(_MOST_PROGRAMS)
         _all.append(self)
 
-    @functools.cached_property
+    @cached_property
     def _numeric(self) -> frozenset[str | int]:
         """The parameters whose numbers are operands, by name and by position."""
         code = self._function.__code__

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.mesh import AbstractMesh, Mesh

@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.tables import Table
 from gpuflow.compiler.explain import PlanView, headline
 from gpuflow.control.stages import Compiled

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
 from typing import Any
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.cached import cached_property
 from gpuflow.base.errors import ExportError, check
 from gpuflow.base.records import record
 from gpuflow.base.tree import TreeDef

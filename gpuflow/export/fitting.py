@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from functools import cached_property
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.errors import ExportError, check
 from gpuflow.core.dtype_names import dtype_of
 from gpuflow.export.dimensions import Sizes, value_of

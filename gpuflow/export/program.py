@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.cached import cached_property
 from gpuflow.base.config import config
 from gpuflow.base.errors import ExportError, check
 from gpuflow.base.private_files import parse_json

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cached_property
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device

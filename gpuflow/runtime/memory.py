@@ -78,7 +78,11 @@ def _block_class(count: int) -> type[Any]:
 
 
 class _Pool:
-    """Freed blocks by size; above the limit the ones that lay unused longest go."""
+    """Freed blocks by size; above the limit the ones that lay unused longest go.
+
+    An interrupt may come between any two lines. At worst a block is in one of the tables alone,
+    which wastes it until it is the oldest, or ``held`` counts too much, until the pool is empty.
+    """
 
     def __init__(self) -> None:
         self._free: dict[int, list[np.ndarray]] = {}
@@ -96,23 +100,27 @@ class _Pool:
             blocks = self._free.get(count)
             if blocks:
                 memory = blocks.pop()
-                del self._by_age[id(memory)]
+                self._by_age.pop(id(memory), None)
                 self.held -= count
                 return memory
         return aligned_bytes(count)
 
     def release(self, memory: np.ndarray) -> None:
         with self._lock:
-            self._free.setdefault(memory.nbytes, []).append(memory)
             self._by_age[id(memory)] = memory
+            self._free.setdefault(memory.nbytes, []).append(memory)
             self.held += memory.nbytes
             self.used -= memory.nbytes
             while self.held > MOST_POOLED_BYTES:
                 self._drop_oldest()
 
     def _drop_oldest(self) -> None:
+        if not self._by_age:
+            self._free.clear()
+            self.held = 0
+            return
         _, memory = self._by_age.popitem(last=False)
-        blocks = self._free[memory.nbytes]
+        blocks = self._free.get(memory.nbytes, [])
         self._free[memory.nbytes] = [block for block in blocks if block is not memory]
         self.held -= memory.nbytes
 
@@ -122,9 +130,10 @@ class _Pool:
             self._by_age.clear()
             self.held = 0
 
-    def forget_lock(self) -> None:
-        """In a forked child: the thread that held the lock may be gone."""
+    def forget(self) -> None:
+        """In a forked child: the thread that held the lock may be gone, its work half done."""
         self._lock = threading.RLock()
+        self.clear()
 
 
 _pool = _Pool()
@@ -249,5 +258,5 @@ class Arenas:
 
 arenas = Arenas()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.forget_lock)
+    os.register_at_fork(after_in_child=_pool.forget)
     os.register_at_fork(after_in_child=arenas.forget)

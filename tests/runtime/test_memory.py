@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -141,6 +142,48 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_a_lost_thread():
     done.set()
     thread.join()
     assert status == 0
+
+
+@pytest.mark.parametrize("bound", [BIG * 4, 0])
+def test_an_interrupt_at_any_line_leaves_a_usable_pool(monkeypatch, bound):
+    """A block that was in one table alone made a later result a KeyError."""
+    monkeypatch.setattr(memory, "MOST_POOLED_BYTES", bound)
+
+    def interrupt_at(line):
+        """Calls of the pool, of which the line of that number, over all of them, is cut off."""
+        left = [line]
+
+        def trace(frame, event, _):
+            if frame.f_code.co_filename != memory.__file__:
+                return None
+            if event == "line":
+                left[0] -= 1
+                if not left[0]:
+                    raise KeyboardInterrupt
+            return trace
+
+        pool = memory._Pool()
+        blocks = [pool.acquire(4096) for _ in range(3)]
+        sys.settrace(trace)
+        try:
+            pool.release(blocks.pop())
+            pool.release(blocks.pop())
+            blocks.append(pool.acquire(4096))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        for _ in range(2):
+            first, second = pool.acquire(4096), pool.acquire(4096)
+            assert not np.shares_memory(first, second)
+            pool.release(first)
+            pool.release(second)
+        return left[0] > 0
+
+    line = 1
+    while not interrupt_at(line):
+        line += 1
+    assert line > 20
 
 
 def test_the_pool_is_bounded(monkeypatch):

@@ -8,8 +8,8 @@ and the place of every buffer.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.config import config
 from gpuflow.compiler.fusion.fuse import Group, describe_program
 from gpuflow.compiler.fusion.space import Program, Space

@@ -10,11 +10,11 @@ k is buffer k; copies and scratch memory have numbers behind those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program

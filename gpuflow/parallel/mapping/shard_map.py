@@ -14,6 +14,7 @@ from dataclasses import field
 from typing import Any
 
 from gpuflow.base import tree
+from gpuflow.base.cached import cached_property
 from gpuflow.base.config import config, expand_names, extend_axes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
@@ -119,11 +120,11 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             out_shardings=tuple(map(self._sharding, blocks.specs)),
         )  # fmt: skip
 
-    @functools.cached_property
+    @cached_property
     def _memories(self) -> Memories | None:
         return memories_of(self._options.mesh)
 
-    @functools.cached_property
+    @cached_property
     def _sharding(self) -> Callable[[PartitionSpec], NamedSharding]:
         """The sharding that a spec says, one object for equal specs."""
         mesh = self._options.mesh

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
@@ -27,7 +28,7 @@ class ShardMapOptions:
     check_vma: bool
     axes: tuple[Any, ...]  # those over which the program is written, in the mesh's order
 
-    @functools.cached_property
+    @cached_property
     def inner_mesh(self) -> Mesh:
         """The mesh as the program sees it: the axes over which it is written are its own."""
         mesh = self.mesh

@@ -6,9 +6,9 @@ What it is given and what kernels are given meet by events only; the host waits 
 from __future__ import annotations
 
 import threading
-from functools import cached_property
 from typing import Any, cast
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.recording import Recording, state
 from gpuflow.base.records import record
 from gpuflow.runtime.device import Device
@@ -48,6 +48,7 @@ class SideStream:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._address: int | None = None
         self.lock = threading.RLock()
 
     def __str__(self) -> str:
@@ -57,11 +58,15 @@ class SideStream:
     def _driver(self) -> GpuDevice:
         return cast(GpuDevice, self._device.driver)  # from here on the device counts as used
 
-    @cached_property
+    @property
     def address(self) -> int:
         """By which CUDA knows the stream."""
-        self._driver.api.activate()
-        return self._driver.api.stream()
+        if self._address is None:
+            with self.lock:
+                if self._address is None:
+                    self._driver.api.activate()
+                    self._address = self._driver.api.stream()
+        return self._address
 
     def follow(self) -> DeviceEvent:
         """Let what this stream is given later begin behind what the compute stream has by now.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.targets.cuda_sim.ptx.types import U32, U64, Array
 
 WARP = 32
