@@ -50,6 +50,11 @@ class NamedArrays:
     def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:
         self.plan, self.text, self.driver, self.memory = plan, text, driver, memory
         self.inputs = operand_places(plan)
+        self.destination_shapes = {
+            out: atom.aval.shape
+            for out, atom in zip(plan.outputs, plan.jaxpr.outvars, strict=True)
+            if out in plan.destinations
+        }
         self.owned = set(plan.owned)
         self.names: dict[int, str] = {}
 
@@ -60,6 +65,10 @@ class NamedArrays:
             return name
         if buffer in self.inputs:
             name = f"operands[{self.inputs[buffer]}]"
+            shape = self.plan.aval(buffer).shape
+            if self.destination_shapes.get(buffer, shape) != shape:
+                whole, name = name, self.text.fresh("destination")
+                self.text.line(f"{name} = {whole}.reshape({self.text.constant('shape', shape)})")
         elif buffer in self.owned:
             name = self.text.fresh("out")
             self.allocate(name, self.plan.aval(buffer))

@@ -14,6 +14,7 @@ from gpuflow.core.lowering import Update
 from gpuflow.kir.nodes import Mode, Operand
 
 Pairs = Iterable[tuple[Key, Number]]
+Strides = tuple[tuple[Key, Number], ...]
 
 
 @record
@@ -26,7 +27,7 @@ class Access:
 
     buffer: Var | None
     offset: Number
-    strides: tuple[tuple[Key, Number], ...]
+    strides: Strides
     dtype: str
     mode: Mode
 
@@ -38,7 +39,7 @@ class Accesses:
         self,
         make: Callable[[str, Access], Operand],
         buffer_of: Mapping[Var, Var],
-        read_in_place: frozenset[Var],
+        read_in_place: Mapping[Var, Strides],
     ) -> None:
         self.make = make
         self.buffer_of, self.read_in_place = buffer_of, read_in_place
@@ -59,8 +60,10 @@ class Accesses:
             return access
         if access.mode is Mode.OUT and buffer in self.buffer_of:
             buffer = self.buffer_of[buffer]
-        mode = Mode.INOUT if buffer in self.read_in_place else access.mode
-        return replace(access, buffer=buffer, mode=mode)
+        strides = self.read_in_place.get(buffer)
+        if strides is None:
+            return replace(access, buffer=buffer)
+        return replace(access, buffer=buffer, strides=strides, mode=Mode.INOUT)
 
     def _new_name(self, prefix: str) -> str:
         return f"{prefix}{sum(name.startswith(prefix) for name in self.accesses)}"
@@ -175,6 +178,6 @@ def index_access(numbers: Numbers, space: Space, pairs: Pairs) -> Access:
     return Access(None, numbers.zero, _without_units(space, pairs), "int64", Mode.INDEX)
 
 
-def _without_units(space: Space, pairs: Pairs) -> tuple[tuple[Key, Number], ...]:
+def _without_units(space: Space, pairs: Pairs) -> Strides:
     """The axes of a kernel that are among these."""
     return tuple(sorted([pair for pair in pairs if pair[0] not in space.units]))

@@ -1,8 +1,10 @@
-"""In place: outputs of kernels that take the memory of donated inputs.
+"""In place: outputs of kernels that take the memory of donated inputs, or of temporaries.
 
 An output takes a donated input's buffer if both have one type and nothing reads the input later. If
 the kernel itself reads it, then only at the index it writes, so that one operand serves for both,
-and only if every load of an element comes before its store. How loads and stores follow each other
+and only if every load of an element comes before its store. So it does with a temporary that the
+kernel is the last one to read: what made it, a product or a loop, has then written into the memory
+of the output, and half as much goes through the caches. How loads and stores follow each other
 is the emitter's choice, so that is asked of the kernel that it makes (``kir.in_place``), and what
 fails is lowered again without:
 
@@ -25,48 +27,64 @@ from dataclasses import field
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Program, Space, is_stored_inside, operands_in_memory
-from gpuflow.compiler.lowering.access import read_access, write_access
+from gpuflow.compiler.lowering.access import Access, Strides, read_access, write_access
 from gpuflow.compiler.lowering.symbols import Numbers
 from gpuflow.core.jaxpr import Literal, Var
 
 
 @record
 class InPlace:
-    """Outputs that one kernel writes into donated inputs.
+    """Outputs that one kernel writes into donated inputs or temporaries.
 
     Attributes:
-        buffer_of: by output, the donated input.
-        read: those that the kernel reads as well.
+        buffer_of: by output, the donated input or the temporary.
+        read: those that the kernel reads as well, with the strides of the outputs. Those of a read
+            are others where an axis has one index.
     """
 
     buffer_of: Mapping[Var, Var] = field(default_factory=dict)
-    read: frozenset[Var] = frozenset()
+    read: Mapping[Var, Strides] = field(default_factory=dict)
 
     def without(self, buffers: Collection[Var | None]) -> InPlace:
         """The same, but some inputs stay as they are."""
         left = {out: var for out, var in self.buffer_of.items() if var not in buffers}
-        return InPlace(left, self.read.difference(buffers))
+        read = {var: strides for var, strides in self.read.items() if var not in buffers}
+        return InPlace(left, read)
 
 
-def last_readers(program: Program, groups: Sequence[Sequence[int]]) -> dict[Var, int]:
-    """For each buffer the last group that reads it; the number of groups if an output does."""
+@record
+class Readers:
+    """Which groups read what lies in memory.
+
+    Attributes:
+        last: for each buffer the last group; the number of groups if an output does.
+        inside: the buffers that some group reads.
+    """
+
+    last: Mapping[Var, int]
+    inside: Collection[Var]
+
+
+def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
+    """Who reads the buffers of a program."""
     last: dict[Var, int] = {}
     for number, members in enumerate(groups):
         for e in members:
             for atom in program.jaxpr.eqns[e].inputs:
                 if type(atom) is not Literal:
                     last[program.place(atom)[0]] = number
+    inside = frozenset(last)
     for atom in program.jaxpr.outvars:
         if type(atom) is not Literal:
             last[program.place(atom)[0]] = len(groups)
-    return last
+    return Readers(last, inside)
 
 
 def choose_in_place(
     numbers: Numbers,
     space: Space,
     number: int,
-    last: Mapping[Var, int],
+    readers: Readers,
     free: dict[Var, Var | None],
 ) -> InPlace:
     """Which outputs of group ``number`` take which of the ``free`` donated inputs.
@@ -74,15 +92,15 @@ def choose_in_place(
     Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
     or None for any.
     """
-    program = numbers.program
+    program, last = numbers.program, readers.last
     chosen: dict[Var, Var] = {}
-    read: set[Var] = set()
+    read: dict[Var, Strides] = {}
     for out in space.escaping:
-        if out not in program.outputs or out in program.views:
+        if out in program.views:
             continue
         if is_stored_inside(program.jaxpr.eqns[program.producer[out]], out):
             continue  # in an order of its own
-        for var in sorted(free, key=program.jaxpr.invars.index):
+        for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
                 continue
@@ -92,9 +110,45 @@ def choose_in_place(
             chosen[out] = var
             del free[var]
             if is_read:
-                read.add(var)
+                read[var] = write_access(numbers, space, out).strides
             break
-    return InPlace(chosen, frozenset(read))
+        else:
+            var = _temporary(numbers, space, out, number, readers, read)
+            if var is not None:
+                chosen[out] = var
+                read[var] = write_access(numbers, space, out).strides
+    return InPlace(chosen, read)
+
+
+def _temporary(
+    numbers: Numbers, space: Space, out: Var, number: int, readers: Readers,
+    taken: Collection[Var],
+) -> Var | None:  # fmt: skip
+    """A temporary that group ``number`` reads as the last one, and whose memory ``out`` may take.
+
+    Only where no group reads the output: arguments of kernels name buffers, not outputs.
+    """
+    program = numbers.program
+    if out in readers.inside:
+        return None
+    updated = {program.place(var)[0] for var in program.updated()}
+    for e in space.members:
+        for atom in program.jaxpr.eqns[e].inputs:
+            if type(atom) is Literal:
+                continue
+            var = program.place(atom)[0]
+            position = program.producer.get(var)
+            if (
+                position is not None
+                and position not in space.members
+                and var not in taken
+                and var not in updated
+                and readers.last[var] == number
+                and (var.aval.size, var.aval.dtype) == (out.aval.size, out.aval.dtype)
+                and _reads_where_it_writes(numbers, space, var, out)
+            ):
+                return var
+    return None
 
 
 def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -> bool:
@@ -107,6 +161,11 @@ def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -
             if k < operands_in_memory(eqn):
                 return False
             access = read_access(numbers, space, e, k)
-            if (access.offset, access.strides) != (wanted.offset, wanted.strides):
+            if access.offset != wanted.offset or _moves(access, space) != _moves(wanted, space):
                 return False
     return True
+
+
+def _moves(access: Access, space: Space) -> Strides:
+    """The strides along axes with more than one index."""
+    return tuple([pair for pair in access.strides if space.sizes[pair[0]] != 1])

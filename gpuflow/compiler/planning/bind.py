@@ -13,7 +13,7 @@ from gpuflow.base.cached import cached_property
 from gpuflow.base.config import config
 from gpuflow.compiler.fusion.fuse import Group, describe_program
 from gpuflow.compiler.fusion.space import Program, Space
-from gpuflow.compiler.lowering.donation import choose_in_place, last_readers
+from gpuflow.compiler.lowering.donation import Readers, choose_in_place, readers_of
 from gpuflow.compiler.lowering.excess_precision import unrounded_values
 from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_group
 from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen, make_recipe
@@ -107,9 +107,9 @@ class _Binder:
         return {var: k for k, var in enumerate(self.symbols.variables)}
 
     @cached_property
-    def last(self) -> dict[Var, int]:
-        """The last group that reads each buffer."""
-        return last_readers(self.whole, [group.members for group in self.template.groups])
+    def readers(self) -> Readers:
+        """Which groups read what lies in memory."""
+        return readers_of(self.whole, [group.members for group in self.template.groups])
 
     def known_structure(self, kind: Kind) -> tuple[Structure, Calls] | None:
         """The structure that an earlier program has left and the arguments of its kernels."""
@@ -154,7 +154,7 @@ class _Binder:
         """The group's kernel."""
         assert group.space is not None
         space = _with_sizes(self.whole, group.space)
-        in_place = choose_in_place(self.numbers, space, number, self.last, self._free())
+        in_place = choose_in_place(self.numbers, space, number, self.readers, self._free())
         facts = Facts()
         lowered = lower_group(self.numbers, space, in_place, facts)
         early = overwritten_early(lowered.kernel)

@@ -159,26 +159,28 @@ class _Maker:
         self.donations, self.kept = donations, kept
         self.jaxpr = program.jaxpr
         self.owners = len(groups) + len(self.jaxpr.outvars)
+        self.in_temporaries: dict[int, int] = {}  # outputs, and the temporaries that become them
 
     def structure(
         self, uses: Sequence[Use | None], kind: Kind, choice: Choice
     ) -> Structure:
         steps: list[Shape] = []
-        in_place = self._updated_inputs()
+        in_place, inputs = self._updated_inputs(), len(self.jaxpr.invars)
         for number, (group, use) in enumerate(zip(self.groups, uses, strict=True)):
             if use is None:
                 steps += self._call(number, group.members[0])
                 continue
             steps += self._copied_operands(group.members)
-            in_place.update(use.in_place)
+            for out, buffer in use.in_place:
+                (in_place if buffer < inputs else self.in_temporaries)[out] = buffer
+            writes = tuple([self.in_temporaries.get(out, out) for out in use.writes])
             steps.append(
                 KernelShape(
-                    (number,), use.kernel, group.members, use.reads, use.writes, use.overwrites,
+                    (number,), use.kernel, group.members, use.reads, writes, use.overwrites,
                     is_plain(use.kernel, kind.target.schedules),
                 )
             )  # fmt: skip
-        outputs, copies = self._outputs(kind.into_destinations, self._by_calls(uses))
-        inputs = len(self.jaxpr.invars)
+        outputs, copies = self._outputs(kind.into_destinations)
         written = dict.fromkeys([out for out in outputs if out is not None and out >= inputs])
         new = tuple([out for out in written if out not in in_place])
         owned, destinations = ((), new) if kind.into_destinations else (new, ())
@@ -199,6 +201,7 @@ class _Maker:
         if type(atom) is Literal:
             return Slot(position, number, NO_BUFFER, False)
         buffer = self.number_of[self.program.place(atom)[0]]
+        buffer = self.in_temporaries.get(buffer, buffer)
         return Slot(position, number, buffer, atom in self.program.views)
 
     def _call(self, group: int, position: int) -> Iterator[Shape]:
@@ -249,18 +252,12 @@ class _Maker:
                 taken[self.number_of[var]] = buffer
         return taken
 
-    def _by_calls(self, uses: Sequence[Use | None]) -> set[Var]:
-        """What no kernel makes."""
-        calls = [group.members[0] for group, use in zip(self.groups, uses, strict=True) if not use]
-        return {var for position in calls for var in self.jaxpr.eqns[position].outputs}
-
     def _outputs(
-        self, into_destinations: bool, by_calls: set[Var]
+        self, into_destinations: bool
     ) -> tuple[tuple[int | None, ...], list[CopyShape]]:
         """Where each output comes from; aliases and repeated outputs are copied.
 
-        An alias of a whole array that is no input is that array, in another shape; a destination
-        has a shape of its own, in which a kernel may write, and a library may not.
+        An alias of a whole array that is no input is that array, in another shape.
         """
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
@@ -273,9 +270,10 @@ class _Maker:
             is_alias = atom in program.views
             if is_alias and _is_whole(atom, program.views):
                 base = program.views[atom][0]
-                is_fit = not into_destinations or base not in by_calls
-                if is_fit and number_of[base] >= inputs and base not in updated:
+                if number_of[base] >= inputs and base not in updated:
                     number, is_alias = number_of[base], False
+            if number is not None:
+                number = self.in_temporaries.get(number, number)
             fixed = number is None or number < inputs
             stays = type(atom) is Var and self.donations.get(atom) is atom
             if fixed and (stays or not into_destinations):
