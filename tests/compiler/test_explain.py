@@ -125,7 +125,7 @@ def test_groups_have_their_equations_and_names_are_apart():
 
 def test_kernels_and_their_text_belong_together():
     kernels, text = at("kernels"), at("text")
-    assert kernels.startswith("kernel map_sub_div(") and "store o0" in kernels
+    assert kernels.startswith("kernel map_sub_div(") and "store u0" in kernels
     assert "def kernel_map_sub_div(words, lo, hi):" in text
     # The text begins with its kernel, as comments.
     assert "# " + kernels.strip().replace("\n", "\n# ") in text
@@ -134,7 +134,8 @@ def test_kernels_and_their_text_belong_together():
 def test_binding_names_arrays_and_words():
     text = at("binding")
     assert f"a  f32[64,32], {64 * 32 * 4} bytes: argument 0" in text
-    assert f"{64 * 16 * 4} bytes: temporary, from byte 0" in text
+    twice = at("binding", lambda x, w: x @ w @ w.T, (X, W))
+    assert f"{64 * 16 * 4} bytes: temporary, from byte 0" in twice
     assert "bytes: result, new with each call" in text and "dot_general: a, b -> " in text
     # Literals are words too: their values, not their bits.
     assert re.search(r"map_sub_div: 1024 points, .*\n +x0 = .*= 1\.0, .*n_i0 = 64", text)

@@ -27,7 +27,7 @@ from dataclasses import field
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Program, Space, is_stored_inside, operands_in_memory
-from gpuflow.compiler.lowering.access import Access, Strides, read_access, write_access
+from gpuflow.compiler.lowering.access import Strides, read_access, write_access
 from gpuflow.compiler.lowering.symbols import Numbers
 from gpuflow.core.jaxpr import Literal, Var
 
@@ -161,11 +161,15 @@ def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -
             if k < operands_in_memory(eqn):
                 return False
             access = read_access(numbers, space, e, k)
-            if access.offset != wanted.offset or _moves(access, space) != _moves(wanted, space):
+            if access.offset != wanted.offset:
+                return False
+            if not _same_moves(access.strides, wanted.strides, space):
                 return False
     return True
 
 
-def _moves(access: Access, space: Space) -> Strides:
-    """The strides along axes with more than one index."""
-    return tuple([pair for pair in access.strides if space.sizes[pair[0]] != 1])
+def _same_moves(a: Strides, b: Strides, space: Space) -> bool:
+    """Whether they are along the same axes, and equal where an axis has more than one index."""
+    return [key for key, _ in a] == [key for key, _ in b] and all(
+        space.sizes[key] == 1 or one == other for (key, one), (_, other) in zip(a, b, strict=True)
+    )
