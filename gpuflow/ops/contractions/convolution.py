@@ -23,11 +23,13 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Convolution
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.contractions.few_outputs import convolved_by_taps, has_few_outputs
 from gpuflow.ops.contractions.precision import may_round
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.rev import rev
+from gpuflow.ops.linalg.small_matrices import written_out
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
@@ -193,14 +195,17 @@ def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convo
 
 
 def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Floats of several types, or narrow ones, are converted around a convolution of one type."""
+    """Floats of several types, or narrow ones, are converted around a convolution of one type.
+
+    One with few outputs is a product and sums.
+    """
     del definition
     dtype, out = eqn.inputs[0].aval.dtype, eqn.outputs[0].aval.dtype
     if not dtypes.is_floating(dtype) or not dtypes.is_floating(out):
         return None
     wide = np.result_type(_accumulator(dtype), _accumulator(out))
     if dtype == out == wide:
-        return None
+        return _by_taps(eqn, build)
 
     def converted(x: Any, to: Any) -> Any:
         if x.aval.dtype == to:
@@ -210,6 +215,17 @@ def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     operands = [converted(x, wide) for x in eqn.inputs]
     convolved = build.apply(conv_p, *operands, **{**eqn.params, "preferred_element_type": None})
     return [converted(convolved, out)]
+
+
+def _by_taps(eqn: Any, build: Any) -> list[Any] | None:
+    lhs, rhs = (atom.aval for atom in eqn.inputs)
+    params = dict(eqn.params)
+    if lhs.dtype != rhs.dtype or not has_few_outputs(lhs, rhs, params):
+        return None
+    del params["window_strides"], params["preferred_element_type"]
+    out = eqn.outputs[0].aval.shape
+    sizes = tuple([out[d] for d in params["dimension_numbers"].out.space])
+    return written_out(convolved_by_taps, eqn, build, **params, sizes=sizes)
 
 
 def _transposed(eqn: Any, permutation: Dims, build: Any) -> Any:

@@ -1,0 +1,115 @@
+"""Convolutions with few outputs: the product first, then sums of its shifted parts.
+
+A convolution as a product of matrices copies each element of the input once for each tap, which is
+much work for three outputs of many channels: the last layer of what makes images, and the gradient
+of a first layer with respect to the image. The taps may stand on the other side as well:
+
+    z[n, k, m, p] = sum over c of  rhs[n, c, k] lhs[m, c, p]            one product, no copy
+    out[m, n, s]  = sum over k of  z[n, k, m, s + k dilation - pad]     a kernel over what is small
+
+Holes in the input (a transposed convolution) leave out parts: places of the result that are the
+same modulo the distance of elements, a phase, meet the same taps, without holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import product
+from math import prod
+from typing import Any
+
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.ops.contractions.dot_general import dot_general
+from gpuflow.ops.elementwise.arithmetic import add
+from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reshape, squeeze
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import pad, slice_, slice_in_dim
+from gpuflow.ops.layout.transpose import transpose
+
+MOST_OUTPUTS = 8
+_LEAST_DEPTH = 4  # for each output
+_MOST_TAPS = 49  # each is a line of the kernel
+_MOST_MEMORY = 4  # of the product, times that of the input
+_FEWEST_PLACES = 256  # below that a call costs as much as its work
+
+
+def has_few_outputs(lhs: ShapedArray, rhs: ShapedArray, params: dict[str, Any]) -> bool:
+    """Whether a convolution is better made of a product and sums."""
+    left, right, _ = params["dimension_numbers"]
+    roles = (right.free, right.depth, right.space, right.batch)
+    outputs, depth, taps, groups = (prod(rhs.shape[d] for d in dims) for dims in roles)
+    places = prod(lhs.shape[d] for d in (*left.free, *left.space))
+    return (
+        groups == 1
+        and all(stride == 1 for stride in params["window_strides"])
+        and 0 < outputs <= MOST_OUTPUTS
+        and depth >= _LEAST_DEPTH * outputs
+        and 1 < taps <= _MOST_TAPS
+        and taps * outputs <= _MOST_MEMORY * depth
+        and places >= _FEWEST_PLACES
+        and prod(params["lhs_dilation"]) <= taps
+    )
+
+
+def convolved_by_taps(
+    lhs: Any, rhs: Any, *, dimension_numbers: Any, padding: Any, lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int], precision: Any, sizes: Sequence[int],
+) -> list[Any]:  # fmt: skip
+    """The convolution.
+
+    Args:
+        lhs, rhs: the operands.
+        dimension_numbers, padding, lhs_dilation, rhs_dilation, precision: as of ``conv_p``; strides
+            are 1.
+        sizes: of the result's dimensions of space.
+    """
+    left, right, out = dimension_numbers
+    contracting, batch = (right.depth, left.depth), (right.batch, left.batch)
+    z = dot_general(rhs, lhs, (contracting, batch), precision)
+    # Its dimensions: of batch, then what is left of rhs and of lhs, in their order.
+    names = [("batch", k) for k in range(len(right.batch))]
+    names += [("rhs", d) for d in range(aval_of(rhs).ndim) if d in (*right.free, *right.space)]
+    names += [("lhs", d) for d in range(aval_of(lhs).ndim) if d in (*left.free, *left.space)]
+    taps = [names.index(("rhs", d)) for d in right.space]
+    places = [names.index(("lhs", d)) for d in left.space]
+    free = [names.index(("lhs", d)) for d in left.free]
+    others = [*range(len(right.batch)), *free, *(names.index(("rhs", d)) for d in right.free)]
+    z = transpose(z, [*taps, *others, *places])
+    counts, rest, first = aval_of(z).shape[: len(taps)], aval_of(z).shape[len(taps) :], len(others)
+    held, zero = rest[first:], aval_of(z).dtype.type(0)
+    rounds = [-(-size // step) for size, step in zip(sizes, lhs_dilation, strict=True)]
+
+    def phase(shift: Sequence[int]) -> Any:
+        """The places of the result that are ``shift`` modulo the distance of elements."""
+        parts = []
+        for tap in product(*map(range, counts)):
+            at = [
+                r + k * gap - low
+                for r, k, gap, (low, _) in zip(shift, tap, rhs_dilation, padding, strict=True)
+            ]
+            if any(p % step for p, step in zip(at, lhs_dilation, strict=True)):
+                continue
+            starts = [p // step for p, step in zip(at, lhs_dilation, strict=True)]
+            ends = [q + s - n for q, s, n in zip(rounds, starts, held, strict=True)]
+            one = slice_(z, (*tap, *[0] * len(rest)), (*[k + 1 for k in tap], *rest))
+            margins = [(0, 0, 0)] * first + [(-s, e, 0) for s, e in zip(starts, ends, strict=True)]
+            parts.append(pad(squeeze(one, range(len(tap))), zero, margins))
+        return reduce(add, parts) if parts else broadcast_in_dim(zero, (*rest[:first], *rounds), ())
+
+    def interleaved(shift: tuple[int, ...]) -> Any:
+        """All phases of the dimensions behind those whose phases are given."""
+        d = len(shift)
+        if d == len(sizes):
+            return phase(shift)
+        phases = [interleaved((*shift, r)) for r in range(lhs_dilation[d])]
+        if len(phases) == 1:
+            return phases[0]
+        joined = concatenate([insert_axis(x, first + d + 1) for x in phases], first + d + 1)
+        shape = list(aval_of(phases[0]).shape)
+        shape[first + d] *= len(phases)
+        return slice_in_dim(reshape(joined, shape), 0, sizes[d], 1, first + d)
+
+    y = interleaved(())
+    order = [*out.batch, *out.free, *out.depth, *out.space]
+    return [transpose(y, [order.index(d) for d in range(len(order))])]
