@@ -19,7 +19,6 @@ from gpuflow.core.types import ArrayLike, Binary, Unary
 from gpuflow.numpy.promotion import (
     check_arraylike,
     constant,
-    convert,
     like,
     promote_args,
     promote_args_inexact,
@@ -410,7 +409,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
         return _integer_power(*promote_args_numeric("power", base, exponent))
     if dtypes.is_inexact(aval_of(x).dtype) and dtypes.is_integer(aval_of(y).dtype):
         # Kept apart, so that the derivative with respect to the base exists at 0.
-        return lax.pow(convert(x, aval_of(base).dtype), y)
+        return lax.pow(base, y)
     return lax.pow(base, exponent)
 
 
@@ -434,7 +433,7 @@ def _integer_power(x: Any, y: Any) -> Any:
         result = select_where(odd, lax.mul(result, x), result)
         x = lax.mul(x, x)
         y = lax.shift_right_logical(y, one)
-    return result
+    return lax.convert_element_type(result, aval_of(result).dtype)  # not weak, as JAX's
 
 
 float_power = make_binary("float_power", power, described(

@@ -42,6 +42,14 @@ def test_differences_are_found():
     assert set(runner.differences(stored, stored).values()) == {0.0}
 
 
+def test_parts_in_float32_are_parts_of_their_programs():
+    for library in runner.LIBRARIES:
+        assert set(library.single) <= set(STORED[library.program]["float32"])
+        for part in library.single:
+            assert runner.tolerance(library, part, "float64") == runner.TOLERANCES["float32"]
+        assert runner.tolerance(library, "another", "float64") == runner.TOLERANCES["float64"]
+
+
 def test_every_program_has_stored_results_and_a_library():
     programs = {path.stem for path in (Path(__file__).parent / "programs").glob("*.py")}
     assert programs - {"common"} == {library.program for library in runner.LIBRARIES}

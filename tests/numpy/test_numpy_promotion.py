@@ -9,7 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.errors import TypePromotionError
@@ -84,3 +86,15 @@ def test_tangents_of_integers_are_no_numbers():
     for both in ((np.ones(2, "f"), np.zeros(2, dtypes.float0)), (np.zeros(2, dtypes.float0), 1)):
         with pytest.raises(TypeError, match=r"\[promote\] operands must hold numbers; got void"):
             jnp.multiply(*both)
+
+
+def test_powers_of_traced_numbers():
+    """A float to a traced Python int is weak, as of JAX: it does not widen float32."""
+    with gf.enable_x64():
+        x = jnp.ones(2, jnp.float32)
+        assert gf.jit(lambda n: 2.0**n)(3).weak_type
+        assert gf.jit(lambda n: jnp.maximum(0.5**n, 1.0) * x)(3).dtype == jnp.float32
+        assert lax.fori_loop(0, 3, lambda n, x: x * 0.5**n, x).dtype == jnp.float32
+        # Powers of integers are not.
+        assert not gf.jit(lambda n: 2**n)(3).weak_type
+        assert gf.jit(lambda n: 2**n * jnp.int8(1))(3).dtype == jnp.int64
