@@ -219,6 +219,8 @@ class Library:
             operand's elements in them, in its memory where that is free. ``impl`` copies them.
         row_major: the call asks for operands that lie row-major without gaps, as loops do; others
             are copied in front of it.
+        lanes: ``eqn -> ClosedJaxpr``, the call of ops that a lane of a kernel can do, on its small
+            state; or None where it cannot.
     """
 
     call: Callable[..., None] | None = None
@@ -233,6 +235,7 @@ class Library:
     apart: Callable[..., Any] | None = None
     updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
     row_major: bool = False
+    lanes: Callable[[Any], Any] | None = None
 
 
 def block_of(eqn: Any) -> Block | None:

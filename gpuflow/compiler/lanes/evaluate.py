@@ -261,6 +261,10 @@ class Evaluator:
             return self.loop(rule.form(eqn.params), operands)
         if isinstance(rule, Branch):
             return self.branch(rule.branches(eqn.params), operands)
+        if isinstance(rule, Library) and rule.lanes is not None:
+            inner = rule.lanes(eqn)
+            if inner is not None:
+                return self.run(inner.jaxpr, operands, inner.consts)
         one = len(eqn.outputs) == 1
         if isinstance(rule, Indexed):
             if not operands and one:

@@ -115,6 +115,22 @@ class Windows:
         return self.shape[dim] - self.sizes[dim] + 1
 
 
+def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims) -> Windows:
+    """The windows of a scatter into an array."""
+    batching = tuple(
+        zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    )
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    kept = iter(updates[d] for d in numbers.update_window_dims)
+    sizes = tuple(min(n, 1) if d in dropped else next(kept, 1) for d, n in enumerate(shape))
+    return Windows(shape, sizes, numbers.scatter_dims_to_operand_dims, batching, dropped)
+
+
+def scatter_dims(rank: int, numbers: ScatterDimensionNumbers) -> Dims:
+    """The dimensions of updates that are those of the indices."""
+    return tuple(d for d in range(rank) if d not in numbers.update_window_dims)
+
+
 def check_index_aval(op: str, indices: ShapedArray, numbers: Sequence[int]) -> None:
     """Raise unless indices are integers whose last dimension holds vectors for ``numbers``."""
     is_index = not dtypes.is_extended(indices.dtype) and dtypes.is_integer(indices.dtype)

@@ -25,9 +25,10 @@ from gpuflow.ops.indexing.dimension_numbers import (
     check_index_aval,
     check_windows,
     flat_places,
+    scatter_windows,
 )
 from gpuflow.ops.indexing.rows import bounded, fill_value, nothing_to_read
-from gpuflow.ops.indexing.scatter_core import define_scatter, scatter_params, scatter_windows
+from gpuflow.ops.indexing.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate, zeros_of
 

@@ -28,27 +28,16 @@ from gpuflow.ops.indexing.dimension_numbers import (
     check_index_aval,
     check_windows,
     flat_places,
+    scatter_dims,
+    scatter_windows,
 )
+from gpuflow.ops.indexing.lane_scatters import scatter_of_lane
 from gpuflow.ops.indexing.scatter_parts import can_be_shared, scatter_by_parts
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
 from gpuflow.ops.layout.axes import squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.layout.transpose import transpose_p
-
-
-def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims) -> Windows:
-    batching = tuple(
-        zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
-    )
-    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    kept = iter(updates[d] for d in numbers.update_window_dims)
-    sizes = tuple(min(n, 1) if d in dropped else next(kept, 1) for d, n in enumerate(shape))
-    return Windows(shape, sizes, numbers.scatter_dims_to_operand_dims, batching, dropped)
-
-
-def _scatter_dims(rank: int, numbers: ScatterDimensionNumbers) -> Dims:
-    return tuple(d for d in range(rank) if d not in numbers.update_window_dims)
 
 
 def _shape(
@@ -77,7 +66,7 @@ def _shape(
         ),
     )
     check_windows(name, scatter_windows(x.shape, numbers, updates.shape), indices)
-    batch = tuple(updates.shape[d] for d in _scatter_dims(updates.ndim, numbers))
+    batch = tuple(updates.shape[d] for d in scatter_dims(updates.ndim, numbers))
     check(
         batch == indices.shape[:-1],
         lambda: (
@@ -113,7 +102,7 @@ def _write(
     if 0 in (*places.shape, width) or out.size == 0:
         return
     order = (
-        *_scatter_dims(updates.ndim, dimension_numbers), *dimension_numbers.update_window_dims
+        *scatter_dims(updates.ndim, dimension_numbers), *dimension_numbers.update_window_dims
     )  # fmt: skip
     rows = xp.transpose(updates, order).reshape(-1, width)
     target = places
@@ -210,7 +199,7 @@ def _simplify(
     if batch and not components:
         return None  # all windows lie at the start
     order = (
-        *_scatter_dims(updates.aval.ndim, numbers), *numbers.update_window_dims
+        *scatter_dims(updates.aval.ndim, numbers), *numbers.update_window_dims
     )  # fmt: skip
     if order != tuple(range(len(order))):
         updates = build.apply(transpose_p, updates, permutation=order)
@@ -283,7 +272,10 @@ def define_scatter(
         jvp=jvp,
         transpose=transpose,
         batch=batch,
-        lower=Library(partial(_call, combine), on_gpu=partial(_on_gpu, combine), apart=_apart),
+        lower=Library(
+            partial(_call, combine), on_gpu=partial(_on_gpu, combine), apart=_apart,
+            lanes=partial(scatter_of_lane, combine),
+        ),
         simplify=partial(_simplify, combine),
         faults=_faults,
         keys=write,

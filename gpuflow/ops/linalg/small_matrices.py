@@ -60,6 +60,11 @@ def _program(
     return trace_closed(lambda *operands: function(*operands, **dict(params)), avals)
 
 
+def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) -> ClosedJaxpr:
+    """What ``function`` makes of an equation's operands; arguments as of ``written_out``."""
+    return _program(function, tuple([a.aval for a in eqn.inputs]), tuple(sorted(params.items())))
+
+
 def written_out(
     function: Callable[..., Sequence[Any]], eqn: Eqn, build: Any, **params: Any
 ) -> list[Atom]:
@@ -70,8 +75,7 @@ def written_out(
         eqn: the equation. build: as for ``simplify`` rules.
         params: hashable.
     """
-    avals = tuple(atom.aval for atom in eqn.inputs)
-    jaxpr = _program(function, avals, tuple(sorted(params.items()))).jaxpr
+    jaxpr = program_of(function, eqn, **params).jaxpr
     env: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.inputs, strict=True))
 
     def known(atom: Atom) -> Atom:
