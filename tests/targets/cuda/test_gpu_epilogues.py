@@ -60,6 +60,14 @@ def test_bias_and_activation_join_the_product(name, function, dtype):
         assert got == [Epilogue(name)] and left == []
 
 
+def test_a_product_that_is_needed_besides_stays():
+    """What lies where the kernel writes is a result of its own, if the program gives it."""
+    got, left = _found(lambda x, w, b: ((y := x @ w), gf.nn.relu(y + b)), X, W, B)
+    assert got == [] and len(left) == 2
+    got, left = _found(lambda x, w, b: ((y := x @ w).T, gf.nn.relu(y + b)), X, W, B)
+    assert got == [] and len(left) == 3
+
+
 def test_stacked_rows_are_one_matrix():
     x = np.ones((2, 8, 24), np.float32)
     got, left = _found(lambda x, w, b: gf.nn.gelu(x @ w + b), x, W, B)
