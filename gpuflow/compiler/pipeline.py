@@ -107,7 +107,7 @@ def _bound_with(
 ) -> Plan:  # fmt: skip
     kept = kept_by(programs)
     program = choices_in_place(program, donations, kept)
-    template, symbols = _template(program, donations, kept, target.excess_precision)
+    template, symbols = _template(program, donations, kept, target)
     return bind(template, program, programs, donations, into_destinations, target, symbols)
 
 
@@ -238,14 +238,18 @@ def forget_templates() -> None:
 
 
 def _template(
-    program: Jaxpr, donations: Donations, kept: Kept, excess_precision: bool
+    program: Jaxpr, donations: Donations, kept: Kept, target: Target
 ) -> tuple[Template, Symbols]:
     key, symbols = erase_sizes(program, donations, kept)
     if key is not None:
-        key = (excess_precision, key)
+        key = (target.excess_precision, target.on_gpu, key)
     template = _templates.get(key) if key is not None else None
     if template is None:
-        template = make_template(program, donations, kept, excess_precision)
+        # A recorded call on a GPU keeps its places: results have new ones each time.
+        in_temporaries = not target.on_gpu
+        template = make_template(
+            program, donations, kept, target.excess_precision, in_temporaries
+        )  # fmt: skip
         if key is not None:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()

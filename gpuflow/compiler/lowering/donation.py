@@ -86,11 +86,12 @@ def choose_in_place(
     number: int,
     readers: Readers,
     free: dict[Var, Var | None],
+    in_temporaries: bool,
 ) -> InPlace:
     """Which outputs of group ``number`` take which of the ``free`` donated inputs.
 
     Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
-    or None for any.
+    or None for any. ``in_temporaries`` says whether temporaries may be taken, too.
     """
     program, last = numbers.program, readers.last
     chosen: dict[Var, Var] = {}
@@ -113,7 +114,9 @@ def choose_in_place(
                 read[var] = write_access(numbers, space, out).strides
             break
         else:
-            var = _temporary(numbers, space, out, number, readers, read)
+            var = None
+            if in_temporaries:
+                var = _temporary(numbers, space, out, number, readers, read)
             if var is not None:
                 chosen[out] = var
                 read[var] = write_access(numbers, space, out).strides

@@ -154,7 +154,9 @@ class _Binder:
         """The group's kernel."""
         assert group.space is not None
         space = _with_sizes(self.whole, group.space)
-        in_place = choose_in_place(self.numbers, space, number, self.readers, self._free())
+        in_place = choose_in_place(
+            self.numbers, space, number, self.readers, self._free(), self.template.in_temporaries
+        )  # fmt: skip
         facts = Facts()
         lowered = lower_group(self.numbers, space, in_place, facts)
         early = overwritten_early(lowered.kernel)

@@ -34,6 +34,7 @@ class Template:
         updates: see ``Program``.
         undecided: groups that ``structures.decisions`` looks at.
         excess_precision: whether kernels may leave out roundings, see ``excess_precision.py``.
+        in_temporaries: whether outputs may lie where temporaries were, see ``donation.py``.
         sources: of the recipes' words.
         recipes: of each group, one for each class of sizes that was met.
         structures: those of the last programs, the newest first.
@@ -46,6 +47,7 @@ class Template:
     updates: dict[int, InMemory]
     undecided: tuple[Group, ...]
     excess_precision: bool = False
+    in_temporaries: bool = False
     sources: Sources = field(default_factory=Sources)
     recipes: dict[int, tuple[Recipe, ...]] = field(default_factory=dict)
     structures: list[Structure] = field(default_factory=list)
@@ -99,14 +101,15 @@ class Template:
 
 
 def make_template(
-    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT, excess_precision: bool = False
-) -> Template:
+    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT, excess_precision: bool = False,
+    in_temporaries: bool = False,
+) -> Template:  # fmt: skip
     """Group the equations of a program."""
     program = describe_program(jaxpr, donations, kept)
     groups = tuple(fuse(program))
     undecided = tuple([group for group in groups if depends_on_sizes(group, jaxpr)])
     known = alias_positions(program), dict(program.updates), undecided
-    return Template(groups, *known, excess_precision)
+    return Template(groups, *known, excess_precision, in_temporaries)
 
 
 def alias_positions(program: Program) -> tuple[int, ...]:

@@ -21,9 +21,6 @@ from gpuflow.kir.nodes import Block, Kernel, Mode, Statement
 from gpuflow.kir.walk import is_whole, statements
 from gpuflow.targets.cuda.blas.activations import EXACT, SMOOTH, derivative_of, value_of
 
-_MODES = {
-    Mode.IN: (Mode.IN,), Mode.OUT: (Mode.OUT,), Mode.INOUT: (Mode.IN, Mode.OUT)
-}  # fmt: skip
 _GRID = np.arange(-64, 65) / 8.0
 _BIASES = np.array([0.5, -1.25, 0.0, 2.0])
 _TOLERANCE = 1e-5  # of float32: a few units in the last place of sums
@@ -39,7 +36,7 @@ class MatrixKernel:
         call: its only call.
         dtype: of all that it reads and writes.
         matrices, rows: what it reads: with all elements, and with one for each column.
-        writes, written_rows: the same of what it writes; in place it writes what it reads.
+        writes, written_rows: the same of what it writes.
     """
 
     call: KernelCall
@@ -59,25 +56,22 @@ def matrix_kernel(call: KernelCall, m: int, n: int, dtype: np.dtype) -> MatrixKe
         return None
     whole, along = ([n, 1], [0, 1]) if len(axes) == 2 else ([1], None)
     buffers_by_form: dict[tuple[Mode, bool], list[int]] = {}
-    buffers: list[int] = []
     for place, operand in enumerate(kernel.operands):
         if operand.mode is Mode.SCALAR:
             continue
         buffer = call.buffers[place]
         strides = [distances[operand.name, axis].within(call.words) for axis in axes]
         lies_whole = buffer != NO_BUFFER and call.words[place] == 0
-        modes = _MODES.get(operand.mode, ())
-        is_known = modes and strides in (whole, along)
+        is_known = operand.mode in (Mode.IN, Mode.OUT) and strides in (whole, along)
         if operand.dtype != dtype.name or not lies_whole or not is_known:
             return None
-        for mode in modes:
-            buffers_by_form.setdefault((mode, strides == whole), []).append(buffer)
-        buffers.append(buffer)
+        buffers_by_form.setdefault((operand.mode, strides == whole), []).append(buffer)
     groups = [
         tuple(buffers_by_form.get((mode, is_matrix), ()))
         for mode in (Mode.IN, Mode.OUT)
         for is_matrix in (True, False)
     ]
+    buffers = [buffer for group in groups for buffer in group]
     several = len(set(buffers)) < len(buffers) or len(groups[1]) > 1 or len(groups[3]) > 1
     return None if several else MatrixKernel(call, dtype, *groups)
 
@@ -189,9 +183,7 @@ def _run(reader: MatrixKernel, inputs: Values) -> dict[int, np.ndarray]:
             shape = (columns,) if buffer in reader.written_rows else (rows, columns)
             arrays[operand.name] = outs[buffer] = np.zeros(shape, np.float32)
         else:
-            arrays[operand.name] = np.array(inputs[buffer], np.float32, order="C")
-            if operand.mode is Mode.INOUT:
-                outs[buffer] = arrays[operand.name]
+            arrays[operand.name] = np.ascontiguousarray(inputs[buffer], np.float32)
     names = [axis.name for axis in kernel.axes]
     sizes = (rows, columns) if len(names) == 2 else (rows * columns,)
     strides = {(operand.name, names[0]): columns for operand in kernel.operands}

@@ -1,8 +1,7 @@
 """Products of matrices that do what the next kernel does: bias, activation and their gradients.
 
 A plan is searched for products whose result only one kernel reads (two, where a gradient computes
-it again), and whose kernel is something that the library's GEMM can do to its result. That result
-is a temporary, or lies where the kernel writes.
+it again), and whose kernel is something that the library's GEMM can do to its result.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class _Search:
         readers = self._readers.get(product.out, [])
         if len(readers) == 1:
             calls = self._forward(product, readers[0])
-        elif len(readers) == 2 and self._is_temporary(product.out):
+        elif len(readers) == 2:
             calls = self._pair(product, *readers)
         else:
             calls = []
@@ -139,8 +138,6 @@ class _Search:
         """A product and a kernel that alone reads it."""
         reader = self._reader(product, position)
         if reader is None or len(reader.writes) != 1 or reader.written_rows:
-            return []
-        if not self._is_temporary(product.out) and reader.writes != (product.out,):
             return []
         for activation in ("", "relu", "gelu"):
             if forward_values(reader, product.out, activation, reader.writes[0]) is not None:
@@ -159,8 +156,6 @@ class _Search:
         if len(sources) != 1 or self._readers[sources[0].out] != [second]:
             return []
         (source,) = sources
-        if not self._is_temporary(source.out) and back.writes != (source.out,):
-            return []
         kept = [b for b in forward.writes if b in back.matrices]
         outs = [b for b in forward.writes if b not in kept]
         only_back = all(
@@ -189,10 +184,6 @@ class _Search:
                 if calls:
                     return calls
         return []
-
-    def _is_temporary(self, buffer: int) -> bool:
-        """Whether nobody needs a buffer outside of the plan."""
-        return buffer in self._plan.offsets and buffer not in self._plan.outputs
 
     def _reader(self, product: _Candidate, position: int) -> MatrixKernel | None:
         """A kernel on matrices like the product; None where a step is something else."""
@@ -263,9 +254,9 @@ def _candidate(plan: Plan, position: int) -> _Candidate | None:
     if products is None or len(products.places) != 1 or len(reads_of(step)) != 2:
         return None  # a literal is no buffer that is read
     gemm, (out,) = products.gemm, writes_of(step)
-    if gemm.count != 1 or gemm.dtype != gemm.out_dtype:
+    if gemm.count != 1 or gemm.dtype != gemm.out_dtype or out not in plan.offsets:
         return None
-    if gemm.dtype.name not in _DTYPES or gemm.n % 8:
+    if gemm.dtype.name not in _DTYPES or gemm.n % 8 or out in plan.outputs:
         return None
     left, right, _ = products.places[0]
     return _Candidate(position, gemm, (left, right), out)
