@@ -95,7 +95,6 @@ def choose_in_place(
     """
     program, last = numbers.program, readers.last
     chosen: dict[Var, Var] = {}
-    read: dict[Var, Strides] = {}
     for out in space.escaping:
         if out in program.views:
             continue
@@ -105,22 +104,21 @@ def choose_in_place(
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
                 continue
-            is_read = last.get(var, -1) == number
-            if is_read and not _reads_where_it_writes(numbers, space, var, out):
+            if last.get(var, -1) == number and not _reads_where_it_writes(numbers, space, var, out):
                 continue
             chosen[out] = var
             del free[var]
-            if is_read:
-                read[var] = write_access(numbers, space, out).strides
             break
-        else:
-            var = None
-            if in_temporaries:
-                var = _temporary(numbers, space, out, number, readers, read)
-            if var is not None:
-                chosen[out] = var
-                read[var] = write_access(numbers, space, out).strides
-    return InPlace(chosen, read)
+        if out not in chosen and in_temporaries:
+            temporary = _temporary(numbers, space, out, number, readers, chosen.values())
+            if temporary is not None:
+                chosen[out] = temporary
+    strides = {
+        var: write_access(numbers, space, out).strides
+        for out, var in chosen.items()
+        if last.get(var, -1) == number
+    }
+    return InPlace(chosen, strides)
 
 
 def _temporary(
