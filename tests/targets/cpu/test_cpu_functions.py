@@ -313,3 +313,27 @@ def test_floats_become_integers(source, dtype):
         for count in (1, len(x)):
             got = gf.jit(lambda x: x.astype(dtype))(x[:count])
             np.testing.assert_array_equal(got, np.array(want[:count], dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_of_floats_are_exact(dtype):
+    """They come from a quotient: what matters lies beside multiples of the divisor."""
+    random, words = np.random.default_rng(0), f"uint{np.finfo(dtype).bits}"
+    any_bits = random.integers(0, np.iinfo(words).max, 20_000, words, endpoint=True).view(dtype)
+    divisors = np.exp(random.uniform(-50, 20, 20_000)).astype(dtype)
+    wholes = random.integers(-(2**28), 2**28, 20_000) >> random.integers(0, 28, 20_000)
+    multiples = (wholes * divisors).astype(dtype)
+    tiny = random.integers(0, 1000, 20_000) * np.finfo(dtype).smallest_subnormal
+    special = [0.0, -0.0, 1, -1, 7.5, 2.0**28, 2.0**28 + 32, 1e-45, 3e-39, 1e38, np.inf, np.nan]
+    grid = np.meshgrid(np.array([*special, -np.inf], dtype), np.array(special, dtype))
+    pairs = [
+        (any_bits, any_bits[::-1]), (divisors, divisors[::-1]), (multiples, divisors),
+        (np.nextafter(multiples, np.zeros(1, dtype)), divisors), (divisors, tiny.astype(dtype)),
+        (np.nextafter(multiples, np.array(np.inf, dtype)), divisors), [g.ravel() for g in grid],
+    ]  # fmt: skip
+    for x, y in pairs:
+        with np.errstate(all="ignore"), gf.enable_x64(True):
+            want, got = np.fmod(x, y), np.asarray(gf.jit(lax.rem)(x, y))
+        np.testing.assert_array_equal(got, want)
+        known = ~np.isnan(want)
+        np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])

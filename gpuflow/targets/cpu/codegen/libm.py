@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -155,47 +156,50 @@ def call(fn: str, *arguments: Lane) -> Lane:
     return first.like(first.builder.call(function, [a.value for a in arguments]))
 
 
-def call_beyond(bound: float, fn: str, x: Lane, near: Lane) -> Lane:
-    """A function of one argument where ``|x| > bound``, else ``near``; it rarely has to be called.
+def call_beyond(bound: float, fn: str, size: Lane, arguments: Sequence[Lane], near: Lane) -> Lane:
+    """A function where ``|size| > bound``, else ``near``; it rarely has to be called.
 
     A loop with a branch is not vectorised. So the branch is in a function of ours, whose vector
     variants branch on whether any lane needs the call. Those variants are inlined after
     vectorisation, by ``inline_variants``.
 
     Args:
-        bound: the greatest argument for which ``near`` holds; nan counts as near.
+        bound: the greatest size for which ``near`` holds; nan counts as near.
         fn: a name of ``FUNCTIONS``.
-        x: the argument.
+        size: what decides.
+        arguments: of the function, of the dtype of ``size``.
         near: the result elsewhere.
 
     Returns:
         The result.
     """
-    module = x.builder.module
-    is_double = x.dtype == "float64"
+    module = size.builder.module
+    is_double = size.dtype == "float64"
     symbol = FUNCTIONS[fn][0] + ("" if is_double else "f")
     name = f"{_PREFIX}{symbol}_beyond"
     if name not in module.globals:
-        kind = ir.DoubleType() if is_double else ir.FloatType()
-        _define_beyond(module, name, symbol, kind, bound)
-    return x.like(x.builder.call(module.globals[name], [x.value, near.value]))
+        _define_beyond(module, name, symbol, len(arguments), is_double, bound)
+    operands = [lane.value for lane in (size, *arguments, near)]
+    return size.like(size.builder.call(module.globals[name], operands))
 
 
-def _define_beyond(module: ir.Module, name: str, symbol: str, kind: ir.Type, bound: float) -> None:
+def _define_beyond(
+    module: ir.Module, name: str, symbol: str, arity: int, is_double: bool, bound: float
+) -> None:
     """The function of ``call_beyond`` and its vector variants."""
-    is_double = isinstance(kind, ir.DoubleType)
-    scalar = _declare(module, symbol, 1, is_double)
+    kind = ir.DoubleType() if is_double else ir.FloatType()
+    scalar = _declare(module, symbol, arity, is_double)
     variants = []
     # One variant for each number of lanes.
     letters = {lanes: letter for letter, lanes in reversed(_widths(is_double))}
     for lanes, letter in letters.items():
-        vector = ir.VectorType(kind, lanes)
-        variant = _pure_function(module, f"_ZGV{letter}N{lanes}vv_{name}", vector, 2)
+        vector, shape = ir.VectorType(kind, lanes), "v" * (arity + 2)
+        variant = _pure_function(module, f"_ZGV{letter}N{lanes}{shape}_{name}", vector, arity + 2)
         variant.attributes.add("alwaysinline")
-        library = module.globals.get(f"_ZGV{letter}N{lanes}v_{symbol}")
+        library = module.globals.get(f"_ZGV{letter}N{lanes}{'v' * arity}_{symbol}")
         _emit_beyond(variant, library or scalar, bound, lanes)
         variants.append(variant)
-    function = _pure_function(module, name, kind, 2)
+    function = _pure_function(module, name, kind, arity + 2)
     # Inlined before vectorisation it would be a branch in the loop.
     function.attributes.add("noinline")
     _emit_beyond(function, scalar, bound, 1)
@@ -205,32 +209,35 @@ def _define_beyond(module: ir.Module, name: str, symbol: str, kind: ir.Type, bou
 
 def _emit_beyond(function: ir.Function, called: ir.Function, bound: float, lanes: int) -> None:
     function.linkage = "internal"
-    x, near = function.args
+    size, *arguments, near = function.args
     entry, rare, done = (function.append_basic_block(name) for name in ("entry", "rare", "done"))
     builder = ir.IRBuilder(entry)
-    limit = ir.Constant(x.type, bound if lanes == 1 else [bound] * lanes)
-    beyond = builder.fcmp_ordered(">", builder.call(_absolute(function.module, x.type), [x]), limit)
+    limit = ir.Constant(size.type, bound if lanes == 1 else [bound] * lanes)
+    absolute = builder.call(_absolute(function.module, size.type), [size])
+    beyond = builder.fcmp_ordered(">", absolute, limit)
     word = ir.IntType(lanes)
     any_beyond = builder.icmp_unsigned("!=", builder.bitcast(beyond, word), ir.Constant(word, 0))
     builder.cbranch(any_beyond, rare, done).set_weights([1, 1 << 20])
     builder = ir.IRBuilder(rare)
-    result = builder.select(beyond, _called(builder, called, x, lanes), near)
+    result = builder.select(beyond, _called(builder, called, arguments, lanes), near)
     builder.branch(done)
     builder = ir.IRBuilder(done)
-    chosen = builder.phi(x.type)
+    chosen = builder.phi(size.type)
     chosen.add_incoming(near, entry)
     chosen.add_incoming(result, rare)
     builder.ret(chosen)
 
 
-def _called(builder: ir.IRBuilder, called: ir.Function, x: Instruction, lanes: int) -> Instruction:
-    """A call with a vector; lane by lane where the function is the scalar one."""
-    if called.args[0].type == x.type:
-        return builder.call(called, [x])
-    result = x
+def _called(
+    builder: ir.IRBuilder, called: ir.Function, arguments: Sequence[Instruction], lanes: int
+) -> Instruction:
+    """A call with vectors; lane by lane where the function is the scalar one."""
+    if called.args[0].type == arguments[0].type:
+        return builder.call(called, arguments)
+    result = arguments[0]
     for lane in range(lanes):
         place = ir.Constant(ir.IntType(32), lane)
-        one = builder.call(called, [builder.extract_element(x, place)])
+        one = builder.call(called, [builder.extract_element(x, place) for x in arguments])
         result = builder.insert_element(result, one, place)
     return result
 

@@ -254,7 +254,7 @@ def sin(x: Lane) -> Lane:
     """sin, in float32: x is a number of half turns and a rest. 1.73 ulp."""
     k, turns = _nearest(x, 1 / math.pi)
     near = _sin_of_half_turn(_without_turns(x, k), turns)
-    return libm.call_beyond(FAR, "sin", x, near)
+    return libm.call_beyond(FAR, "sin", x, [x], near)
 
 
 def cos(x: Lane) -> Lane:
@@ -262,7 +262,7 @@ def cos(x: Lane) -> Lane:
     shifted = x * (1 / math.pi) - 0.5
     k, turns = _nearest(shifted, 1)
     near = _sin_of_half_turn(_without_turns(x, k + 0.5), turns + 1)
-    return libm.call_beyond(FAR, "cos", x, near)
+    return libm.call_beyond(FAR, "cos", x, [x], near)
 
 
 def erf(x: Lane) -> Lane:

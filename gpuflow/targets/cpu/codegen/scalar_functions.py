@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuflow.targets.cpu.codegen import gamma, libm, narrow_floats, polynomials
+from gpuflow.targets.cpu.codegen.polynomials import has_fused_multiply_add
 from gpuflow.targets.llvm.lanes import (
     Lane,
     bits,
@@ -24,6 +25,8 @@ from gpuflow.targets.llvm.lanes import (
     polynomial,
     select,
 )
+
+_LARGEST_QUOTIENT = 2.0**28
 
 # LLVM intrinsics that have vector forms on every target.
 _INTRINSICS = {
@@ -77,9 +80,33 @@ def _div(x: Lane, y: Lane) -> Lane:
     return select(zero, x.constant(-1), select(minus_one, -x, quotient))
 
 
+def _float_rem(x: Lane, y: Lane) -> Lane:
+    """The exact rest of a division of floats, with the sign of x, up to quotients of 2**28.
+
+    float32 in float64: the quotient of 24-bit numbers is at least 2**-24 away from the next
+    integer, so that rounding leaves it on its side, and its product with y has at most 52 bits. In
+    float64 a product and a sum that are rounded once give a rest that is negative, but exact, where
+    the quotient was rounded up.
+    """
+    is_double = x.dtype == "float64"
+    if is_double and not has_fused_multiply_add():
+        return libm.call("fmod", x, y)
+    size, divisor = cast(_abs(x), "float64"), cast(_abs(y), "float64")
+    quotient = size / divisor
+    whole = quotient.intrinsic("trunc")
+    if is_double:
+        rest = (-whole).intrinsic("fma", divisor, size)
+        rest = select(rest < 0, rest + divisor, rest)
+    else:
+        rest = size - whole * divisor
+    # 0 times infinity is nan.
+    rest = cast(select(whole.equals(0), size, rest), x.dtype).intrinsic("copysign", x)
+    return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], rest)
+
+
 def _rem(x: Lane, y: Lane) -> Lane:
     if is_float(x.dtype):
-        return libm.call("fmod", x, y)
+        return _float_rem(x, y)
     zero = y.equals(0)
     if not is_signed(x.dtype):
         safe = select(zero, x.constant(1), y)
