@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def store(
     builder: ir.IRBuilder, place: Instruction, value: Instruction, storage: str, scopes: Scopes
 ) -> None:
     """Write a value to an address."""
-    stored = builder.store(_narrowed(builder, value, storage), place)
+    narrowed = _narrowed(builder, value, storage)
+    if _merges(narrowed, place):
+        narrowed = _computed(builder, narrowed)
+    stored = builder.store(narrowed, place)
     _set_scope(builder.module, stored, scopes)
 
 
@@ -69,6 +73,42 @@ def _narrowed(builder: ir.IRBuilder, value: Instruction, storage: str) -> Instru
     if storage == "bool":
         return cast(Lane(builder, value, "bool"), "uint8").value
     return value
+
+
+def _merges(value: Instruction, place: Instruction) -> bool:
+    """Whether a store writes what an array had, or something else, by a condition.
+
+    LLVM makes a masked store of that. Without AVX-512 it takes ten times as long as another one on
+    many processors, and loads of the same memory behind it wait for it.
+    """
+    target = cpu_target()
+    if not target.is_x86 or target.has_masks or not isinstance(value, ir.SelectInstr):
+        return False
+    return any(_is_read_from(_array(place), choice) for choice in value.operands[1:])
+
+
+def _is_read_from(array: Instruction, value: Instruction) -> bool:
+    if isinstance(value, ir.SelectInstr):
+        return any(_is_read_from(array, choice) for choice in value.operands[1:])
+    return isinstance(value, ir.LoadInstr) and _array(value.operands[0]) is array
+
+
+def _array(place: Instruction) -> Instruction:
+    """The pointer that an address was made of."""
+    while isinstance(place, ir.GEPInstr | ir.CastInstr):
+        place = place.operands[0]
+    return place
+
+
+def _computed(builder: ir.IRBuilder, value: Instruction) -> Instruction:
+    """A value as the result of an operation: ``value | 0``, with a zero that LLVM does not know."""
+    kind = value.type
+    width = {"float": 32, "double": 64}.get(str(kind)) or kind.width
+    bits = ir.IntType(width)
+    with builder.goto_entry_block():
+        nothing = ir.Constant(bits, 0)
+        zero = builder.asm(ir.FunctionType(bits, [bits]), "", "=r,0", [nothing], False)
+    return builder.bitcast(builder.or_(builder.bitcast(value, bits), zero), kind)
 
 
 def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.kir.scalar import COMPUTE_DTYPES
+from gpuflow.kir.scalar import COMPUTE_DTYPES, EXPENSIVE
 from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
@@ -109,6 +109,9 @@ def _accessor(call: ast.Call) -> Named:
 # operations, some 45, 70 and 140 statements, code then takes 0.9, 0.7 and 0.55 of the time to make,
 # and 1.2, 1.0 and 1.0 of the time to run: shorter loops work on several vectors at once.
 LONG_BODY = 64
+# Functions that take long for a single element, and how many are done at once.
+_SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
+_LANES = 8
 
 
 class _Function:
@@ -202,8 +205,8 @@ class _Function:
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
         if span.func.id == "short_range":
-            is_known = isinstance(last.value, ir.Constant)
-            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, is_known))
+            turns = last.value.constant if isinstance(last.value, ir.Constant) else None
+            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, turns, body))
         elif is_long and cpu_target().has_masks:
             back.set_metadata("llvm.loop", _with_masks(builder.module))
         builder.position_at_end(after)
@@ -340,14 +343,29 @@ class _Function:
         )
 
 
-def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> ir.MDValue:
+def _one_vector_at_a_time(
+    module: ir.Module, turns: int | None, body: Sequence[ast.stmt]
+) -> ir.MDValue:
     """The mark of a loop that is too short to work on several vectors at once.
 
     A loop whose length is known is not unrolled either: LLVM would write out all of its turns
-    before it looks for vectors in loops.
+    before it looks for vectors in loops. Nor shall it make a last vector with masks of what is left
+    over from a few turns, as it does unless it is told to make vectors; without AVX-512 masked
+    stores take as long as all else.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
-    return _mark(module, hints + ([["llvm.loop.unroll.disable"]] if is_known else []))
+    if turns is not None:
+        hints.append(["llvm.loop.unroll.disable"])
+        if not cpu_target().has_masks and not _prefers_masks(turns, body):
+            hints.append(["llvm.loop.vectorize.enable", ir.Constant(ir.IntType(1), 1)])
+    return _mark(module, hints)
+
+
+def _prefers_masks(turns: int, body: Sequence[ast.stmt]) -> bool:
+    """Whether what is left over from full vectors takes long one by one."""
+    called = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
+    is_slow = not {name.rpartition("_")[0] for name in called}.isdisjoint(_SERIES)
+    return is_slow and (turns < _LANES or turns % _LANES > _LANES // 2)
 
 
 def _with_masks(module: ir.Module) -> ir.MDValue:

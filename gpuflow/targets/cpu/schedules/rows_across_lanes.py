@@ -39,13 +39,11 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.rewrite import renamed
-from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL, compute_dtype
+from gpuflow.kir.scalar import TRANSCENDENTAL, compute_dtype
 from gpuflow.kir.walk import is_whole, statements
-from gpuflow.targets.cpu.printing.loop_printer import is_ordered
 from gpuflow.targets.cpu.schedules.interchange import Interchange
 from gpuflow.targets.cpu.schedules.known_strides import LONGEST_KNOWN
 from gpuflow.targets.cpu.schedules.row_values import keep_row_values
-from gpuflow.targets.printer import combine_functions
 
 # Points; with fewer, turning narrow rows saves less than it costs to build so large a kernel.
 SMALLEST_TURNED = 1 << 13
@@ -88,12 +86,10 @@ def _combining(loop: Reduce | For) -> Iterator[Statement]:
 
 
 def _is_worth_it(loop: Reduce | For) -> bool:
-    """Whether a loop over a row takes longer than to turn the row; additions alone do not."""
-    if isinstance(loop, Reduce):
-        pairs = zip(combine_functions(loop) or (), loop.outs, strict=False)
-        if finds_first_largest(loop) or any(is_ordered(fn, out) for fn, out in pairs):
-            return True
-    return any(isinstance(s, Apply) and s.fn in EXPENSIVE for s in statements(loop.body))
+    """Whether a loop over a row takes longer than to turn the row; arithmetic alone does not."""
+    if isinstance(loop, Reduce) and finds_first_largest(loop):
+        return True
+    return any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in statements(loop.body))
 
 
 def _choose(call: KernelCall) -> bool | None:
