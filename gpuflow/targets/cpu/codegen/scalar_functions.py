@@ -60,11 +60,15 @@ def _sign(x: Lane) -> Lane:
 
 
 def _max(x: Lane, y: Lane) -> Lane:
-    return x.intrinsic("maximum", y) if is_float(x.dtype) else select(x > y, x, y)
+    if is_float(x.dtype):
+        return x.intrinsic("maximum", y)
+    return x.intrinsic("smax" if is_signed(x.dtype) else "umax", y)
 
 
 def _min(x: Lane, y: Lane) -> Lane:
-    return x.intrinsic("minimum", y) if is_float(x.dtype) else select(x < y, x, y)
+    if is_float(x.dtype):
+        return x.intrinsic("minimum", y)
+    return x.intrinsic("smin" if is_signed(x.dtype) else "umin", y)
 
 
 def _div(x: Lane, y: Lane) -> Lane:

@@ -87,4 +87,4 @@ def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall
     return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel), allocate)
 
 
-SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite, is_last=True)
+SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite)
