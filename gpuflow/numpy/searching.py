@@ -17,7 +17,6 @@ from gpuflow.numpy.shaping import ravel, reshape
 from gpuflow.numpy.sorting import argsort
 from gpuflow.ops.elementwise.select import where as select_where
 
-_IN_CACHE = 1 << 18  # bytes
 METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 
 
@@ -33,9 +32,8 @@ def searchsorted(
         v: array of any shape.
         side: ``"left"``: before equal elements; ``"right"``: after them.
         sorter: the positions that sort ``a``, where it is not sorted.
-        method: ``"scan"``: bisection, in a loop where ``a`` is larger than a cache;
-            ``"scan_unrolled"``: without one; ``"sort"``: both are sorted together;
-            ``"compare_all"``: each is compared with each.
+        method: ``"scan"``: bisection, in a loop; ``"scan_unrolled"``: without one; ``"sort"``: both
+            are sorted together; ``"compare_all"``: each is compared with each.
 
     Returns:
         Positions in [0, len(a)], of the shape of ``v``, as int32 (int64 where there are more).
@@ -67,9 +65,7 @@ def searchsorted(
         before = _comes_before(line, lax.expand_dims(v, (aval_of(v).ndim,)), side)
         index = dtypes.index_dtype(aval_of(a).shape[0])
         return lax.reduce_sum(before.astype(index), (aval_of(v).ndim,))
-    aval = aval_of(a)
-    in_loop = method == "scan" and aval.size * aval.dtype.itemsize > _IN_CACHE
-    return _by_bisection(a, v, side, in_loop)
+    return _by_bisection(a, v, side, in_loop=method == "scan")
 
 
 def _comes_before(x: Any, v: Any, side: str) -> Any:
@@ -85,35 +81,35 @@ def _comes_before(x: Any, v: Any, side: str) -> Any:
 def _by_bisection(a: Any, v: Any, side: str, in_loop: bool) -> Any:
     """Halve the interval that holds the place, in each element for itself.
 
-    The number of steps depends on the size of ``a`` alone. Written out, they have no branches. In
-    a loop kernels do a step for many elements before the next, so that reads of a large array,
-    which wait for memory, are under way together.
+    The sizes of the intervals depend on the size of ``a`` alone. In a loop kernels do a step for
+    many elements before the next, so that reads, which wait for memory, are under way together.
     """
     count = aval_of(a).shape[0]
     index = dtypes.index_dtype(count)
     low = lax.full(aval_of(v).shape, 0, index)
     if not count:
         return low
-    number = count.bit_length()
 
-    def halved(low: Any, span: Any) -> Any:
-        # Elements before `low` come before v; step over `span` more where these do too.
-        place = lax.add(low, span)
+    def step(low: Any, half: Any) -> Any:
+        # Elements before `low` come before v; step over `half` more where these do too.
+        place = lax.add(low, half)
         last = lax.sub(place, convert(1, index))
         reached = lax.row_gather(a, last, "clip")
-        inside = lax.le(place, convert(count, index))
-        return select_where(_comes_before(reached, v, side) & inside, place, low)
+        return select_where(_comes_before(reached, v, side), place, low)
 
     if not in_loop:
-        for power in reversed(range(number)):
-            low = halved(low, convert(1 << power, index))
-        return low
+        left = count
+        while left > 1:
+            low, left = step(low, convert(left // 2, index)), left - left // 2
+        return step(low, convert(1, index))
 
-    def step(k: Any, low: Any) -> Any:
-        power = lax.sub(convert(number - 1, index), lax.convert_element_type(k, index))
-        return halved(low, lax.shift_left(convert(1, index), power))
+    def halved(k: Any, carry: Any) -> Any:
+        low, left = carry
+        half = lax.shift_right_logical(left, convert(1, index))
+        return step(low, half), lax.sub(left, half)
 
-    return lax.fori_loop(0, number, step, low)
+    low, _ = lax.fori_loop(0, (count - 1).bit_length(), halved, (low, convert(count, index)))
+    return step(low, convert(1, index))
 
 
 def _by_sorting(a: Any, v: Any, side: str) -> Any:

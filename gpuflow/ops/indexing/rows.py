@@ -187,15 +187,19 @@ def bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
     """The index clipped to [0, size) as int64, and whether it was inside."""
     zero = builder.const("int64", 0)
     last = builder.apply("sub", size, builder.const("int64", 1))
+    inside = is_below(builder, index, size)
     if index.dtype == "uint64":
-        inside = builder.apply("lt", index, builder.cast(size, "uint64"))
         clipped = builder.cast(builder.apply("min", index, builder.cast(last, "uint64")), "int64")
         return clipped, inside
     index = builder.cast(index, "int64")
-    inside = builder.apply("lt", index, size)
-    inside = builder.apply("and", inside, builder.apply("ge", index, zero))
     clipped = builder.apply("min", builder.apply("max", index, zero), last)
     return clipped, inside
+
+
+def is_below(builder: Any, index: Any, size: Any) -> Any:
+    """Whether an index is in [0, size): negative ones are large as unsigned numbers."""
+    wide = index if index.dtype == "uint64" else builder.cast(index, "int64")
+    return builder.apply("lt", builder.cast(wide, "uint64"), builder.cast(size, "uint64"))
 
 
 def _gather_numbers(in_avals: Any, params: Any) -> list[int]:
@@ -213,11 +217,12 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     filling = 0 if mode == "zero" else fill_value(x.dtype)
     if 0 in x.shape:
         return nothing_to_read(context, [*batch, row, *rest], filling)
-    # The row is clipped, so that there is something to read wherever there are rows.
-    value = context.load(0, [*batch, row, *rest])
-    if mode not in ("fill", "zero"):
-        return value
-    return builder.select(inside, value, builder.number(value, filling))
+    is_filled = mode in ("fill", "zero")
+    if is_filled and not rest:
+        value = context.load(0, [*batch, builder.cast(index, "int64")], inside)
+    else:  # the row is clipped, so that there is something to read wherever there are rows
+        value = context.load(0, [*batch, row, *rest])
+    return builder.select(inside, value, builder.number(value, filling)) if is_filled else value
 
 
 def nothing_to_read(context: Any, indices: Sequence[Any], filling: Any) -> Any:

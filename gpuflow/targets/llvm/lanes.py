@@ -66,6 +66,11 @@ class Lane:
         """An LLVM value of this value's dtype."""
         return Lane(self.builder, value, self.dtype)
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value is known."""
+        return isinstance(self.value, ir.Constant)
+
     def _other(self, other: Lane | Number) -> Instruction:
         return other.value if isinstance(other, Lane) else self.constant(other).value
 

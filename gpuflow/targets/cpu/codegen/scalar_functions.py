@@ -60,15 +60,32 @@ def _sign(x: Lane) -> Lane:
 
 
 def _max(x: Lane, y: Lane) -> Lane:
-    if is_float(x.dtype):
+    if not is_float(x.dtype):
+        return x.intrinsic("smax" if is_signed(x.dtype) else "umax", y)
+    if x.is_constant or y.is_constant:
         return x.intrinsic("maximum", y)
-    return x.intrinsic("smax" if is_signed(x.dtype) else "umax", y)
+    # Of equal numbers either is chosen: 0.0 if one of them is.
+    word = f"uint{bits(x.dtype)}"
+    chosen = select(x > y, x, y).bitcast(word) & select(y > x, y, x).bitcast(word)
+    return _or_nan(x, y, chosen)
 
 
 def _min(x: Lane, y: Lane) -> Lane:
-    if is_float(x.dtype):
+    if not is_float(x.dtype):
+        return x.intrinsic("smin" if is_signed(x.dtype) else "umin", y)
+    if x.is_constant or y.is_constant:
         return x.intrinsic("minimum", y)
-    return x.intrinsic("smin" if is_signed(x.dtype) else "umin", y)
+    word = f"uint{bits(x.dtype)}"
+    chosen = select(x < y, x, y).bitcast(word) | select(y < x, y, x).bitcast(word)
+    return _or_nan(x, y, chosen)
+
+
+def _or_nan(x: Lane, y: Lane, chosen: Lane) -> Lane:
+    """The bits of a maximum or minimum; nan if x or y is.
+
+    LLVM would make a branch on the sign of single floats, which is foreseen half of the time.
+    """
+    return select(x.is_nan() | y.is_nan(), x + y, chosen.bitcast(x.dtype))
 
 
 def _div(x: Lane, y: Lane) -> Lane:

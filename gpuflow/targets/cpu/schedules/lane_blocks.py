@@ -119,6 +119,17 @@ def _count(s: Statement) -> int:
     return _SERIES if s.fn in TRANSCENDENTAL else _DIVISION
 
 
+def _looks_up(block: Block) -> bool:
+    """Whether a turn reads memory at a place that follows from a carry."""
+    found = set(block.params[1:])  # the first one may be the number of the turn
+    for s in statements(block):
+        if isinstance(s, Load) and s.offset in found:
+            return True
+        if not found.isdisjoint(uses_of(s)):
+            found.update(results_of(s))
+    return False
+
+
 class _Counted(NamedTuple):
     """A loop of turns whose number all lanes of a block have in common.
 
@@ -424,8 +435,11 @@ class _Blocks:
         """How many turns of a loop without loops are done at once.
 
         Turns wait for each other, the lanes of a block do not: where a turn takes long, processors
-        have enough to do with one.
+        have enough to do with one. So they have where it reads memory at a place that the turn
+        before has found.
         """
+        if any(_looks_up(block) for block in blocks):
+            return 1
         count = _work(*blocks)
         return next((turns for most, turns in _FEW_STATEMENTS if count <= most), 1)
 
