@@ -29,7 +29,7 @@ from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.rev import rev
-from gpuflow.ops.linalg.small_matrices import written_out
+from gpuflow.ops.written_out import written_out
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]

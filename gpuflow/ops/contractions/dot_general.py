@@ -30,7 +30,8 @@ from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p, match_scalars
 from gpuflow.ops.layout.transpose import transpose
-from gpuflow.ops.linalg.small_matrices import is_small_product, small_product, written_out
+from gpuflow.ops.linalg.small_matrices import is_small_product, small_product
+from gpuflow.ops.written_out import written_out
 
 Dims = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]

@@ -25,7 +25,7 @@ from gpuflow.ops.layout.axes import broadcast_in_dim, squeeze
 from gpuflow.ops.layout.iota import broadcasted_iota
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.layout.transpose import transpose
-from gpuflow.ops.linalg.small_matrices import program_of
+from gpuflow.ops.written_out import program_of
 from gpuflow.ops.zeros import full
 
 _MOST_ELEMENTS = 32  # of a lane; each is asked, 1.5 ns a turn; a step of its own takes 30

@@ -36,8 +36,9 @@ from gpuflow.ops.linalg.common import (
     load_scipy,
     matrix_op,
 )
-from gpuflow.ops.linalg.small_matrices import is_small_batch, small_cholesky, written_out
+from gpuflow.ops.linalg.small_matrices import is_small_batch, small_cholesky
 from gpuflow.ops.linalg.solve import triangular_solve
+from gpuflow.ops.written_out import written_out
 from gpuflow.ops.zeros import instantiate
 
 

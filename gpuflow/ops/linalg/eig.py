@@ -50,8 +50,9 @@ from gpuflow.ops.linalg.common import (
 )
 from gpuflow.ops.linalg.eigh import library
 from gpuflow.ops.linalg.lu import solve_matrices
-from gpuflow.ops.linalg.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
+from gpuflow.ops.linalg.small_matrices import has_closed_eigenvalues, small_eigenvalues
 from gpuflow.ops.reductions.argmax import argmax
+from gpuflow.ops.written_out import written_out
 
 
 def _eig_result(

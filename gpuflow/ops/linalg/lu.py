@@ -32,9 +32,10 @@ from gpuflow.ops.linalg.algebra import (
 )
 from gpuflow.ops.linalg.common import Outputs, decomposition, each_matrix, lapack, matrix_op
 from gpuflow.ops.linalg.row_exchanges import permutation_of, row_order_p
-from gpuflow.ops.linalg.small_matrices import is_small_batch, small_lu, written_out
+from gpuflow.ops.linalg.small_matrices import is_small_batch, small_lu
 from gpuflow.ops.linalg.solve import triangular_solve
 from gpuflow.ops.sorting.sort import sort_key_val
+from gpuflow.ops.written_out import written_out
 
 
 def _lu_result(shape: Shape, dtype: Any) -> Outputs:

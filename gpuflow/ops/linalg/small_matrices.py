@@ -9,8 +9,7 @@ are real: kernels have no complex numbers, and one library call for each equatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from math import pi, prod
 from typing import Any
 
@@ -18,8 +17,6 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
-from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.arithmetic import add, div, max, min, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import bitwise_and, eq, gt, lt
 from gpuflow.ops.elementwise.complex_numbers import abs as absolute
@@ -50,41 +47,7 @@ def is_small_batch(aval: ShapedArray, most: int = MOST_ROWS) -> bool:
     return aval.ndim > 2 and aval.size > 0 and small and aval.dtype in _REAL
 
 
-# --- equations -----------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=256)
-def _program(
-    function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...]
-) -> ClosedJaxpr:
-    return trace_closed(lambda *operands: function(*operands, **dict(params)), avals)
-
-
-def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) -> ClosedJaxpr:
-    """What ``function`` makes of an equation's operands; arguments as of ``written_out``."""
-    return _program(function, tuple([a.aval for a in eqn.inputs]), tuple(sorted(params.items())))
-
-
-def written_out(
-    function: Callable[..., Sequence[Any]], eqn: Eqn, build: Any, **params: Any
-) -> list[Atom]:
-    """The outputs of an equation by those that ``function`` makes of its operands.
-
-    Args:
-        function: of ops, ``(*operands, **params) -> outputs``.
-        eqn: the equation. build: as for ``simplify`` rules.
-        params: hashable.
-    """
-    jaxpr = program_of(function, eqn, **params).jaxpr
-    env: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.inputs, strict=True))
-
-    def known(atom: Atom) -> Atom:
-        return atom if type(atom) is Literal else env[atom]
-
-    for inner in jaxpr.eqns:
-        outs = build.apply(inner.primitive, *map(known, inner.inputs), **inner.params)
-        env.update(zip(inner.outputs, outs if type(outs) is tuple else (outs,), strict=True))
-    return [known(atom) for atom in jaxpr.outvars]
+# --- elements ------------------------------------------------------------------------------
 
 
 def _element(x: Any, row: int, column: int) -> Any:

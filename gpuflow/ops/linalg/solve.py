@@ -33,8 +33,8 @@ from gpuflow.ops.linalg.small_matrices import (
     MOST_TRIANGULAR_ROWS,
     is_small_batch,
     small_triangular_solve,
-    written_out,
 )
+from gpuflow.ops.written_out import written_out
 from gpuflow.ops.zeros import add_tangents
 
 

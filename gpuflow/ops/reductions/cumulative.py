@@ -23,17 +23,22 @@ from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, sub
 from gpuflow.ops.elementwise.arithmetic import max as op_max
 from gpuflow.ops.elementwise.arithmetic import min as op_min
 from gpuflow.ops.elementwise.comparison import eq, is_finite, ne
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
 from gpuflow.ops.elementwise.transcendental import exp, log
 from gpuflow.ops.handwritten.blocks import scan_block
-from gpuflow.ops.layout.axes import insert_axis, reshape
+from gpuflow.ops.layout.axes import insert_axis, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
 from gpuflow.ops.layout.rev import rev
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.reductions.cumulative_kernels import Combine, scan_launches
+from gpuflow.ops.written_out import written_out
+
+# Elements of which a scan is equations, one for each: of more, a kernel of their own is shorter.
+LONGEST_WRITTEN_OUT = 8
 
 _TWICE = {np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
 
@@ -43,11 +48,12 @@ Scan = Callable[[Any, Any, Any, int], None]
 
 def _define(
     name: str, scan: Scan, accepts: Callable[[Any], bool], what: str,
-    combine: Combine | None = None, **rules: Any,
+    combine: Combine | None = None, function: Callable[[Any, Any], Any] | None = None,
+    simplify: Callable[..., Any] | None = None, **rules: Any,
 ) -> Primitive:  # fmt: skip
     """A cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back.
 
-    ``combine`` says how kernels do it.
+    ``combine`` says how kernels do it, ``function`` is the op of which it is made.
     """
 
     def shape(x: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
@@ -87,10 +93,45 @@ def _define(
         moved = axis + (axis >= dims[0])
         return primitive.bind(operands[0], axis=moved, reverse=reverse), dims[0]
 
+    def simplified(eqn: Any, definition: Any, build: Any) -> Any:
+        found = None if simplify is None else simplify(eqn, definition, build)
+        if found is not None or function is None or not _is_short(eqn):
+            return found
+        return written_out(_short_scan, eqn, build, combine=function, **eqn.params)
+
     name_of_combine = "logaddexp" if combine is None else combine.name
     lower = Library(call, what=scan_block(name_of_combine, None if combine is None else launches))
-    primitive = define(name, shape=shape, impl=impl, batch=batch, lower=lower, **rules)
+    primitive = define(
+        name, shape=shape, impl=impl, batch=batch, lower=lower, simplify=simplified, **rules
+    )
     return primitive
+
+
+def _is_short(eqn: Any) -> bool:
+    aval = eqn.outputs[0].aval
+    count = aval.shape[eqn.params["axis"]]
+    return aval.size > 0 and count <= LONGEST_WRITTEN_OUT and not dtypes.is_complex(aval.dtype)
+
+
+def _short_scan(
+    x: Any, *, axis: int, reverse: bool, combine: Callable[[Any, Any], Any]
+) -> list[Any]:
+    """The scan of a few elements, one after the other, as precise as a long one."""
+    dtype, count = aval_of(x).dtype, aval_of(x).shape[axis]
+    is_sum = combine is add
+    wide = _TWICE.get(dtype, _wide(dtype)) if is_sum else _wide(dtype)
+    order = range(count)[::-1] if reverse else range(count)
+    parts = {k: squeeze(slice_in_dim(x, k, k + 1, 1, axis), (axis,)) for k in order}
+    running: Any = None
+    for k in order:
+        part = convert_element_type(parts[k], wide)
+        if running is None:
+            # Sums start from +0, so that none is -0.
+            running = add(part, constant(part, 0)) if is_sum else part
+        else:
+            running = combine(running, part)
+        parts[k] = convert_element_type(running, dtype)
+    return [concatenate([insert_axis(parts[k], axis) for k in range(count)], axis)]
 
 
 def _wide(dtype: Any) -> Any:
@@ -297,7 +338,7 @@ def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 cumsum_p = _define(
     "cumsum", _sum_scan, is_number, "a number (not bool)",
-    Combine("add", lambda dtype: _number_of(dtype, 0), lambda dtype: True),
+    Combine("add", lambda dtype: _number_of(dtype, 0), lambda dtype: True), add,
     simplify=_cumsum_simplify,
     jvp=linear_jvp(lambda x, axis, reverse: cumsum(x, axis, reverse)),
     transpose=unary_transpose(lambda ct, x, *, axis, reverse: cumsum(ct, axis, not reverse)),
@@ -340,7 +381,7 @@ def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 cumprod_p = _define(
     "cumprod", _product_scan, is_number, "a number (not bool)",
     # The product of a block may overflow where that of all before does not.
-    Combine("mul", lambda dtype: _number_of(dtype, 1), dtypes.is_integer),
+    Combine("mul", lambda dtype: _number_of(dtype, 1), dtypes.is_integer), mul,
     jvp=_scan_jvp(cumprod, _product_pair),
 )  # fmt: skip
 
@@ -422,7 +463,7 @@ cummax_p = _define(
     "cummax",
     _extremum_scan(maximum, np.maximum, lambda xp, x: ~xp.signbit(x), 0.0),
     is_number, "a number (not bool)",
-    Combine("max", lambda dtype: _bound_of(dtype, greatest=False), lambda dtype: True),
+    Combine("max", lambda dtype: _bound_of(dtype, greatest=False), lambda dtype: True), op_max,
     jvp=_scan_jvp(cummax, _extremum_pair(op_max)),
 )  # fmt: skip
 
@@ -430,7 +471,7 @@ cummin_p = _define(
     "cummin",
     _extremum_scan(minimum, np.minimum, lambda xp, x: xp.signbit(x), -0.0),
     is_number, "a number (not bool)",
-    Combine("min", lambda dtype: _bound_of(dtype, greatest=True), lambda dtype: True),
+    Combine("min", lambda dtype: _bound_of(dtype, greatest=True), lambda dtype: True), op_min,
     jvp=_scan_jvp(cummin, _extremum_pair(op_min)),
 )  # fmt: skip
 

@@ -1,0 +1,54 @@
+"""Equations in place of one: what a function of ops makes of its operands.
+
+``simplify`` rules write small problems out that a library would solve slowly: a call for a matrix
+of 3 x 3, or for a running sum of four elements, takes longer than its arithmetic. The equations are
+one kernel with what is around them. Sizes decide how many there are, so that they are in a
+program's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from gpuflow.base.config import config
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
+from gpuflow.core.staging import trace_closed
+
+
+@lru_cache(maxsize=256)
+def _program(
+    function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...]
+) -> ClosedJaxpr:
+    # What is written out may compute in 64 bits, whatever programs of users do.
+    with config.override("enable_x64", True):
+        return trace_closed(lambda *operands: function(*operands, **dict(params)), avals)
+
+
+def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) -> ClosedJaxpr:
+    """What ``function`` makes of an equation's operands; arguments as of ``written_out``."""
+    return _program(function, tuple([a.aval for a in eqn.inputs]), tuple(sorted(params.items())))
+
+
+def written_out(
+    function: Callable[..., Sequence[Any]], eqn: Eqn, build: Any, **params: Any
+) -> list[Atom]:
+    """The outputs of an equation by those that ``function`` makes of its operands.
+
+    Args:
+        function: of ops, ``(*operands, **params) -> outputs``.
+        eqn: the equation. build: as for ``simplify`` rules.
+        params: hashable.
+    """
+    jaxpr = program_of(function, eqn, **params).jaxpr
+    env: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.inputs, strict=True))
+
+    def known(atom: Atom) -> Atom:
+        return atom if type(atom) is Literal else env[atom]
+
+    for inner in jaxpr.eqns:
+        outs = build.apply(inner.primitive, *map(known, inner.inputs), **inner.params)
+        env.update(zip(inner.outputs, outs if type(outs) is tuple else (outs,), strict=True))
+    return [known(atom) for atom in jaxpr.outvars]
