@@ -2,7 +2,8 @@
 
 KernelIR evaluates the values of a row anew in every loop over it, which suits a GPU. Here exp or
 tanh cost more than memory that is in the cache: the last reduction writes such a value into the
-output's row, and the final loop, which stores that row, reads it.
+output's row, and the final loop, which stores that row, reads it. A value that has been rounded to
+the row's dtype loses nothing there.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _kept(kernel: Kernel, items: tuple[Statement, ...]) -> tuple[tuple[Statement
         return None
     here, there = pair
     loop = replace(last, body=_without(last.body, there))
-    operand = _row_for(kernel, last, there, (*items[places[-1] + 1 : -1], loop))
+    dtypes = {there.dtype, *(fn.removeprefix("round_") for fn in _made_by(last.body, there))}
+    operand = _row_for(kernel, last, dtypes, (*items[places[-1] + 1 : -1], loop))
     if operand is None:
         return None
     body = reduce.body
@@ -93,17 +95,22 @@ def _kept(kernel: Kernel, items: tuple[Statement, ...]) -> tuple[tuple[Statement
     return (*items[: places[-1]], reduce, *items[places[-1] + 1 : -1], loop), operand
 
 
+def _made_by(block: Block, value: Value) -> list[str]:
+    """The function that makes a value, if one does."""
+    return [s.fn for s in block.body if isinstance(s, Apply) and value in s.outs]
+
+
 def _row_for(
-    kernel: Kernel, loop: For, value: Value, later: tuple[Statement, ...]
+    kernel: Kernel, loop: For, dtypes: set[str], later: tuple[Statement, ...]
 ) -> str | None:
-    """A contiguous row of the value's dtype that the loop writes, and nothing ``later`` reads."""
+    """A contiguous row of one of some dtypes that the loop writes, and nothing ``later`` reads."""
     place = [axis.name for axis in kernel.axes].index(loop.axis or "")
     stored = {s.operand for s in loop.body.body if isinstance(s, Store) and s.offset is None}
     read = {s.operand for s in statements(Block(body=later)) if isinstance(s, Load)}
     for operand in kernel.operands:
         is_row = operand.strides[place : place + 1] == (Stride.UNIT,)
         is_free = operand.mode in (Mode.OUT, Mode.INOUT) and operand.name not in read
-        if operand.name in stored and is_row and is_free and operand.dtype == value.dtype:
+        if operand.name in stored and is_row and is_free and operand.dtype in dtypes:
             return operand.name
     return None
 
