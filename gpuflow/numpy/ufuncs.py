@@ -265,10 +265,9 @@ def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     if dtypes.is_unsigned(dtype):
         return lax.div(x, y)
     if dtypes.is_integer(dtype):
-        quotient = lax.div(x, y)
-        rounded = lax.bitwise_and(
-            lax.ne(lax.sign(x), lax.sign(y)), lax.ne(lax.rem(x, y), like(0, x))
-        )
+        quotient, zero = lax.div(x, y), like(0, x)
+        rest = lax.sub(x, lax.mul(quotient, y))
+        rounded = lax.bitwise_and(lax.ne(lax.lt(rest, zero), lax.lt(y, zero)), lax.ne(rest, zero))
         return select_where(rounded, lax.sub(quotient, like(1, x)), quotient)
     return _float_divmod(x, y)[0]
 

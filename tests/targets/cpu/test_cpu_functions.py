@@ -293,6 +293,27 @@ def test_integer_quotients_are_exact(dtype):
     np.testing.assert_array_equal(np.asarray(rest).astype(np.int64), x - want * y)
 
 
+@pytest.mark.parametrize("dtype", [f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32)])
+def test_quotients_by_one_number(dtype):
+    """They are products with its reciprocal: what matters lies beside multiples of the number."""
+    info, random = np.iinfo(dtype), np.random.default_rng(0)
+    ends = [info.min, info.min + 1, 0, info.max - 1, info.max]
+    divide = gf.jit(lambda x, y: (lax.div(x, y), lax.rem(x, y), x // y, x % y))
+    for y in (1, 2, 3, 7, 100, 12345, info.max - 1, info.max, -1, -2, -7, info.min + 1, info.min):
+        if not info.min <= y <= info.max or y == 0:
+            continue
+        multiples = np.arange(-300, 301) * y
+        last = info.max // y * y - np.arange(3) * y
+        x = np.concatenate([m + k for m in (multiples, last) for k in (-1, 0, 1)])
+        x = np.concatenate([x, ends, random.integers(info.min, info.max, 2000, endpoint=True)])
+        x = x[(x >= info.min) & (x <= info.max) & ((x != info.min) | (y != -1))].astype(np.int64)
+        size = np.abs(x) // abs(y)
+        whole = np.where((x < 0) != (y < 0), -size, size)
+        got = divide(x.astype(dtype), np.array(y, dtype))
+        for own, want in zip(got, (whole, x - whole * y, x // y, x % y), strict=True):
+            np.testing.assert_array_equal(np.asarray(own).astype(np.int64), want, f"by {y}")
+
+
 @pytest.mark.parametrize("source", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("dtype", [f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)])
 def test_floats_become_integers(source, dtype):

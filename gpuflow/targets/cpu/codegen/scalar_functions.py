@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import gamma, libm, narrow_floats, polynomials
 from gpuflow.targets.cpu.codegen.polynomials import has_fused_multiply_add
 from gpuflow.targets.llvm.lanes import (
@@ -25,6 +27,11 @@ from gpuflow.targets.llvm.lanes import (
     polynomial,
     select,
 )
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
 
 _LARGEST_QUOTIENT = 2.0**28
 
@@ -94,10 +101,10 @@ def _div(x: Lane, y: Lane) -> Lane:
         return x / y
     zero = y.equals(0)
     if not is_signed(x.dtype):
-        quotient = _quotient(x, select(zero, x.constant(1), y))
+        quotient = _quotient(x, select(zero, x.constant(1), y), _is_fixed(y))
         return select(zero, x.constant((1 << bits(x.dtype)) - 1), quotient)
     minus_one = y.equals(-1)
-    quotient = _quotient(x, select(zero | minus_one, x.constant(1), y))
+    quotient = _quotient(x, select(zero | minus_one, x.constant(1), y), _is_fixed(y))
     return select(zero, x.constant(-1), select(minus_one, -x, quotient))
 
 
@@ -131,10 +138,10 @@ def _rem(x: Lane, y: Lane) -> Lane:
     zero = y.equals(0)
     if not is_signed(x.dtype):
         safe = select(zero, x.constant(1), y)
-        return select(zero, x, x - _quotient(x, safe) * safe)
+        return select(zero, x, x - _quotient(x, safe, _is_fixed(y)) * safe)
     minus_one = y.equals(-1)
     safe = select(zero | minus_one, x.constant(1), y)
-    rest = x - _quotient(x, safe) * safe
+    rest = x - _quotient(x, safe, _is_fixed(y)) * safe
     return select(zero, x, select(minus_one, x.constant(0), rest))
 
 
@@ -160,23 +167,39 @@ def truncated(x: Lane, dtype: str) -> Lane:
     return select(x.is_nan(), whole.constant(0), whole)
 
 
-def _quotient(x: Lane, y: Lane) -> Lane:
+def _is_fixed(x: Lane) -> bool:
+    """Whether a value is made where its function begins, before the loop at hand."""
+    here, blocks = x.builder.block, x.builder.function.blocks
+    first = [block for block in blocks[:2] if block is not here]
+    return isinstance(x.value, ir.Constant) or getattr(x.value, "parent", None) in first
+
+
+def _quotient(x: Lane, y: Lane, is_fixed: bool) -> Lane:
     """An integer quotient that neither traps nor overflows.
 
     Vectors have no division of integers. A float quotient that is rounded stays on its side of the
-    next integer, from which it is at least 1 part in x + 1: 2**-32, above the 2**-53 of float64.
+    next integer, from which it is at least 1 part in x + 1: 2**-32, above the 2**-53 of float64. A
+    divisor ``is_fixed`` if it is the same all along a loop. Then its reciprocal is, and half a step
+    more, which is at least ``0.5 / y`` away from all integers, stays on its side as well.
     """
     builder, is_short = x.builder, bits(x.dtype) <= 16
     if bits(x.dtype) > 32:
         divide = builder.sdiv if is_signed(x.dtype) else builder.udiv
         return x.like(divide(x.value, y.value))
     wide = "float32" if is_short else "float64"
-    quotient = cast(x, wide) / cast(y, wide)
+    if is_fixed and not is_short:
+        reciprocal = 1 / cast(y, wide)
+        near = cast(x, wide) * reciprocal
+        quotient = near + (_abs(reciprocal) * 0.5).intrinsic("copysign", near)
+    else:
+        quotient = cast(x, wide) / cast(y, wide)
     # Shorter integers by way of int32, for which there are instructions.
     if is_signed(x.dtype) or is_short:
         whole = Lane(builder, builder.fptosi(quotient.value, llvm_type("int32")), "int32")
         return cast(whole, x.dtype)
-    return x.like(builder.fptoui(quotient.value, llvm_type(x.dtype)))
+    # Added to 2**52, a whole number is the lower bits of the sum.
+    whole = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
+    return cast(whole, x.dtype)
 
 
 def _inside(x: Lane, count: Lane) -> Lane:
