@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
+from gpuflow.targets.cpu.codegen.hidden import hidden
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
 
@@ -101,14 +102,12 @@ def _array(place: Instruction) -> Instruction:
 
 
 def _computed(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-    """A value as the result of an operation: ``value | 0``, with a zero that LLVM does not know."""
+    """A value as the result of an operation: ``value | 0``, with a hidden zero."""
     kind = value.type
     width = {"float": 32, "double": 64}.get(str(kind)) or kind.width
     bits = ir.IntType(width)
-    with builder.goto_entry_block():
-        nothing = ir.Constant(bits, 0)
-        zero = builder.asm(ir.FunctionType(bits, [bits]), "", "=r,0", [nothing], False)
-    return builder.bitcast(builder.or_(builder.bitcast(value, bits), zero), kind)
+    merged = builder.or_(builder.bitcast(value, bits), hidden(builder, bits, 0))
+    return builder.bitcast(merged, kind)
 
 
 def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import COMPUTE_DTYPES, EXPENSIVE
 from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets.cpu.codegen.hidden import hidden
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
@@ -185,6 +186,12 @@ class _Function:
         *first, last = [self.typed(argument, "int64") for argument in span.args]
         begin = first[0].value if first else ir.Constant(_word(), 0)
         builder, function = self.builder, self.builder.function
+        turns, end = None, last.value
+        if span.func.id == "short_range" and isinstance(end, ir.Constant):
+            turns = end.constant
+        is_hidden = turns is not None and _leaves_turns(turns, body)
+        if is_hidden:
+            end = hidden(builder, _word(), turns)
         before = builder.block
         head = function.append_basic_block("head")
         inside = function.append_basic_block("body")
@@ -193,9 +200,9 @@ class _Function:
         builder.position_at_end(head)
         counter = builder.phi(_word(), name=name)
         counter.add_incoming(begin, before)
-        builder.cbranch(builder.icmp_signed("<", counter, last.value), inside, after)
+        builder.cbranch(builder.icmp_signed("<", counter, end), inside, after)
         builder.position_at_end(inside)
-        hidden = self.fixed.get(name)
+        outer = self.fixed.get(name)
         self.fixed[name] = Lane(builder, counter, "int64")
         is_long = self.is_long(body)
         self.exits.append(after)
@@ -205,14 +212,13 @@ class _Function:
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
         if span.func.id == "short_range":
-            turns = last.value.constant if isinstance(last.value, ir.Constant) else None
-            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, turns, body))
+            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, turns, is_hidden))
         elif is_long and cpu_target().has_masks:
             back.set_metadata("llvm.loop", _with_masks(builder.module))
         builder.position_at_end(after)
         del self.fixed[name]
-        if hidden is not None:
-            self.fixed[name] = hidden
+        if outer is not None:
+            self.fixed[name] = outer
 
     def is_long(self, body: Sequence[ast.stmt]) -> bool:
         """Whether a loop is a long list of assignments that carry nothing from turn to turn."""
@@ -343,29 +349,33 @@ class _Function:
         )
 
 
-def _one_vector_at_a_time(
-    module: ir.Module, turns: int | None, body: Sequence[ast.stmt]
-) -> ir.MDValue:
+def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool) -> ir.MDValue:
     """The mark of a loop that is too short to work on several vectors at once.
 
     A loop whose length is known is not unrolled either: LLVM would write out all of its turns
-    before it looks for vectors in loops. Nor shall it make a last vector with masks of what is left
-    over from a few turns, as it does unless it is told to make vectors; without AVX-512 masked
-    stores take as long as all else.
+    before it looks for vectors in loops. Where it does not know the length, it has to be told not
+    to take vectors that are longer.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
     if turns is not None:
         hints.append(["llvm.loop.unroll.disable"])
-        if not cpu_target().has_masks and not _prefers_masks(turns, body):
-            hints.append(["llvm.loop.vectorize.enable", ir.Constant(ir.IntType(1), 1)])
+        if is_hidden and turns < _LANES:
+            width = 1 << (turns.bit_length() - 1)
+            hints.append(["llvm.loop.vectorize.width", ir.Constant(ir.IntType(32), width)])
     return _mark(module, hints)
 
 
-def _prefers_masks(turns: int, body: Sequence[ast.stmt]) -> bool:
-    """Whether what is left over from full vectors takes long one by one."""
+def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
+    """Whether a loop leaves turns over from vectors, and they are better done one by one.
+
+    Of few turns, of which it knows how many, LLVM makes vectors with masks. Without AVX-512 masked
+    stores take as long as all else; only what takes long for a single element is worth them.
+    """
+    if cpu_target().has_masks or turns in (1, 2, 4, 8) or turns >= 2 * _LANES:
+        return False
     called = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
     is_slow = not {name.rpartition("_")[0] for name in called}.isdisjoint(_SERIES)
-    return is_slow and (turns < _LANES or turns % _LANES > _LANES // 2)
+    return not is_slow or _LANES < turns <= _LANES + _LANES // 2
 
 
 def _with_masks(module: ir.Module) -> ir.MDValue:

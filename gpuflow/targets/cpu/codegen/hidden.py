@@ -1,0 +1,20 @@
+"""Numbers that LLVM does not know: what it would do with one is worse than what it does without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.targets.llvm.lanes import Instruction
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+
+def hidden(builder: ir.IRBuilder, kind: ir.IntType, number: int) -> Instruction:
+    """An integer, made where the function begins by an assembly without instructions."""
+    with builder.goto_entry_block():
+        known = ir.Constant(kind, number)
+        return builder.asm(ir.FunctionType(kind, [kind]), "", "=r,0", [known], False)
