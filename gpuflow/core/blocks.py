@@ -162,12 +162,10 @@ class Fourier:
     Attributes:
         kind: "FFT", "IFFT", "RFFT" or "IRFFT".
         lengths: of the transformed dimensions.
-        launches: as in ``Kernels``.
     """
 
     kind: str
     lengths: Dims
-    launches: MakeLaunches | None = None
 
 
 @record

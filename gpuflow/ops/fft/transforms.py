@@ -19,7 +19,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.blocks import Fourier, Launches
+from gpuflow.core.blocks import Fourier
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike
@@ -29,7 +29,6 @@ from gpuflow.ops.elementwise.comparison import bitwise_or, eq
 from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.fft.passes import fft_launches
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.transpose import move_axis
 
@@ -152,18 +151,9 @@ def _fft_batch(
     return fft_p.bind(move_axis(operands[0], dims[0], 0), **params), 0
 
 
-def _fft_launches(
-    views: Sequence[Any], outs: Sequence[ShapedArray], params: dict[str, Any]
-) -> Launches | None:
-    kind, lengths = params["fft_type"], params["fft_lengths"]
-    if kind not in (FftType.FFT, FftType.IFFT) or len(lengths) != 1:
-        return None
-    return fft_launches(views, outs, lengths[0], kind is FftType.IFFT)
-
-
 def _fft_block(ins: Any, outs: Any, params: dict[str, Any]) -> Fourier:
     del ins, outs
-    return Fourier(params["fft_type"].name, params["fft_lengths"], _fft_launches)
+    return Fourier(params["fft_type"].name, params["fft_lengths"])
 
 
 def _fft_apart(ins: Any, out: ShapedArray, params: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Compiled Fourier transforms by NumPy's loops: of all kinds and dimensions, against float64."""
+"""Compiled Fourier transforms in native programs: of all kinds and dimensions, against float64."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from native_programs import in_scan, in_while, is_native
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cpu.providers import fourier
-from gpuflow.targets.cpu.providers.fourier import LARGEST
+from gpuflow.targets.cpu.providers import fourier_loops
+from gpuflow.targets.cpu.providers.fourier_loops import LARGEST
 
 LINES = [(1,), (2,), (101,), (5, 8), (300, 100), (2, 0, 4)]
 SEVERAL = [(4, 1), (1, 6), (2, 3, 4, 6), (64, 65), (0, 4)]
@@ -72,7 +72,7 @@ def test_operands_that_do_not_lie_in_order():
     x = numbers((6, 8, 10), np.complex64)
     changes = [lambda x: x[::-1, :, ::-2], lambda x: x[1:3, 2:], lambda x: x.swapaxes(0, 2)]
     for change in changes:
-        for name in ("fft", "ifft2", "irfft2", "fftn", "irfftn"):
+        for name in ("fft", "ifft", "ifft2", "irfft", "irfft2", "fftn", "irfftn"):
             found = gf.jit(lambda x, c=change, n=name: getattr(jnp.fft, n)(c(x)))(x)
             wanted = getattr(np.fft, name)(change(x).astype(np.complex128))
             np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=2e-5)
@@ -124,6 +124,10 @@ def test_what_is_native(monkeypatch):
         assert is_native(in_while(getattr(jnp.fft, name)), x)
     for name in ("irfft", "irfft2", "hfft"):
         assert is_native(in_scan(getattr(jnp.fft, name)), spectrum)
-    assert not is_native(jnp.fft.rfft2, np.zeros((2, LARGEST), np.float32))
-    monkeypatch.setattr(fourier, "find_loop", lambda ufunc, types: None)
-    assert not is_native(jnp.fft.rfft, x)
+    assert is_native(jnp.fft.rfft2, np.zeros((2, LARGEST), np.float32))
+    # A line of odd length that is alone is NumPy's, unless it is long or NumPy has no such loop.
+    assert is_native(jnp.fft.rfft, x[0, :7])
+    assert not is_native(jnp.fft.rfft, np.zeros(LARGEST + 1, np.float32))
+    monkeypatch.setattr(fourier_loops, "find_loop", lambda ufunc, types: None)
+    assert not is_native(jnp.fft.rfft, x[0, :7])
+    assert is_native(jnp.fft.rfft, x)

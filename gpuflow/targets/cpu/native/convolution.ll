@@ -112,33 +112,6 @@ end:
   ret { i64, i64, i64 } %r2
 }
 
-; A slot of memory that no other thread uses; there are as many as threads.
-define internal i64 @claim.TYPE(ptr %words) {
-entry:
-  ; Look at the slots in turn, from the first.
-  %taken.word = call i64 @word.TYPE(ptr %words, i64 1)
-  %taken = inttoptr i64 %taken.word to ptr
-  %count = call i64 @word.TYPE(ptr %words, i64 3)
-  br label %look
-look:
-  ; Take slot k if it is free: others that try at this moment see that it is taken.
-  %k = phi i64 [ 0, %entry ], [ %wrapped, %next ]
-  %offset = mul i64 %k, 8
-  %at = getelementptr i64, ptr %taken, i64 %offset
-  %pair = cmpxchg ptr %at, i64 0, i64 1 acquire monotonic
-  %mine = extractvalue { i64, i1 } %pair, 1
-  br i1 %mine, label %end, label %next
-next:
-  ; Somebody has it. There are as many slots as threads: one is free soon.
-  call void @pause()
-  %k.next = add i64 %k, 1
-  %wrapped = srem i64 %k.next, %count
-  br label %look
-end:
-  ; It is ours until a zero is stored behind its memory's last use.
-  ret i64 %k
-}
-
 ; Offset in lhs of a position along one dimension, or -1: it is outside, or a hole.
 define internal i64 @inside.TYPE(ptr %d, i64 %i, i64 %j) alwaysinline {
 entry:
@@ -681,7 +654,10 @@ entry:
   %u.blocks = sdiv i64 %u.less, %u.block
   %summed.blocks = select i1 %sums.j, i64 %j.blocks, i64 %u.blocks
   %turns = mul i64 %steps, %summed.blocks
-  %slot = call i64 @claim.TYPE(ptr %words)
+  %taken.word = call i64 @word.TYPE(ptr %words, i64 1)
+  %taken = inttoptr i64 %taken.word to ptr
+  %slots = call i64 @word.TYPE(ptr %words, i64 3)
+  %slot = call i64 @claim(ptr %taken, i64 %slots)
   %slot.offset = mul i64 %slot, %slot.bytes
   %scratch = getelementptr i8, ptr %memory, i64 %slot.offset
   br label %look
@@ -806,11 +782,7 @@ k.end:
   br label %look
 end:
   ; Give the slot back, behind all that was written to it.
-  %taken.word = call i64 @word.TYPE(ptr %words, i64 1)
-  %taken = inttoptr i64 %taken.word to ptr
-  %taken.offset = mul i64 %slot, 8
-  %taken.at = getelementptr i64, ptr %taken, i64 %taken.offset
-  store atomic i64 0, ptr %taken.at release, align 8
+  call void @release(ptr %taken, i64 %slot)
   ret void
 }
 

@@ -68,7 +68,7 @@ def copy_view(
     if view.is_contiguous:
         name, rest, extent = "gf_copy", [], size * itemsize
     else:
-        axes = _moving_axes(view)
+        axes = moving_axes(view)
         call = copying_call(axes, itemsize)
         if call is not None:
             _copy_in_kernel(call, source, target, services, code)
@@ -95,7 +95,7 @@ def _copy_in_kernel(
     code.run(loaded.address, block, call.extent, chunk, call.points)
 
 
-def _moving_axes(view: View) -> list[tuple[int, int]]:
+def moving_axes(view: View) -> list[tuple[int, int]]:
     """Sizes and strides of a view's dimensions; those of size 1 and collapsible ones are gone."""
     axes: list[tuple[int, int]] = []
     repeats = view.broadcast or (False,) * len(view.shape)

@@ -129,7 +129,12 @@ def convolution_module(letter: str) -> Module:
         "IOTA": f"<{iota}>", "SUFFIX": f"v{lanes}f{8 * count}",
     }  # fmt: skip
     symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
-    return Module(_text("convolution.ll", values=values) + "\n!0 = !{}", symbols)
+    return Module(_text("slots.ll", "convolution.ll", values=values) + "\n!0 = !{}", symbols)
+
+
+def slots_text() -> str:
+    """Functions for modules whose functions use slots of memory, and LLVM's for all of them."""
+    return _text("slots.ll")
 
 
 _MODULES: dict[str, Callable[[str], Module]] = {

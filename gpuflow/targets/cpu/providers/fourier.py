@@ -1,7 +1,7 @@
-"""Fourier transforms as instructions of native programs, by the loops of NumPy's ufuncs.
+"""Fourier transforms of several lines at once, as calls of native programs.
 
-Several dimensions are transformed one after the other, in the memory of the result; of inverse
-transforms to real numbers in the workspace, as the last dimension comes last.
+Each dimension is one instruction over blocks of lines (``fourier_lines``), the last one first; of
+transforms to real numbers the last one last. Results depend on shapes alone, not on threads.
 """
 
 from __future__ import annotations
@@ -12,151 +12,185 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Fourier
+from gpuflow.core.views import View
 from gpuflow.kir.scalar import PARTS
-from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.native.calls import NativeCall
-from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
+from gpuflow.targets.cpu.native.copies import Places, copy_view, moving_axes, operand_place
+from gpuflow.targets.cpu.native.program_writer import Code, Place
 from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.providers.ufuncs import Argument, Loop, call_loop, find_loop
-
-LARGEST = 1 << 16  # elements: beyond, SciPy, which takes several lines at a time, is faster
-
-# The ufunc of a kind, and its types; the real transform has one for each parity.
-_LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
-
-
-def _loop(name: str, complex_dtype: str) -> Loop | None:
-    """A loop of NumPy's, whose module is no public one, so that it may be missing."""
-    module = getattr(np.fft, "_pocketfft_umath", None)
-    real, whole = _LETTERS[complex_dtype]
-    source = real if name.startswith("rfft") else whole
-    target = real if name == "irfft" else whole
-    return find_loop(getattr(module, name, None), f"{source}{real}->{target}")
+from gpuflow.targets.cpu.providers.fourier_lengths import LONGEST, memory_length, split
+from gpuflow.targets.cpu.providers.fourier_lines import (
+    COMPLEX,
+    FROM_ODD,
+    FROM_REAL,
+    TO_ODD,
+    TO_REAL,
+)
+from gpuflow.targets.cpu.providers.fourier_passes import lanes_of
+from gpuflow.targets.cpu.providers.fourier_writer import Lines, Side, Writer
 
 
-def _names(block: Fourier) -> tuple[str, str]:
-    """The ufuncs of the last dimension, and of the others."""
+def _kind(block: Fourier) -> int:
+    is_odd = block.lengths[-1] % 2 == 1
     if block.kind == "RFFT":
-        return ("rfft_n_odd" if block.lengths[-1] % 2 else "rfft_n_even"), "fft"
+        return FROM_ODD if is_odd else FROM_REAL
     if block.kind == "IRFFT":
-        return "irfft", "ifft"
-    return block.kind.lower(), block.kind.lower()
+        return TO_ODD if is_odd else TO_REAL
+    return COMPLEX
+
+
+@record
+class _Plan:
+    """How a call is made.
+
+    Attributes:
+        block: what it is.
+        kind: of the last dimension.
+        dtype: of real numbers.
+        shape: rows and columns of a line of the last dimension.
+        apart: sizes and strides of groups and lines where the operand is read as it lies, though
+            that is not in order.
+        copied: bytes of a copy of the operand, in order.
+        between: bytes of spectra before the last dimension.
+        long: bytes of lines that are matrices.
+    """
+
+    block: Fourier
+    kind: int
+    dtype: str
+    shape: tuple[int, int]
+    apart: tuple[tuple[int, int], tuple[int, int]] | None
+    copied: int
+    between: int
+    long: int
+
+    @property
+    def length(self) -> int:
+        """Of the complex transforms along the last dimension."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def to_real(self) -> bool:
+        """Whether the last dimension is transformed last, to real numbers."""
+        return self.block.kind == "IRFFT"
 
 
 def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
-    """The transforms, if they are small."""
+    """The transforms, unless a vector would be of few lines, or a line too long."""
     del target
     (operand,), out = step.operands, step.eqn.outputs[0].aval
-    size = max(operand.aval.size, out.size)
-    if not 0 < size <= LARGEST or not operand.aval.size or not out.size:
+    if operand.buffer == NO_BUFFER or not operand.aval.size or not out.size:
         return None
-    dtype = _complex_dtype(step)
-    if operand.buffer == NO_BUFFER or any(_loop(name, dtype) is None for name in _names(block)):
+    kind = _kind(block)
+    names = operand.aval.dtype.name, out.dtype.name
+    dtype = next(PARTS[name] for name in names if name in PARTS)
+    length = block.lengths[-1] // (2 if kind in (FROM_REAL, TO_REAL) else 1)
+    lines = prod(out.shape[:-1])
+    is_odd = kind in (FROM_ODD, TO_ODD)
+    shape = (length, 1) if is_odd else split(length, lines, dtype)
+    if shape is None or (is_odd and 2 * lines < lanes_of(dtype)):
         return None
+    if any(memory_length(n) > LONGEST for n in (*block.lengths[:-1], *shape)):
+        return None
+    unit = 2 * np.dtype(dtype).itemsize
     bytes_ = operand.aval.size * operand.aval.dtype.itemsize
-    needs = len(block.lengths) > 1 if block.kind == "IRFFT" else False
-    copied = not operand.lies.is_contiguous
-    return NativeCall(partial(_emit, block), bytes_ if needs or copied else 0)
+    is_between = block.kind == "IRFFT" and len(block.lengths) > 1
+    apart = None
+    if shape[1] == 1 and not is_between and not operand.lies.is_contiguous:
+        apart = _lines_apart(operand.lies, kind, lanes_of(dtype))
+    plan = _Plan(
+        block, kind, dtype, shape, apart,
+        0 if operand.lies.is_contiguous or apart is not None else bytes_,
+        bytes_ if is_between else 0,
+        lines * length * unit if shape[1] > 1 else 0,
+    )  # fmt: skip
+    return NativeCall(partial(_emit, plan), plan.copied + plan.between + plan.long)
 
 
-def _complex_dtype(step: CallStep) -> str:
-    dtypes = step.operands[0].aval.dtype, step.eqn.outputs[0].aval.dtype
-    return next(dtype.name for dtype in dtypes if dtype.name in _LETTERS)
-
-
-class _Transforms:
-    """Writes the passes of one call.
-
-    Args:
-        dtype: of complex numbers.
-        scale: of the first pass; that of the others is 1.
-    """
-
-    def __init__(self, dtype: str, scale: float, services: NativeServices, code: Code) -> None:
-        self.dtype, self.services, self.code = dtype, services, code
-        self.real = np.dtype(PARTS[dtype])
-        self._scales = np.array([scale, 1], self.real)
-        self._passes = 0
-        code.keep(self._scales)
-
-    def _scale(self) -> Argument:
-        offset = min(self._passes, 1) * self.real.itemsize
-        self._passes += 1
-        return Argument(fixed(address(self._scales) + offset), 0, 0)
-
-    def along_last(
-        self, name: str, source: Place, target: Place, lines: int, lengths: tuple[int, int],
-        itemsizes: tuple[int, int],
-    ) -> None:  # fmt: skip
-        """Transform contiguous lines, of ``lengths`` elements before and after."""
-        work = _work(lines, max(lengths))
-        of_index = self.services.chunk(lines, work)
-        ends = zip((source, target), lengths, itemsizes, strict=True)
-        first, last = (
-            Argument(place, of_index * length * size, length * size, (size,))
-            for place, length, size in ends
-        )
-        self._call(name, (first, self._scale(), last), lengths, (of_index, lines), work)
-
-    def across(
-        self, name: str, source: Place, target: Place, before: int, length: int, after: int
-    ) -> None:
-        """Transform a dimension of complex numbers with others behind it."""
-        size, work = 2 * self.real.itemsize, _work(before * after, length)
-        of_index = after if before > 1 else self.services.chunk(after, work)
-        step = (length * after if before > 1 else of_index) * size
-        first, last = (Argument(place, step, size, (after * size,)) for place in (source, target))
-        arguments = first, self._scale(), last
-        self._call(name, arguments, (length, length), (of_index, before * after), work)
-
-    def _call(
-        self, name: str, arguments: tuple[Argument, ...], sizes: tuple[int, int],
-        lines: tuple[int, int], work: int,
-    ) -> None:  # fmt: skip
-        loop = _loop(name, self.dtype)
-        assert loop is not None  # choose says so first
-        call_loop(
-            loop, self.real.itemsize, arguments, sizes, lines, None, work, True, self.services,
-            self.code,
-        )
-
-
-def _work(lines: int, length: int) -> int:
-    return lines * length * max(length.bit_length(), 1)
+def _lines_apart(
+    view: View, kind: int, lanes: int
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Sizes and strides of groups and lines, where a view's lines are groups of many."""
+    axes = moving_axes(View(view.shape[:-1], view.strides[:-1], 0, view.broadcast[:-1]))
+    if kind == FROM_REAL and view.strides[-1] != 1:
+        return None  # pairs of real numbers lie side by side
+    if True in view.broadcast[-1:] or len(axes) > 2 or (len(axes) == 2 and axes[1][0] < lanes):
+        return None
+    return axes[0] if len(axes) == 2 else (1, 0), axes[-1]
 
 
 def _emit(
-    block: Fourier, step: CallStep, services: NativeServices, code: Code, places: Places
+    plan: _Plan, step: CallStep, services: NativeServices, code: Code, places: Places
 ) -> None:
     (operand,), out = step.operands, step.eqn.outputs[0].aval
-    shape, lengths, dtype = operand.aval.shape, block.lengths, _complex_dtype(step)
+    writer = Writer(plan.dtype, services, code)
     source, target = operand_place(operand, code, places), places.place(step.outputs[0])
-    work = None if step.workspace is None else places.place(step.workspace)
-    if not operand.lies.is_contiguous:
-        assert work is not None
-        copy_view(operand.lies, operand.aval.dtype.itemsize, source, work, services, code)
-        source = work
-    is_inverse = block.kind in ("IFFT", "IRFFT")
-    passes = _Transforms(dtype, 1 / prod(lengths) if is_inverse else 1.0, services, code)
-    last, others = _names(block)
-    itemsizes = operand.aval.dtype.itemsize, out.dtype.itemsize
-    lines, ends = out.size // out.shape[-1], (shape[-1], out.shape[-1])
-    leading = range(len(shape) - len(lengths), len(shape) - 1)
-    if block.kind != "IRFFT":
-        passes.along_last(last, source, target, lines, ends, itemsizes)
-        source, shape = target, out.shape
-    for d in reversed(leading):
-        into = target if block.kind != "IRFFT" else work
-        assert into is not None
-        passes.across(others, source, into, prod(shape[:d]), shape[d], prod(shape[d + 1 :]))
+    register, start = (-1, 0) if step.workspace is None else places.place(step.workspace)
+    if plan.copied:
+        copy = register, start
+        copy_view(operand.lies, operand.aval.dtype.itemsize, source, copy, services, code)
+        source = copy
+    between = register, start + plan.copied
+    long = register, start + plan.copied + plan.between
+    if plan.to_real:
+        source = _others(plan, operand.aval.shape, source, between, writer)
+        _last(plan, step, source, target, long, writer)
+    else:
+        _last(plan, step, source, target, long, writer)
+        _others(plan, out.shape, target, target, writer)
+
+
+def _others(
+    plan: _Plan, shape: tuple[int, ...], source: Place, into: Place, writer: Writer
+) -> Place:
+    """Transform the dimensions before the last one; returns where the result is."""
+    is_inverse, unit = plan.block.kind in ("IFFT", "IRFFT"), writer.unit
+    for d in reversed(range(len(shape) - len(plan.block.lengths), len(shape) - 1)):
+        after = prod(shape[d + 1 :])
+        what = Lines(shape[d], after, prod(shape[:d]), exchange=(is_inverse, is_inverse))
+        sides = [Side(at, after * unit, unit, shape[d] * after * unit) for at in (source, into)]
+        writer.lines(what, *sides)
         source = into
-    if block.kind == "IRFFT":
-        passes.along_last(last, source, target, lines, ends, itemsizes)
+    return source
 
 
-PROVIDER = Provider("NumPy's loops in native programs", choose)
+def _last(
+    plan: _Plan, step: CallStep, source: Place, target: Place, long: Place, writer: Writer
+) -> None:
+    """Transform the last dimension."""
+    avals = step.operands[0].aval, step.eqn.outputs[0].aval
+    is_inverse = plan.block.kind in ("IFFT", "IRFFT")
+    groups, lines = 1, prod(avals[1].shape[:-1])
+    sides = []
+    for place, aval in zip((source, target), avals, strict=True):
+        # Real numbers are read and written in pairs, unless their number is odd.
+        alone = plan.kind in (FROM_ODD, TO_ODD) and aval.dtype.kind == "f"
+        step_bytes = writer.size if alone else writer.unit
+        sides.append(Side(place, step_bytes, aval.shape[-1] * aval.dtype.itemsize))
+    if plan.apart is not None:
+        (groups, group_step), (lines, line_step) = plan.apart
+        itemsize, first, last = avals[0].dtype.itemsize, *sides
+        element = first.element
+        if plan.kind != FROM_REAL:
+            element = step.operands[0].lies.strides[-1] * itemsize
+        sides = [
+            Side(source, element, line_step * itemsize, group_step * itemsize),
+            Side(target, last.element, last.line, lines * last.line),
+        ]
+    order = 2 * plan.length if plan.kind in (FROM_REAL, TO_REAL) else 0
+    factor = 1 / prod(plan.block.lengths) if is_inverse else 1.0
+    # Half spectra are exchanged on their way into transforms to real numbers.
+    exchange = is_inverse and (not plan.to_real or plan.shape[1] > 1), is_inverse
+    what = Lines(plan.length, lines, groups, plan.kind, exchange, factor, order)
+    if plan.shape[1] > 1:
+        writer.long_lines(plan.shape, what, *sides, long)
+    else:
+        writer.lines(what, *sides)
+
+
+PROVIDER = Provider("transforms of several lines at once in native programs", choose)

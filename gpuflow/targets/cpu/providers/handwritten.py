@@ -8,16 +8,14 @@ from typing import Any
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
-from gpuflow.core.blocks import Fourier, Kernels, Launch, Launches, Scan, Sort
+from gpuflow.core.blocks import Kernels, Launch, Launches, Scan, Sort
 from gpuflow.targets.cpu.native.calls import NativeCall, launch
 from gpuflow.targets.cpu.native.copies import Places
 from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices
 
 
-def _choose(
-    block: Scan | Sort | Fourier | Kernels, step: CallStep, target: Any
-) -> NativeCall | None:
+def _choose(block: Scan | Sort | Kernels, step: CallStep, target: Any) -> NativeCall | None:
     del target
     if block.launches is None:
         return None

@@ -21,6 +21,7 @@ from gpuflow.core.blocks import (
 from gpuflow.targets.cpu.providers import (
     convolutions,
     fourier,
+    fourier_loops,
     handwritten,
     lu,
     matrices,
@@ -47,6 +48,6 @@ PROVIDERS: Providers = {
     Svd: (matrices.PROVIDER,),
     Sort: (handwritten.PROVIDER,),
     Scan: (handwritten.PROVIDER,),
-    Fourier: (handwritten.PROVIDER, fourier.PROVIDER),
+    Fourier: (fourier.PROVIDER, fourier_loops.PROVIDER),
     Kernels: (handwritten.PROVIDER,),
 }

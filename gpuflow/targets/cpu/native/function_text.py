@@ -1,0 +1,109 @@
+"""Functions of the native runtime as LLVM text, written by Python with loops and conditions.
+
+For functions whose instructions follow from numbers, such as the radix of a Fourier transform. It
+is text alone: making it costs less than a millisecond, and it is the key of the code in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+Value = str  # "%v12", or a constant
+
+
+class FunctionText:
+    """The text of one function under construction.
+
+    Args:
+        name: of the function.
+        arguments: types and names, ``[("ptr", "x"), ("i64", "count")]``.
+        local: only functions of the same module call it.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[tuple[str, str]], local: bool = False
+    ) -> None:
+        head = ", ".join(f"{kind} %{argument}" for kind, argument in arguments)
+        self._lines = [f"define {'internal ' if local else ''}void @{name}({head}) {{", "entry:"]
+        self._values, self._labels = 0, 0
+        self._entry = len(self._lines)
+
+    def op(self, text: str) -> Value:
+        """The value of an instruction."""
+        value = f"%v{self._values}"
+        self._values += 1
+        self._lines.append(f"  {value} = {text}")
+        return value
+
+    def do(self, text: str) -> None:
+        """An instruction without a value."""
+        self._lines.append(f"  {text}")
+
+    def variable(self, kind: str, count: int = 1) -> Value:
+        """Memory on the stack."""
+        value = f"%v{self._values}"
+        self._values += 1
+        self._lines.insert(self._entry, f"  {value} = alloca [{count} x {kind}], align 64")
+        return value
+
+    def load(self, kind: str, at: Value, align: int) -> Value:
+        """What lies at an address."""
+        return self.op(f"load {kind}, ptr {at}, align {align}")
+
+    def store(self, kind: str, value: Value, at: Value, align: int) -> None:
+        """Write a value to an address."""
+        self.do(f"store {kind} {value}, ptr {at}, align {align}")
+
+    def add(self, a: Value | int, b: Value | int) -> Value:
+        """``a + b`` of int64."""
+        return self.op(f"add nsw i64 {a}, {b}")
+
+    def sub(self, a: Value | int, b: Value | int) -> Value:
+        """``a - b`` of int64."""
+        return self.op(f"sub nsw i64 {a}, {b}")
+
+    def mul(self, a: Value | int, b: Value | int) -> Value:
+        """``a * b`` of int64."""
+        return self.op(f"mul nsw i64 {a}, {b}")
+
+    def least(self, a: Value | int, b: Value | int) -> Value:
+        """The smaller int64."""
+        return self.op(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
+
+    def at(self, base: Value, offset: Value | int) -> Value:
+        """An address so many bytes behind another."""
+        return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    @contextmanager
+    def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1) -> Iterator[Value]:
+        """The instructions inside run for each index from ``start``, while it is below ``stop``."""
+        n = self._new_label()
+        index, further = f"%i{n}", f"%next{n}"
+        self._lines += [
+            f"  br label %before{n}", f"before{n}:", f"  br label %look{n}", f"look{n}:",
+            f"  {index} = phi i64 [ {start}, %before{n} ], [ {further}, %again{n} ]",
+            f"  %more{n} = icmp slt i64 {index}, {stop}",
+            f"  br i1 %more{n}, label %body{n}, label %end{n}", f"body{n}:",
+        ]  # fmt: skip
+        yield index
+        self._lines += [
+            f"  br label %again{n}", f"again{n}:", f"  {further} = add nsw i64 {index}, {step}",
+            f"  br label %look{n}", f"end{n}:",
+        ]  # fmt: skip
+
+    @contextmanager
+    def where(self, condition: Value) -> Iterator[None]:
+        """The instructions inside run if an i1 holds."""
+        n = self._new_label()
+        self._lines += [f"  br i1 {condition}, label %then{n}, label %else{n}", f"then{n}:"]
+        yield
+        self._lines += [f"  br label %else{n}", f"else{n}:"]
+
+    def _new_label(self) -> int:
+        self._labels += 1
+        return self._labels
+
+    def text(self) -> str:
+        """The whole function."""
+        return "\n".join([*self._lines, "  ret void", "}", ""])
