@@ -530,6 +530,7 @@ def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:
     return roll(x, tuple(-half if inverse else half for half in halves), chosen)
 
 
+@composite
 def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """Move frequency 0 to the middle of the axes.
 
@@ -550,6 +551,7 @@ def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     return _shifted("fftshift", x, axes, False)
 
 
+@composite
 def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
     """The inverse of ``fftshift``.
 

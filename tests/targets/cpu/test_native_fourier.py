@@ -131,3 +131,12 @@ def test_what_is_native(monkeypatch):
     monkeypatch.setattr(fourier_loops, "find_loop", lambda ufunc, types: None)
     assert not is_native(jnp.fft.rfft, x[0, :7])
     assert is_native(jnp.fft.rfft, x)
+
+
+def test_outside_of_jit_the_numbers_are_those_of_jit():
+    """A call of one op is the same native program, so that bits do not depend on jit."""
+    x = numbers((6, 40), np.complex64)
+    for kind, operand in (("FFT", x), ("IFFT", x), ("RFFT", x.real.copy()), ("IRFFT", x[:, :21])):
+        single = gf.lax.fft(jnp.asarray(operand), kind, (40,))
+        compiled = gf.jit(lambda x, k=kind: gf.lax.fft(x, k, (40,)))(operand)
+        np.testing.assert_array_equal(np.asarray(single), np.asarray(compiled))

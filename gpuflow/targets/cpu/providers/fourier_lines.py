@@ -316,15 +316,19 @@ def mirrored(
     apply = numbers.apply
     total = apply("fadd", a[0], b[0]), apply("fsub", a[1], b[1])
     rest = apply("fsub", a[0], b[0]), apply("fadd", a[1], b[1])
+    half = numbers.constant(0.5)
     if from_real:
-        half = numbers.constant(0.5)
         total, root = numbers.scaled(total, half), numbers.scaled(root, half)
         turned = numbers.turned(numbers.mul(root, rest))
     else:
         # i conj(w) B = conj(-i w conj(B))
         turned = numbers.conj(numbers.turned(numbers.mul(root, numbers.conj(rest))))
-    first, second = numbers.add(total, turned), numbers.sub(total, turned)
-    return first, numbers.conj(second)
+    # The negated imaginary part of A as a difference, so that zeros are positive on both sides.
+    negated = apply("fsub", b[1], a[1])
+    if from_real:
+        negated = apply("fmul", negated, half)
+    other = apply("fsub", total[0], turned[0]), apply("fadd", negated, turned[1])
+    return numbers.add(total, turned), other
 
 
 def _mirror_pairs(function: FunctionText, dtype: str, from_real: bool) -> None:

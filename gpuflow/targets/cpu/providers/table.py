@@ -34,7 +34,7 @@ from gpuflow.targets.cpu.providers import (
 # Blocks that are made so outside of jit as well, where others are NumPy's: no kernel has to be
 # built for a new type. NumPy's BLAS has threads of its own for products. Some of its decompositions
 # are done in float64, and the vectors of a matrix would have other signs than in jit.
-EAGER_BLOCKS = (Product, Cholesky, Eigh, Eig, Svd, Qr, Lu, Triangular)
+EAGER_BLOCKS = (Product, Fourier, Cholesky, Eigh, Eig, Svd, Qr, Lu, Triangular)
 
 PROVIDERS: Providers = {
     Product: (products.PROVIDER, packed_products.PROVIDER),
