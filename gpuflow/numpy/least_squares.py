@@ -195,8 +195,16 @@ def _pinv_jvp(hermitian: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
         # Only the Hermitian part was decomposed.
         a, d_a = (symmetrized(x) for x in (a, d_a))
     change = adjoint(d_a)
-    first = exact_matmul(p, exact_matmul(adjoint(p), change))
-    second = exact_matmul(change, exact_matmul(adjoint(p), p))
-    outside = lax.sub(first, exact_matmul(exact_matmul(first, a), p))
-    beyond = lax.sub(second, exact_matmul(p, exact_matmul(a, second)))
-    return p, lax.sub(lax.add(outside, beyond), exact_matmul(exact_matmul(p, d_a), p))
+    first = _product_of_three(p, adjoint(p), change)
+    second = _product_of_three(change, adjoint(p), p)
+    outside = lax.sub(first, _product_of_three(first, a, p))
+    beyond = lax.sub(second, _product_of_three(p, a, second))
+    return p, lax.sub(lax.add(outside, beyond), _product_of_three(p, d_a, p))
+
+
+def _product_of_three(a: Any, b: Any, c: Any) -> Any:
+    """``a b c``, in the order that takes fewer operations: none makes the larger square."""
+    (m, n), (k, q) = aval_of(a).shape[-2:], aval_of(c).shape[-2:]
+    if m * k * (n + q) <= n * q * (k + m):
+        return exact_matmul(exact_matmul(a, b), c)
+    return exact_matmul(a, exact_matmul(b, c))
