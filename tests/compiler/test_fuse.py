@@ -261,6 +261,27 @@ def test_square_matrix_and_its_transpose():
     np.testing.assert_allclose(sums, x.sum(0) + x.sum(1), rtol=1e-4, atol=1e-5)
 
 
+def test_product_of_a_matrix_and_its_transpose_stores_it_once():
+    """Covariances wrote the centered matrix twice, once across its rows: half of their time."""
+
+    def f(x):
+        centered = x - jnp.mean(x, 0)
+        return centered.T @ centered
+
+    def reference(x):
+        centered = x - x.mean(0)
+        return centered.T @ centered
+
+    check(f, reference, X)
+    (kernel,) = [k for k in kernels(plan(f, X)) if k.kind == "map"]
+    assert sum(operand.name.startswith("o") for operand in kernel.operands) == 1
+    # What is also a result of the program, turned, is stored so.
+    check(lambda x: (x * 2).T + 0 * x.sum(), lambda x: 2 * x.T, X)
+    turned, product = gf.jit(lambda x: ((x * 2).T, (x * 2).T @ (x * 2)))(X)
+    np.testing.assert_array_equal(turned, 2 * X.T)
+    np.testing.assert_allclose(product, 4 * X.T @ X, rtol=1e-5, atol=1e-4)
+
+
 def test_outer_sum_of_one_vector_keeps_two_axes():
     v = RANDOM.standard_normal(9).astype(np.float32)
     got = gf.jit(lambda v: jnp.exp(v)[:, None] + jnp.exp(v)[None, :])(v)

@@ -35,7 +35,7 @@ from gpuflow.compiler.passes.updates_in_place import (
     updated_pairs,
 )
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Indexed, Layout, Update
+from gpuflow.core.lowering import Barrier, Indexed, Layout, Library, Update
 from gpuflow.core.views import View, contiguous
 
 
@@ -65,6 +65,7 @@ def describe_program(
     readers = uses(jaxpr)
     rule = UpdateRule(jaxpr, readers, donations, kept)
     stored = _stored_parts(jaxpr, readers, kept) | _stored_repeats(jaxpr)
+    turned = _turned_in_memory(jaxpr, readers)
     updates: dict[int, InMemory] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         if isinstance(eqn.primitive.lower, Barrier):
@@ -83,7 +84,7 @@ def describe_program(
         iteration = iteration_of(eqn)
         iterations.append(iteration)
         if iteration is not None and not isinstance(eqn.primitive.lower, Update):
-            fusible_outputs.update(eqn.outputs)
+            fusible_outputs.update(out for out in eqn.outputs if out not in turned)
             continue
         done = rule.in_memory(position)
         if done is not None:
@@ -145,6 +146,29 @@ def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
         if is_fusible(eqn) and any(out.aval.shape[d] != 1 for d in added):
             repeats.add(out)
     return repeats
+
+
+def _turned_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
+    """Arrays that libraries read as they are and otherwise turned, as ``x`` in ``x.T @ x``.
+
+    They are stored for the one, and the other is a view of that, which is no second array.
+    """
+
+    def is_read(var: Var, by_all: bool) -> bool:
+        eqns = [jaxpr.eqns[k] for k in readers.get(var, ())]
+        found = [isinstance(eqn.primitive.lower, Library) for eqn in eqns]
+        return var not in jaxpr.outvars and bool(found) and (all if by_all else any)(found)
+
+    others: dict[Var, list[bool]] = {}
+    for eqn in jaxpr.eqns:
+        rule = eqn.primitive.lower
+        if isinstance(rule, Layout) and type(eqn.inputs[0]) is Var:
+            operand, out = eqn.inputs[0], eqn.outputs[0]
+            links = rule.links(operand.aval, out.aval, **eqn.params)
+            is_turn = links is not None and len(links) == operand.aval.ndim == out.aval.ndim
+            is_turn = is_turn and operand.aval.size == out.aval.size and rule.steps is None
+            others.setdefault(operand, []).append(is_turn and is_read(out, True))
+    return {var for var, fits in others.items() if all(fits) and is_read(var, False)}
 
 
 def _gives_name(eqn: Eqn) -> bool:
