@@ -188,9 +188,9 @@ def _last(
     exchange = is_inverse and (not plan.to_real or plan.shape[1] > 1), is_inverse
     what = Lines(plan.length, lines, groups, plan.kind, exchange, factor, order)
     if plan.shape[1] > 1:
-        writer.long_lines(plan.shape, what, *sides, long)
+        writer.long_lines(plan.shape, what, sides[0], sides[1], long)
     else:
-        writer.lines(what, *sides)
+        writer.lines(what, sides[0], sides[1])
 
 
 PROVIDER = Provider("transforms of several lines at once in native programs", choose)

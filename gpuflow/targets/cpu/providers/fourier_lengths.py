@@ -82,8 +82,10 @@ def split(length: int, lines: int, dtype: str) -> tuple[int, int] | None:
     """
     lanes = lanes_of(dtype)
     best, found = _cost(length, lines, lanes), (length, 1)
-    for columns in range(2, length // 2 + 1 if length >= 4 * lanes else 0):
-        if length % columns or max(columns, length // columns) > LONGEST:
+    # Neither is longer than what a block takes.
+    least, most = max(2, -(-length // LONGEST)), min(length // 2, LONGEST)
+    for columns in range(least, most + 1 if length >= 4 * lanes else 0):
+        if length % columns:
             continue
         rows = length // columns
         cost = lines * (_cost(rows, columns, lanes) + _cost(columns, rows, lanes))

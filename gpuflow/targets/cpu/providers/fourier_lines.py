@@ -343,7 +343,8 @@ def _mirror_pairs(function: FunctionText, dtype: str, from_real: bool) -> None:
         both = mirrored(numbers, a, b, root, from_real)
         for value, place in zip(both, places, strict=True):
             # Transforms to real numbers are inverse ones: their parts are exchanged.
-            numbers.write_pair(value if from_real else value[::-1], function.at("%y", place))
+            re, im = value if from_real else value[::-1]
+            numbers.write_pair((re, im), function.at("%y", place))
 
 
 def _from_real(function: FunctionText, dtype: str) -> None:
@@ -375,7 +376,7 @@ def _to_odd(function: FunctionText, dtype: str) -> None:
         places = [function.mul(j, _ELEMENT) for j in (k, function.sub("%length", k))]
         value = numbers.read_pair(function.at("%x", places[0]))
         for one, place in zip((value, numbers.conj(value)), places, strict=True):
-            numbers.write_pair(one[::-1], function.at("%y", place))
+            numbers.write_pair((one[1], one[0]), function.at("%y", place))
 
 
 # gf_fourier_NAME_TYPE(words, lo, hi): the same for long lines, which lie in memory; an index is a
