@@ -110,6 +110,8 @@ def _bessel_far(order: int) -> Callable[[Any], Any]:
 
 TABLES = {
     "ERFCX": ("(1 + 2 x) erfcx(x), x = ray(0, 3.75)", _erfcx, ray(0, 3.75)),
+    "NORMAL": ("(ndtr(x) - 1/2) / x, x**2 in (0, 1)",
+               lambda u: mp.erf(mp.sqrt(u / 2)) / mp.sqrt(u) / 2, line(0, 1)),
     "DAWSON_NEAR": ("dawsn(x) / x, x**2 in (0, 6.25)",
                     lambda u: _dawson(mp.sqrt(u)) / mp.sqrt(u), line(0, 6.25)),
     "DAWSON_MIDDLE": ("x dawsn(x), x in (2.5, 5)", lambda x: x * _dawson(x), line(2.5, 5)),
@@ -146,6 +148,7 @@ TABLES = {
                       _quantile_of_depth, line("1.99", 8)),
     "QUANTILE_FAR": ("z + ndtri(exp(-z**2 / 2)), 1 / z in (1/40, 1/8)",
                      lambda u: _quantile_of_depth(1 / u), line(mpf(1) / 40, mpf(1) / 8)),
+    "INVERSE_GAMMA": ("1 / gamma(x), x in (1, 2)", mp.rgamma, line(1, 2)),
     "STIRLING": ("12 x delta(x), x = ray(1, 2); delta is gammaln less Stirling's formula",
                  _stirling, ray(1, 2)),
     "ATANH": ("(atanh(v) - v) / v**3, v**2 in (0, 1/9)", _atanh_rest, line(0, mpf(1) / 9)),

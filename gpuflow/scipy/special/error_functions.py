@@ -26,6 +26,7 @@ from gpuflow.scipy.special.common import (
 from gpuflow.scipy.special.faddeeva import wofz_of
 
 _ROOT_2 = math.sqrt(2.0)
+_ROOT_HALF = math.sqrt(0.5)
 _ROOT_PI = math.sqrt(math.pi)
 _ROOT_2_PI = math.sqrt(2.0 * math.pi)
 _MAX_SERIES_ORDER = 30
@@ -191,17 +192,20 @@ def normal_density(x: Any) -> Any:
 
 def _normal_tail(x: Any) -> Any:
     """The probability of more than ``x >= 0``; erfc of ``x / sqrt(2)`` has fewer digits."""
-    return 0.5 * _erfcx_right(x / _ROOT_2) * exp_square(x, -0.5)
+    return 0.5 * _erfcx_right(x * _ROOT_HALF) * exp_square(x, -0.5)
+
+
+def _normal_center(x: Any) -> Any:
+    """The probability of less than ``x``, less 1/2, for ``abs(x) <= 1``."""
+    square = jnp.square(jnp.clip(x, -1.0, 1.0))
+    return x * chebyshev(tables.NORMAL, on_line(0.0, 1.0, square))
 
 
 @with_derivatives(lambda t, out, x: t * normal_density(x))
 def _ndtr(x: Any) -> Any:
     tail = _normal_tail(jnp.abs(x))
-    return jnp.where(x < -1.0, tail, jnp.where(x > 1.0, 1.0 - tail, _ndtr_center(x)))
-
-
-def _ndtr_center(x: Any) -> Any:
-    return 0.5 + 0.5 * lax.erf(jnp.clip(x, -1.0, 1.0) / _ROOT_2)
+    outer = jnp.where(x < 0.0, tail, 1.0 - tail)
+    return jnp.where(jnp.abs(x) < 1.0, 0.5 + _normal_center(x), outer)
 
 
 def ndtr(x: ArrayLike) -> Array:
@@ -225,10 +229,16 @@ def ndtr(x: ArrayLike) -> Array:
 
 @with_derivatives(lambda t, out, x: t * (2.0 / _ROOT_2_PI) / _erfcx(-x / _ROOT_2))
 def _log_ndtr(x: Any) -> Any:
-    lower = jnp.log(0.5 * _erfcx_right(jnp.maximum(-x, 0.0) / _ROOT_2)) - 0.5 * jnp.square(x)
-    center = jnp.log(_ndtr_center(x))
-    upper = jnp.log1p(-_normal_tail(jnp.maximum(x, 0.0)))
-    return jnp.where(x < -1.0, lower, jnp.where(x < 0.0, center, upper))
+    """One logarithm: of half of erfcx, of the center, or of ``1 - tail``."""
+    size = jnp.abs(x)
+    half = 0.5 * _erfcx_right(size * _ROOT_HALF)
+    tail = half * exp_square(size, -0.5)
+    outer = jnp.where(x < 0.0, half, 1.0 - tail)
+    argument = jnp.where(size < 1.0, 0.5 + _normal_center(x), outer)
+    # What 1 - tail lost is some 1 / argument, near 1, of the logarithm.
+    lost = (2.0 - argument) * ((1.0 - argument) - tail)
+    further = jnp.where(x < 0.0, -0.5 * jnp.square(x), lost)
+    return jnp.log(argument) + jnp.where(size < 1.0, 0.0, further)
 
 
 def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:

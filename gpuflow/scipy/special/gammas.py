@@ -12,7 +12,9 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
+    chebyshev,
     kernel,
     number_like,
     real_operands,
@@ -23,8 +25,10 @@ from gpuflow.scipy.special.stirling import log_beta, log_choose, log_rising, sti
 
 # Up to so many chosen things the binomial coefficient is multiplied out.
 _FEW = 24
-# Up to so many factors the gamma function is multiplied out: float32 reaches no further.
-_FACTORS = 34
+# The gamma function is multiplied out, from y down to y - step where y >= least, by (least, step):
+# from below 37, which float32 does not reach, to 1 <= y < 2.
+_STEPS = ((33, 4), (17, 16), (9, 8), (5, 4), (3, 2), (2, 1))
+_REACH = 37.0
 _ROOT_2_PI = math.sqrt(2.0 * math.pi)
 
 
@@ -101,17 +105,23 @@ def gammasgn(x: ArrayLike) -> Array:
 
 
 def _gamma_right(x: Any) -> Any:
-    """The gamma function of x >= 1: from 1 <= y < 2 up by multiplication, far up by Stirling."""
-    near = x < _FACTORS + 1.0
-    start = jnp.where(near, x - jnp.floor(x) + 1.0, x)
-    value = jnp.where(start == 1.0, 1.0, _stirling(start))
+    """The gamma function of x >= 0: by multiplication from 1 <= y < 2, far up by Stirling.
 
-    def multiply(i: Any, value: Any) -> Any:
-        factor = start + number_like(i, x)
-        return jnp.where(near & (factor < x - 0.5), value * factor, value)
-
-    # Written out, it is part of the kernel; a loop would write its state in each turn.
-    return lax.fori_loop(0, _FACTORS, multiply, value, unroll=True)
+    Whole numbers give products of whole numbers. Below 1, ``gamma(x) = gamma(x + 1) / x``.
+    """
+    below = x < 1.0
+    y = jnp.where(below, x + 1.0, x)
+    product = jnp.ones_like(x)
+    for least, step in _STEPS:
+        high = y >= least
+        longer = math.prod((y - k for k in range(1, step + 1)), start=product)
+        product = jnp.where(high, longer, product)
+        y = jnp.where(high, y - step, y)
+    inverse = jnp.where(y == 1.0, 1.0, chebyshev(tables.INVERSE_GAMMA, 2.0 * y - 3.0))
+    near = product / jnp.where(below, inverse * x, inverse)
+    reaches = math.gamma(_REACH) < float(jnp.finfo(aval_of(x).dtype).max)
+    far = _stirling(jnp.maximum(x, _REACH)) if reaches else jnp.inf
+    return jnp.where(x >= _REACH, far, near)
 
 
 def _stirling(x: Any) -> Any:
@@ -132,9 +142,7 @@ def sin_pi(x: Any) -> Any:
 def real_gamma(x: Any) -> Any:
     """The gamma function of real numbers."""
     size = jnp.abs(x)
-    # Gamma(x + 1) = x Gamma(x) below 1.
-    shifted = _gamma_right(jnp.where(size < 1.0, size + 1.0, size))
-    right = shifted / jnp.where(size < 1.0, size, 1.0)
+    right = _gamma_right(size)
     # Gamma(-y) = -pi / (y sin(pi y) Gamma(y)); division in this order neither overflows.
     left = -math.pi / (size * sin_pi(size)) / right
     left = jnp.where(_is_whole(x), jnp.nan, left)

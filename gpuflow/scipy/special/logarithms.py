@@ -36,10 +36,12 @@ def expit(x: ArrayLike) -> Array:
 
 @with_derivatives(lambda t, out, x: t / (x * (1.0 - x)))
 def _logit(x: Any) -> Any:
-    # Near 1/2 the quotient is near 1, and its logarithm would lose digits.
-    centered, rest = 2.0 * x - 1.0, 1.0 - x
-    central = jnp.log1p(centered / rest)
-    return jnp.where(jnp.abs(centered) < 0.5, central, jnp.log(x / rest))
+    # Near 1/2 the quotient is near 1, and what it lost counts; 1 / rest is about 2 there, and
+    # elsewhere the lost part is below the last digit.
+    rest = 1.0 - x
+    quotient = x / rest
+    lost = (2.0 * x - 1.0) - (quotient - 1.0) * rest
+    return jnp.log(quotient) + jnp.where(jnp.abs(quotient) < 4.0, 2.0 * lost, 0.0)
 
 
 def logit(x: ArrayLike) -> Array:

@@ -89,7 +89,7 @@ def single_arguments():
     """A part of all float32, and all of them around the edges of the formulas."""
     bits = np.arange(0, 1 << 32, STRIDE, dtype=np.uint64).astype(np.uint32)
     edges = [
-        0.0, -0.0, 1.0, -1.0, 0.5, 0.55, 0.9, 4.0, 10.0, np.inf, -np.inf, 1e5, -1e5,
+        0.0, -0.0, 1.0, -1.0, 0.5, 0.55, 1.03, 4.0, 10.0, np.inf, -np.inf, 1e5, -1e5,
         88.72283, 89.0, -87.33654, -103.97208, -104.0, -18.0, -17.32868, 128.0, -126.0, -149.0,
         -150.0, 2.0**-126, 2.0**-149, 2.0**0.5, 2.0**-0.5, np.pi, np.pi / 2, 3.4028235e38,
         16.635532, 9.010913, 3.8325067,

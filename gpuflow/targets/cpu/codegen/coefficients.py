@@ -93,10 +93,12 @@ LOG_64 = (
 TANH = (0.016437104, -0.052671693, 0.13320726, -0.33332947)
 # (sin(r) / r - 1) / r^2 as a polynomial in r^2, for |r| <= pi / 2.
 SIN = (2.605784e-06, -0.00019809666, 0.008333068, -0.1666666)
-# erf(a) / a - 1 as a polynomial in a^2, for a <= 0.9; log2(erfc(a)) for 0.9 <= a <= 4.
-ERF = (-0.00060809095, 0.0050098943, -0.026777273, 0.11282085, -0.37612516, 0.12837915)
-ERFC = (
-    0.0002859882, -0.004422705, 0.03219448, -0.150205, -0.9189616, -1.6270678, -0.00024006968,
+# erf(a) / a - 1 as a polynomial in a^2, for a <= 1.03; erfc(a)^(1/4) for 1.03 <= a <= 4, where its
+# error counts as that of erf does, near 4 more, so that erf(4) is 1.
+ERF = (-0.0005493325, 0.004885179, -0.02668501, 0.11279319, -0.3761223, 0.1283791)
+ERFC_ROOT = (
+    -0.00016879848, 0.0030789669, -0.021277241, 0.063074544, -0.0446878, -0.06986197, -0.30490822,
+    1.0045202,
 )  # fmt: skip
 
 # pi in parts whose products with an integer below 2^15 (and a half) are exact, for a processor
