@@ -50,7 +50,7 @@ def ray(low: Any, reach: Any) -> Callable[[Any], Any]:
 
 
 def _erfcx(x: Any) -> Any:
-    return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+    return (x + 2) * mp.exp(x * x) * mp.erfc(x)
 
 
 def _dawson(x: Any) -> Any:
@@ -96,7 +96,7 @@ def _quantile_of_depth(z: Any) -> Any:
 
 def _stirling(x: Any) -> Any:
     rest = mp.loggamma(x) - ((x - mpf(1) / 2) * mp.log(x) - x + mp.log(2 * mp.pi) / 2)
-    return 12 * x * rest
+    return (x + 1) * rest
 
 
 def _atanh_rest(square: Any) -> Any:
@@ -109,7 +109,7 @@ def _bessel_far(order: int) -> Callable[[Any], Any]:
 
 
 TABLES = {
-    "ERFCX": ("(1 + 2 x) erfcx(x), x = ray(0, 3.75)", _erfcx, ray(0, 3.75)),
+    "ERFCX": ("(x + 2) erfcx(x), x = ray(0, 2)", _erfcx, ray(0, 2)),
     "NORMAL": ("(ndtr(x) - 1/2) / x, x**2 in (0, 1)",
                lambda u: mp.erf(mp.sqrt(u / 2)) / mp.sqrt(u) / 2, line(0, 1)),
     "DAWSON_NEAR": ("dawsn(x) / x, x**2 in (0, 6.25)",
@@ -149,7 +149,7 @@ TABLES = {
     "QUANTILE_FAR": ("z + ndtri(exp(-z**2 / 2)), 1 / z in (1/40, 1/8)",
                      lambda u: _quantile_of_depth(1 / u), line(mpf(1) / 40, mpf(1) / 8)),
     "INVERSE_GAMMA": ("1 / gamma(x), x in (1, 2)", mp.rgamma, line(1, 2)),
-    "STIRLING": ("12 x delta(x), x = ray(1, 2); delta is gammaln less Stirling's formula",
+    "STIRLING": ("(x + 1) delta(x), x = ray(1, 2); delta is gammaln less Stirling's formula",
                  _stirling, ray(1, 2)),
     "ATANH": ("(atanh(v) - v) / v**3, v**2 in (0, 1/9)", _atanh_rest, line(0, mpf(1) / 9)),
     "I0E_NEAR": ("i0e(x), x in (0, 4)", lambda x: mp.exp(-x) * mp.besseli(0, x), line(0, 4)),

@@ -13,7 +13,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.scipy.special import tables
-from gpuflow.scipy.special.common import chebyshev, on_line, on_ray, with_derivatives
+from gpuflow.scipy.special.common import at_least, chebyshev, on_line, with_derivatives
 
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 # From here on the formulas with delta are better than differences of gammaln.
@@ -22,8 +22,9 @@ _LARGE = 2.0
 
 def stirling_rest(x: Any) -> Any:
     """delta(x) for x >= 1; what lies below is taken for 1."""
-    x = jnp.maximum(x, 1.0)
-    return chebyshev(tables.STIRLING, on_ray(1.0, 2.0, x)) / (12.0 * x)
+    # That is on_ray(1, 2, x); one division does for both.
+    inverse = 1.0 / (at_least(x, 1.0) + 1.0)
+    return inverse * chebyshev(tables.STIRLING, 1.0 - 4.0 * inverse)
 
 
 def log_ratio(x: Any, y: Any) -> Any:

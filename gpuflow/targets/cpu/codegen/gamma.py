@@ -11,8 +11,8 @@ import math
 from gpuflow.targets.cpu.codegen import polynomials
 from gpuflow.targets.llvm.lanes import Lane, cast, polynomial, select
 
-# From here on asymptotic series are used; below, recurrences lead to a fixed interval.
-_FAR = {"lgamma": 8, "digamma": 10}
+# From here on Stirling's series is used; below, a recurrence leads to a fixed interval.
+_FAR = {"float32": 4, "float64": 8}
 
 
 def _zeta_above_one(k: int) -> float:
@@ -32,54 +32,80 @@ def _around_two(terms: int) -> list[float]:
     return [*reversed(powers), one_minus_euler]
 
 
-# For |t| <= 1/2 each term is a quarter of the one before.
-_AROUND_TWO = {"float32": _around_two(15), "float64": _around_two(27)}
-# B_2k / (2k (2k - 1)), k = 10 to 1. Source: DLMF 5.11.1.
-_STIRLING = (
-    -174611 / 125400, 43867 / 244188, -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680,
-    1 / 1260, -1 / 360, 1 / 12,
-)  # fmt: skip
+# For |t| <= 1/2 each term is a quarter of the one before. Those of float32 are fitted, as
+# ``coefficients`` says, to 2^-41.
+_AROUND_TWO = {
+    "float32": (
+        -1.221242626164057e-05, 2.4466578280764443e-05, -4.363785052531327e-05,
+        9.818278595006396e-05, -0.00022343967401608402, 0.0005098626127401467,
+        -0.001192722127549453, 0.0028904962485707965, -0.0073855527069301135,
+        0.02058080886489203, -0.06735230101989614, 0.32246703342026434, 0.42278433509835817,
+    ),
+    "float64": _around_two(27),
+}  # fmt: skip
+# B_2k / (2k (2k - 1)), k = 10 to 1. Source: DLMF 5.11.1. That of float32 is good to 2^-39.
+_STIRLING = {
+    "float32": (
+        -0.0004847036158641228, 0.0007877903916484856, -0.0027776467417611824, 0.08333333235526097,
+    ),
+    "float64": (
+        -174611 / 125400, 43867 / 244188, -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188,
+        -1 / 1680, 1 / 1260, -1 / 360, 1 / 12,
+    ),
+}  # fmt: skip
 # B_2k / 2k, k = 7 to 1, and no constant. Source: DLMF 5.11.2.
 _DIGAMMA_SERIES = (
     1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12, 0.0,
 )  # fmt: skip
-# sin(pi f) / f and cos(pi f) as polynomials in f**2, for |f| <= 1/2.
+# sin(pi f) / f and cos(pi f) as polynomials in f**2, for |f| <= 1/2; to 2^-44 in float32.
 _PARTS = [(-1) ** (k // 2) * math.pi**k / math.factorial(k) for k in range(25)]
-_SIN_PI = _PARTS[23::-2]
+_SIN_PI = {
+    "float32": (
+        0.00044720017256320664, -0.007363784936163196, 0.0821447320897315, -0.59926442573245,
+        2.550164035419131, -5.167712779977307, 3.1415926535895973,
+    ),
+    "float64": _PARTS[23::-2],
+}  # fmt: skip
 _COS_PI = _PARTS[24::-2]
+# The sum of 1 / (x + k) for k = 0 to 9 is (2 x + 9) times a quotient of polynomials in x (x + 9):
+# terms k and 9 - k have the denominator x (x + 9) + k (9 - k).
+_SHIFT = 10
+_PAIRS = (5.0, 240.0, 3924.0, 24352.0, 40320.0)
+_PAIR_PRODUCT = (1.0, 60.0, 1308.0, 12176.0, 40320.0, 0.0)
 
 
 def lgamma(x: Lane) -> Lane:
     """The logarithm of the absolute gamma function; inf at its poles and at infinities.
 
-    It is computed at x, but for x <= -1/2 at -x, and then reflected. Below 8 it is that of 2 + t
-    and a logarithm: ``gamma(x + n) / gamma(x)`` is a product.
+    It is computed at x, but for x <= -1/2 at -x, and then reflected. Below 8, or 4, it is that of
+    2 + t and a logarithm: ``gamma(x + n) / gamma(x)`` is a product.
     """
     wide = cast(x, "float64")
+    logarithm = polynomials.log if x.dtype == "float64" else polynomials.log_of_single
     mirrored = wide <= -0.5
     a = select(mirrored, -wide, wide)
-    t, product = _reduced(a)
-    far, low = a >= _FAR["lgamma"], a < 1.5
-    log = polynomials.log(select(far, a, product))
+    t, product = _reduced(a, _FAR[x.dtype])
+    far, low = a >= _FAR[x.dtype], a < 1.5
+    log = logarithm(select(far, a, product))
     near = t * polynomial(t, _AROUND_TWO[x.dtype]) + select(low, -log, log)
     inverse = 1 / a
-    series = inverse * polynomial(inverse * inverse, _STIRLING)
+    series = inverse * polynomial(inverse * inverse, _STIRLING[x.dtype])
     beyond = (a - 0.5) * (log - 1) + (0.5 * math.log(2 * math.pi) - 0.5 + series)
     direct = select(far, beyond, near)
     # gamma(x) gamma(-x) = -pi / (x sin(pi x)); x minus its nearest integer is exact.
     fraction = wide - wide.intrinsic("rint")
-    height = (fraction * polynomial(fraction * fraction, _SIN_PI)).intrinsic("fabs")
-    reflected = -polynomials.log(a * height * (1 / math.pi)) - direct
+    height = (fraction * polynomial(fraction * fraction, _SIN_PI[x.dtype])).intrinsic("fabs")
+    reflected = -logarithm(a * height * (1 / math.pi)) - direct
     result = select(mirrored, reflected, direct)
-    pole = (mirrored & fraction.equals(0)) | a.equals(math.inf)
+    pole = ((wide <= 0) & fraction.equals(0)) | a.equals(math.inf)
     return cast(select(pole, wide.constant(math.inf), result), x.dtype)
 
 
-def _reduced(a: Lane) -> tuple[Lane, Lane]:
+def _reduced(a: Lane, far: int) -> tuple[Lane, Lane]:
     """t with |t| <= 1/2 and the absolute ``gamma(2 + t) / gamma(a)``, or its inverse for a > 2."""
     one = a.constant(1)
     y, product = a, one
-    for _ in range(_FAR["lgamma"] - 2):
+    for _ in range(far - 2):
         high = y >= 2.5
         y = select(high, y - 1, y)
         product = select(high, product * y, product)
@@ -90,28 +116,26 @@ def _reduced(a: Lane) -> tuple[Lane, Lane]:
 
 
 def digamma(x: Lane) -> Lane:
-    """Reflection to x > 0, recurrence to x >= 10, then the series; nan at the poles.
+    """Reflection to x >= 1/2, ten turns of the recurrence, then the series; nan at the poles.
 
     The sum of ``1 / (x + k)`` is one fraction, which takes one division.
     """
     wide = cast(x, "float64")
-    far = _FAR["digamma"]
     pole = (wide <= 0) & wide.equals(wide.intrinsic("floor"))
     mirrored = wide < 0.5
     argument = select(mirrored, 1 - wide, wide)
-    above, below = wide.constant(0), wide.constant(1)
-    for _ in range(far):
-        small = argument < far
-        above = select(small, above * argument + below, above)
-        below = select(small, below * argument, below)
-        argument = select(small, argument + 1, argument)
-    inverse = 1 / argument
+    # From 1e30 on, the sum is nothing, and its polynomials would overflow.
+    bounded = select(argument > 1e30, argument.constant(1e30), argument)
+    v = bounded * (bounded + (_SHIFT - 1))
+    below = (2 * bounded + (_SHIFT - 1)) * polynomial(v, _PAIRS) / polynomial(v, _PAIR_PRODUCT)
+    shifted = argument + _SHIFT
+    inverse = 1 / shifted
     series = polynomial(inverse * inverse, _DIGAMMA_SERIES)
-    positive = polynomials.log(argument) - 0.5 * inverse - series - above / below
+    positive = polynomials.log(shifted) - 0.5 * inverse - series - below
     # tan has period 1 in x, and x minus its nearest integer is exact.
     fraction = wide - wide.intrinsic("rint")
     square = fraction * fraction
-    cotangent = polynomial(square, _COS_PI) / (fraction * polynomial(square, _SIN_PI))
+    cotangent = polynomial(square, _COS_PI) / (fraction * polynomial(square, _SIN_PI["float64"]))
     result = select(mirrored, positive - math.pi * cotangent, positive)
     result = select(wide.equals(math.inf), wide, result)
     return cast(select(pole, wide.constant(math.nan), result), x.dtype)

@@ -33,6 +33,7 @@ from gpuflow.targets.cpu.codegen.coefficients import (
     LOG2,
     LOG2_LONG,
     LOG_64,
+    LOG_LONG,
     PI_EXACT,
     PI_FUSED,
     SIN,
@@ -202,6 +203,14 @@ def log(x: Lane) -> Lane:
     square, half = s * s, 0.5 * f * f
     rest = s * (half + square * polynomial(square, LOG_64)) + e * low
     return _logarithm(x, e * high + (f - (half - rest)))
+
+
+def log_of_single(x: Lane) -> Lane:
+    """The logarithm of a normal positive float64, to 2^-40: what float32 needs on the way."""
+    form = FORMATS[x.dtype]
+    bits = x.bitcast(form.word) - form.root_half
+    f = ((bits & ((1 << form.mantissa) - 1)) + form.root_half).bitcast(x.dtype) - 1
+    return _exponent(bits, x.dtype) * math.log(2) + f * polynomial(f, LOG_LONG)
 
 
 def log2(x: Lane) -> Lane:
