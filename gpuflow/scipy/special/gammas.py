@@ -21,7 +21,7 @@ from gpuflow.scipy.special.common import (
     strong_operands,
     with_derivatives,
 )
-from gpuflow.scipy.special.stirling import log_beta, log_choose, log_rising, stirling_rest
+from gpuflow.scipy.special.stirling import log_beta, log_choose, log_rising_far, stirling_rest
 
 # Up to so many chosen things the binomial coefficient is multiplied out.
 _FEW = 24
@@ -291,21 +291,23 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     lambda t, out, z, m: t * out * lax.digamma(z + m),
 )
 def _poch(z: Any, m: Any) -> Any:
-    positive = (z > 0.0) & (z + m > 0.0)
-    safe, step = jnp.where(positive, z, 1.0), jnp.where(positive, m, 0.0)
-    by_log = jnp.exp(log_rising(safe, step))
-    numerator, denominator = real_gamma(z + m), real_gamma(z)
-    small = jnp.isfinite(numerator) & jnp.isfinite(denominator) & (denominator != 0.0)
-    result = jnp.where(small | ~positive, numerator / denominator, by_log)
-    # A pole above makes it infinite; where both are poles, the limit is finite, or 0.
-    result = jnp.where(_is_whole(z + m) & (z + m <= 0.0), jnp.inf, result)
+    total = z + m
+    # Where both are poles, the quotient of their residues is one of factorials.
     descending = _is_whole(z) & (z <= 0.0) & _is_whole(m)
-    ends = z + m <= 0.0
-    size = real_gamma(jnp.where(descending & ends, 1.0 - z, 1.0)) / real_gamma(
-        jnp.where(descending & ends, 1.0 - z - m, 1.0)
-    )
+    ends = total <= 0.0
+    flipped = descending & ends
+    high = jnp.where(flipped, 1.0 - z, total)
+    low = jnp.where(flipped, 1.0 - total, z)
+    numerator, denominator = real_gamma(high), real_gamma(low)
+    fits = jnp.isfinite(numerator) & jnp.isfinite(denominator) & (denominator != 0.0)
+    far = (high > 0.0) & (low > 0.0) & ~fits
+    by_log = jnp.exp(log_rising_far(jnp.where(far, low, 1.0), jnp.where(far, m, 1.0)))
+    result = jnp.where(far, by_log, numerator / denominator)
+    # A pole above makes it infinite; one below makes it 0.
+    result = jnp.where(_is_whole(total) & ends & ~flipped, jnp.inf, result)
+    result = jnp.where(descending & ~ends, 0.0, result)
     sign = 1.0 - 2.0 * (m - 2.0 * jnp.floor(0.5 * m))
-    result = jnp.where(descending, jnp.where(ends, sign * size, 0.0), result)
+    result = jnp.where(flipped, sign * result, result)
     return jnp.where(m == 0.0, 1.0, result)
 
 

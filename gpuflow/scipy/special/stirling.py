@@ -48,16 +48,22 @@ def deviance(x: Any, m: Any) -> Any:
     return _deviance(x, m)
 
 
-def _betaln_large(small: Any, large: Any) -> Any:
+def _betaln_large(small: Any, large: Any, gammaln_small: Any) -> Any:
     """betaln where ``large`` is at least 2 and ``small`` is the lesser one."""
     total = small + large
-    ratio = small / large
-    shrink = (large - 0.5) * jnp.log1p(ratio)
-    both = small * jnp.log(small / total) - shrink - 0.5 * jnp.log(small)
-    both = both + HALF_LOG_2_PI + stirling_rest(small)
-    one = lax.lgamma(small) - small * jnp.log(total) + (small - shrink)
+    shrink = (large - 0.5) * jnp.log1p(small / large)
+    one = gammaln_small - small * jnp.log(total) + (small - shrink)
     rests = stirling_rest(large) - stirling_rest(total)
-    return jnp.where(small >= _LARGE, both, one) + rests
+    return jnp.where(small >= _LARGE, _betaln_both(small, large), one + rests)
+
+
+def _betaln_both(small: Any, large: Any) -> Any:
+    """betaln where both are at least 2."""
+    total = small + large
+    shrink = (large - 0.5) * jnp.log1p(small / large)
+    both = small * jnp.log(small / total) - shrink - 0.5 * jnp.log(small) + HALF_LOG_2_PI
+    rests = stirling_rest(large) - stirling_rest(total)
+    return both + stirling_rest(small) + rests
 
 
 def _betaln_slope(a: Any, b: Any) -> Any:
@@ -70,8 +76,11 @@ def _betaln_slope(a: Any, b: Any) -> Any:
 def _log_beta(a: Any, b: Any) -> Any:
     small, large = jnp.minimum(a, b), jnp.maximum(a, b)
     safe = (small > 0.0) & (large >= _LARGE)
-    by_series = _betaln_large(jnp.where(safe, small, 1.0), jnp.where(safe, large, _LARGE))
-    plain = lax.lgamma(a) + (lax.lgamma(b) - lax.lgamma(a + b))
+    gammaln = lax.lgamma(small)
+    by_series = _betaln_large(
+        jnp.where(safe, small, 1.0), jnp.where(safe, large, _LARGE), gammaln
+    )
+    plain = gammaln + (lax.lgamma(large) - lax.lgamma(a + b))
     result = jnp.where(safe, by_series, plain)
     # At infinite operands and poles the parts of the formulas would be infinite of both signs.
     result = jnp.where((small > 0.0) & jnp.isinf(large), -jnp.inf, result)
@@ -83,9 +92,16 @@ def log_beta(a: Any, b: Any) -> Any:
     return _log_beta(a, b)
 
 
+@with_derivatives(
+    lambda t, out, n, k: t * (lax.digamma(n + 1.0) - lax.digamma(n - k + 1.0)),
+    lambda t, out, n, k: t * (lax.digamma(n - k + 1.0) - lax.digamma(k + 1.0)),
+)
 def log_choose(n: Any, k: Any) -> Any:
     """The logarithm of the binomial coefficient, for ``0 <= k <= n``."""
-    return -jnp.log1p(n) - _log_beta(n - k + 1.0, k + 1.0)
+    # betaln(x, y) is that of x + 1 and y + 1, where its series is good, and of these quotients.
+    x, y = jnp.maximum(n - k, k) + 1.0, jnp.minimum(n - k, k) + 1.0
+    quotients = jnp.log((n + 2.0) / x) + jnp.log((n + 3.0) / y)
+    return -jnp.log1p(n) - quotients - _betaln_both(y + 1.0, x + 1.0)
 
 
 def _rising_slope(x: Any, m: Any) -> Any:
@@ -108,3 +124,14 @@ def _log_rising(x: Any, m: Any) -> Any:
 def log_rising(x: Any, m: Any) -> Any:
     """``gammaln(x + m) - gammaln(x)`` for positive ``x`` and ``x + m``."""
     return _log_rising(x, m)
+
+
+def log_rising_far(low: Any, step: Any) -> Any:
+    """``log_rising`` but for an absolute error of some digits' ends: what exponentials need."""
+    high, base = low + step, low + 2.0 * _LARGE
+    series = (high + (2.0 * _LARGE - 0.5)) * jnp.log1p(step / base) + step * jnp.log(base) - step
+    series = series + (stirling_rest(high + 2.0 * _LARGE) - stirling_rest(base))
+    # gamma(x) is gamma(x + 4) over x (x + 1) (x + 2) (x + 3).
+    first = (low / high) * ((low + 1.0) / (high + 1.0))
+    second = ((low + 2.0) / (high + 2.0)) * ((low + 3.0) / (high + 3.0))
+    return series + jnp.log(first) + jnp.log(second)
