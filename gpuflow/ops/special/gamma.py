@@ -1,6 +1,7 @@
 """The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma, betainc.
 
-lgamma and digamma are computed in kernels; the others are calls of SciPy (CuPy) on whole arrays.
+lgamma and digamma are computed in kernels, and so are zeta and polygamma of at most 32 bits; the
+others are calls of SciPy (CuPy) on whole arrays.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from gpuflow.ops.elementwise.arithmetic import add, mul, neg, sub
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars, widened
 from gpuflow.ops.elementwise.transcendental import exp, log, log1p
 from gpuflow.ops.special.error_functions import from_library, load_special
+from gpuflow.ops.special.expressions import fits_single
+from gpuflow.ops.special.hurwitz_zeta import digamma_body, polygamma_body, zeta_body
 
 _FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
 
@@ -51,17 +54,8 @@ lgamma_p = elementwise(
     tolerance=40,
 )  # fmt: skip
 
-def _digamma_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """At the two zeros the limits from their sides; the function of KernelIR has nan there."""
-    del in_avals, out_aval, params
-    (x,) = values
-    zero, minus_one = builder.const(x.dtype, 0), builder.const(x.dtype, -1)
-    limit = builder.apply("div", minus_one, x)
-    return builder.select(builder.apply("eq", x, zero), limit, builder.apply("digamma", x))
-
-
 digamma_p = elementwise(
-    "digamma", impl=from_library("digamma"), **_FLOAT, body=_digamma_body,
+    "digamma", impl=from_library("digamma"), **_FLOAT, body=digamma_body,
     derivatives=(lambda t, out, x: mul(t, polygamma(_like(1, x), x)),),
     domain=((0.2, 8.0),), reference=_reference("digamma"), tolerance=40,
 )  # fmt: skip
@@ -84,7 +78,8 @@ def _polygamma_impl(xp: Any, m: Any, x: Any) -> Any:
 
 
 polygamma_p = elementwise(
-    "polygamma", impl=widened(_polygamma_impl), **_FLOAT, body=None, arity=2,
+    "polygamma", impl=widened(_polygamma_impl), **_FLOAT, body=polygamma_body, holds=fits_single,
+    arity=2,
     derivatives=(
         _no_derivative("polygamma", "m"),
         lambda t, out, m, x: mul(t, polygamma(add(m, 1), x)),
@@ -93,7 +88,7 @@ polygamma_p = elementwise(
 )  # fmt: skip
 
 zeta_p = elementwise(
-    "zeta", impl=from_library("zeta"), **_FLOAT, body=None, arity=2,
+    "zeta", impl=from_library("zeta"), **_FLOAT, body=zeta_body, holds=fits_single, arity=2,
     derivatives=(
         _no_derivative("zeta", "x"),
         lambda t, out, x, q: mul(mul(t, neg(x)), zeta(add(x, 1), q)),

@@ -172,9 +172,9 @@ def on_ray(low: float, reach: float, x: Any) -> Any:
 def exp_square(x: Any, factor: float) -> Any:
     """``exp(factor x**2)`` without the error that rounding the square would bring.
 
-    The square of ``x`` rounded to sixteenths is exact, and the rest of ``x**2`` is small; what their
-    sum loses is so small that its exponential is a sum. ``factor`` has to be a power of 2 times a
-    sign.
+    The square of ``x`` rounded to sixteenths is exact, and the rest of ``x**2`` is small; what
+    their sum loses is so small that its exponential is a sum. ``factor`` has to be a power of 2
+    times a sign.
     """
     x = clipped(x, 64.0)
     near = jnp.round(x * 16.0) * 0.0625

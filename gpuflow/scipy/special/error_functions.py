@@ -19,7 +19,6 @@ from gpuflow.scipy.special.common import (
     exp_square,
     is_complex,
     on_line,
-    on_ray,
     strong_operands,
     with_derivatives,
 )
