@@ -22,6 +22,8 @@ def has_kernel(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     rule = primitive.lower
     emits = isinstance(rule, (Elementwise, Reduction, TupleReduction, Indexed))
     names = {storage_dtype(aval.dtype).name for aval in avals}
+    if isinstance(rule, Elementwise) and rule.holds is not None and not rule.holds(*avals):
+        return False
     if names & {*PARTS}:
         emits = _takes_pairs(rule)
     return emits and names <= {*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS}

@@ -27,26 +27,31 @@ class Expression:
     def _coerced(self, other: Expression | float) -> Expression:
         return other if isinstance(other, Expression) else self.number(other)
 
+    def _with(self, name: str, other: Expression | float) -> Expression:
+        # Other classes of numbers know what to do with these.
+        is_known = isinstance(other, (Expression, float, int))
+        return self.apply(name, other) if is_known else NotImplemented
+
     def __add__(self, other: Expression | float) -> Expression:
-        return self.apply("add", other)
+        return self._with("add", other)
 
     def __radd__(self, other: float) -> Expression:
         return self._coerced(other) + self
 
     def __sub__(self, other: Expression | float) -> Expression:
-        return self.apply("sub", other)
+        return self._with("sub", other)
 
     def __rsub__(self, other: float) -> Expression:
         return self._coerced(other) - self
 
     def __mul__(self, other: Expression | float) -> Expression:
-        return self.apply("mul", other)
+        return self._with("mul", other)
 
     def __rmul__(self, other: float) -> Expression:
         return self._coerced(other) * self
 
     def __truediv__(self, other: Expression | float) -> Expression:
-        return self.apply("div", other)
+        return self._with("div", other)
 
     def __rtruediv__(self, other: float) -> Expression:
         return self._coerced(other) / self

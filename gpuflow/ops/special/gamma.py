@@ -19,6 +19,12 @@ from gpuflow.ops.elementwise.transcendental import exp, log, log1p
 from gpuflow.ops.special.error_functions import from_library, load_special
 from gpuflow.ops.special.expressions import fits_single
 from gpuflow.ops.special.hurwitz_zeta import digamma_body, polygamma_body, zeta_body
+from gpuflow.ops.special.incomplete_gamma import (
+    igamma_body,
+    igamma_grad_a_body,
+    igammac_body,
+    random_gamma_grad_body,
+)
 
 _FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
 
@@ -68,18 +74,48 @@ def _like(value: float, x: Any) -> Any:
 # --- several operands ----------------------------------------------------------------------
 
 
+def _in_float64(impl: Any) -> Any:
+    """``impl`` of float64, which rounds once where operands are narrower."""
+    return lambda xp, *xs: impl(xp, *[x.astype(np.float64) for x in xp.broadcast_arrays(*xs)])
+
+
+def _zeta_impl(xp: Any, s: Any, q: Any) -> Any:
+    """The library's for q > 0, whose terms become infinity times 0 where s is large.
+
+    Of q < 0 and whole s: the terms behind 0 are those of q's fraction, and those before it are, but
+    for signs, the difference of two such sums. The library adds them up in their order.
+    """
+    library, fraction = load_special(xp), q - xp.floor(q)
+
+    def positive(q: Any) -> Any:
+        out = library.zeta(s, q)
+        return xp.where(xp.isnan(out) & (s > 1) & (q > 1), 0.0, out)
+
+    negative = (q < 0) & xp.isfinite(q) & (fraction != 0)
+    out, before = positive(xp.where(negative, fraction, q)), positive(1 - fraction)
+    before = before - xp.where(xp.isinf(before), 0.0, positive(xp.where(negative, 1 - q, 1.0)))
+    both = xp.where(s % 2 == 1, out - before, out + before)
+    both = xp.where(s == xp.floor(s), both, np.nan)
+    return xp.where(s == 1, np.inf, xp.where(negative, both, out))
+
+
 def _polygamma_impl(xp: Any, m: Any, x: Any) -> Any:
     """``(-1)**(m + 1) m! zeta(m + 1, x)``; Abramowitz and Stegun, 6.4.10."""
     library = load_special(xp)
-    sign = xp.where(m % 2 == 1, 1, -1).astype(x.dtype)
-    higher = sign * xp.exp(library.gammaln(m + 1)) * library.zeta(m + 1, x)
+    sign = xp.where(m % 2 == 1, 1.0, -1.0)
+    log_scale, size = library.gammaln(m + 1), _zeta_impl(xp, m + 1, x)
+    scale = xp.exp(log_scale)
+    # The factorial overflows before the product does, and the other factor is 0 before.
+    log_size = xp.where(size > 0, xp.log(xp.abs(size)), -(m + 1) * xp.log(xp.abs(x)))
+    by_log = xp.isinf(scale) & (size >= 0) & xp.isfinite(size)
+    higher = sign * xp.where(by_log, xp.exp(log_scale + log_size), scale * size)
     out = xp.where(m == 0, library.digamma(x), higher)
-    return xp.where((m < 0) | (m != xp.floor(m)), np.nan, out)
+    return xp.where((m < 0) | xp.isinf(m) | (m != xp.floor(m)), np.nan, out)
 
 
 polygamma_p = elementwise(
-    "polygamma", impl=widened(_polygamma_impl), **_FLOAT, body=polygamma_body, holds=fits_single,
-    arity=2,
+    "polygamma", impl=_in_float64(_polygamma_impl), **_FLOAT,
+    body=polygamma_body, holds=fits_single, arity=2,
     derivatives=(
         _no_derivative("polygamma", "m"),
         lambda t, out, m, x: mul(t, polygamma(add(m, 1), x)),
@@ -88,12 +124,12 @@ polygamma_p = elementwise(
 )  # fmt: skip
 
 zeta_p = elementwise(
-    "zeta", impl=from_library("zeta"), **_FLOAT, body=zeta_body, holds=fits_single, arity=2,
+    "zeta", impl=_in_float64(_zeta_impl), **_FLOAT, body=zeta_body, holds=fits_single, arity=2,
     derivatives=(
         _no_derivative("zeta", "x"),
         lambda t, out, x, q: mul(mul(t, neg(x)), zeta(add(x, 1), q)),
     ),
-    domain=((1.3, 5.0), (0.4, 6.0)), reference=_reference("zeta"), tolerance=40,
+    domain=((1.3, 5.0), (0.4, 6.0)), reference=lambda s, q: _zeta_impl(np, s, q), tolerance=40,
 )  # fmt: skip
 
 
@@ -103,7 +139,8 @@ def _gamma_density(a: Any, x: Any) -> Any:
 
 
 igamma_p = elementwise(
-    "igamma", impl=from_library("gammainc"), **_FLOAT, body=None, arity=2,
+    "igamma", impl=from_library("gammainc"), **_FLOAT,
+    body=igamma_body, holds=fits_single, arity=2,
     derivatives=(
         lambda t, out, a, x: mul(t, igamma_grad_a(a, x)),
         lambda t, out, a, x: mul(t, _gamma_density(a, x)),
@@ -112,7 +149,8 @@ igamma_p = elementwise(
 )  # fmt: skip
 
 igammac_p = elementwise(
-    "igammac", impl=from_library("gammaincc"), **_FLOAT, body=None, arity=2,
+    "igammac", impl=from_library("gammaincc"), **_FLOAT,
+    body=igammac_body, holds=fits_single, arity=2,
     derivatives=(
         lambda t, out, a, x: neg(mul(t, igamma_grad_a(a, x))),
         lambda t, out, a, x: neg(mul(t, _gamma_density(a, x))),
@@ -127,7 +165,7 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 def _log_slope(xp: Any, name: str, a: Any, x: Any) -> Any:
     """The derivative by ``a`` of the logarithm of an incomplete gamma function."""
     function = getattr(load_special(xp), name)
-    step = 1e-3 * a
+    step = 1e-3 * xp.where(a > 1, xp.sqrt(a), a)
     total = sum(weight * xp.log(function(a + k * step, x)) for k, weight in _STENCIL)
     return total / step
 
@@ -148,21 +186,49 @@ def _slope_by_a(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
     return value, slope
 
 
+# From here on, a sample is the order and a normal number times its root; differences lose digits.
+_NORMAL = 1e7
+
+
 def _igamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
     a, x = (v.astype(np.float64) for v in xp.broadcast_arrays(a, x))
     value, slope = _slope_by_a(xp, a, x)
-    out = xp.where(value == 0, 0.0, value * slope)
+    # It is negative, also where it is too small to be told from 0.
+    out = xp.where(value == 0, -0.0, value * slope)
+    out = xp.where((x == 0) | xp.isinf(x) | xp.isinf(a), 0.0, out)
+    mu = (x - a) / a
+    log_density = -a * (mu - xp.log1p(mu)) - xp.log(x) + 0.5 * xp.log(a / (2 * np.pi))
+    normal = -xp.exp(log_density) * _sample_slope_far(xp, a, x)
+    out = xp.where((a > _NORMAL) & (value != 0), normal, out)
     return xp.where((a <= 0) | (x < 0) | xp.isnan(a + x), np.nan, out)
 
 
 igamma_grad_a_p = elementwise(
-    "igamma_grad_a", impl=_igamma_grad_impl, **_FLOAT, body=None, arity=2,
+    "igamma_grad_a", impl=_igamma_grad_impl, **_FLOAT,
+    body=igamma_grad_a_body, holds=fits_single, arity=2,
     derivatives=(
         _no_derivative("igamma_grad_a", "a"),
         lambda t, out, a, x: mul(t, mul(_gamma_density(a, x), sub(log(x), digamma(a)))),
     ),
     domain=((0.5, 5.0), (0.3, 6.0)),
 )  # fmt: skip
+
+
+def _sample_slope_far(xp: Any, a: Any, x: Any) -> Any:
+    """How a sample moves far from the median, and for a very large ``a``.
+
+    The lower function is there about ``x**a / Gamma(a + 1)`` times a geometric series, the upper
+    one the density over ``1 + (1 - a) / x``.
+    """
+    digamma = load_special(xp).digamma
+    ratio = x / (a + 1)
+    series = 1 / (1 - ratio)
+    lower = -(x / a) * series * (xp.log(x) - digamma(a + 1) - ratio * series / (a + 1))
+    gap = x + 1 - a
+    upper = x / gap * (xp.log(x) - digamma(a) + 1 / gap)
+    normal = 1 + (x - a) / (2 * a)
+    central = (a > _NORMAL) & (xp.abs(x - a) < 0.01 * a)
+    return xp.where(central, normal, xp.where(x < a, lower, upper))
 
 
 def _random_gamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
@@ -172,15 +238,16 @@ def _random_gamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
     value, slope = _slope_by_a(xp, a, x)
     log_density = (a - 1) * xp.log(x) - x - library.gammaln(a)
     out = -value * xp.exp(-log_density) * slope
-    # Far below the median igamma is x**a / Gamma(a + 1).
-    near = -(x / a) * (xp.log(x) - library.digamma(a + 1))
-    out = xp.where(xp.isfinite(out) & (value != 0), out, near)
-    out = xp.where(x == 0, 0.0, out)
-    return xp.where((a <= 0) | (x < 0) | xp.isnan(a + x), np.nan, out)
+    is_near = xp.isfinite(out) & (value != 0) & (a <= _NORMAL)
+    out = xp.where(is_near, out, _sample_slope_far(xp, a, x))
+    out = xp.where(x == 0, 0.0, xp.where(xp.isinf(x), np.inf, out))
+    invalid = (a <= 0) | (xp.isinf(a) & (x > 0)) | (x < 0) | xp.isnan(a + x)
+    return xp.where(invalid, np.nan, out)
 
 
 random_gamma_grad_p = elementwise(
-    "random_gamma_grad", impl=_random_gamma_grad_impl, **_FLOAT, body=None, arity=2,
+    "random_gamma_grad", impl=_random_gamma_grad_impl, **_FLOAT,
+    body=random_gamma_grad_body, holds=fits_single, arity=2,
     derivatives=tuple(_no_derivative("random_gamma_grad", operand) for operand in "ax"),
     domain=((0.5, 5.0), (0.3, 6.0)),
 )  # fmt: skip

@@ -19,7 +19,7 @@ _TERMS = 4
 _CORRECTIONS = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600)
 _STEEP = 6.0
 # Larger exponents give 0, 1 or infinity as this one does.
-_LARGEST = 1e30
+_LARGEST = 1e40
 
 
 def zeta_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
@@ -77,7 +77,8 @@ def _scaled_zeta(s: Expression, q: Expression, log_scale: Expression) -> Express
         left, total = Expression(s.builder, left), Expression(s.builder, total)
         is_first = left > 1.0
         part = _positive(s, where(is_first, 1.0 - fraction, 1.0 - q), log_scale)
-        return (left - 1.0).value, (total + where(is_first, part, -part)).value
+        difference = where(total < math.inf, total - part, total)
+        return (left - 1.0).value, where(is_first, part, difference).value
 
     # Two turns, which are left out where no lane of a block needs them.
     _, before = s.builder.while_loop(
@@ -85,8 +86,8 @@ def _scaled_zeta(s: Expression, q: Expression, log_scale: Expression) -> Express
         lambda left, total: (Expression(s.builder, left) > 0.0).value,
         turn,
     )
-    difference = Expression(s.builder, before)
-    return upper + where(_is_odd(s), -difference, difference)
+    signed = Expression(s.builder, before)
+    return upper + where(_is_odd(s), -signed, signed)
 
 
 def _positive(s: Expression, q: Expression, log_scale: Expression) -> Expression:

@@ -1,0 +1,348 @@
+"""The incomplete gamma functions and their derivatives by ``a`` in kernels, of at most 32 bits.
+
+P is the lower and Q = 1 - P the upper function. Each place has one way to the lesser of the two, a
+power exp(e) times a factor f, or to P where it is no greater than 1 - 1e-3 or so:
+
+    x <= 3/2            P: e = a log(x) - lgamma(a + 1), f = 1 + sum of (-x)^n a / (n! (a + n))
+    x < a + 1           P: e as above less x, f = sum of x^n / ((a + 1) ... (a + n))
+    x >= a + 1          Q: e as above, f = a / (x + 1 - a - 1 (1 - a) / (x + 3 - a - ...))
+    abs(x - a) < a / 2  the lesser one by an error function: e = -y^2 where a >= 20,
+                        f = erfcx(y) / 2 and a series in 1 / a, whose terms are ones in eta
+
+In float64, the sums and the fraction go on until nothing changes by 1e-11. All of it is written on
+``Dual``, which gives the derivatives by ``a`` as well.
+
+Sources: DLMF 8.7.1, 8.7.3, 8.9.2 and 8.12.3 to 8.12.11 (Temme, 1979); W. Gautschi, A computational
+procedure for incomplete gamma functions, 1979, for what is computed where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.ops.special import duals, expressions
+from gpuflow.ops.special.duals import Dual
+from gpuflow.ops.special.expressions import Expression, where, widened_operands
+
+_NEGLIGIBLE = 1e-11
+_TURNS = 400.0
+# Error functions are used from this ``a`` on, for x at most a / 2 away.
+_LARGE = 20.0
+_AROUND = 0.5
+# Beyond, what is not computed by error functions is 0 or 1.
+_FAR = 2000.0
+_EULER = 0.5772156649015329
+# lgamma(1 + a) / a for a < 0.01: DLMF 5.7.3.
+_NEAR_ONE = (
+    -1.03692775514337 / 5, 1.0823232337111382 / 4, -1.2020569031595942 / 3,
+    1.6449340668482264 / 2, -_EULER,
+)  # fmt: skip
+# (x + 2) erfcx(x) in powers of (x - 2) / (x + 2): the series of scipy/special/tables.py.
+_ERFCX = (
+    7.779097770560446e-08, 3.222064444887862e-08, -6.140428115101622e-07, -6.211708111379397e-07,
+    1.974508502773901e-06, 4.314254439462292e-06, -1.0655778232346977e-06, -1.6585853089804725e-05,
+    -2.17402403706464e-05, 3.435861799172826e-05, 0.000144488566434599, 3.4311002431236735e-05,
+    -0.0006630777264127392, -0.0008372854584419719, 0.0030906126238103297, 0.006479184035624645,
+    -0.021510661927482713, -0.03644223146050587, 0.2794720925570399, -0.6871606844144273,
+    1.0215827052420188,
+)  # fmt: skip
+# (atanh(s) - s) / s^3 in powers of s^2.
+_ATANH = tuple(1.0 / k for k in range(23, 2, -2))
+# c_k of DLMF 8.12.10 in powers of eta, as far as they count for abs(eta) < 0.62 and a >= 20.
+_TEMME = (
+    (
+        -4.382036018453353e-09, 1.0261809784240309e-08, 6.707853543401498e-09,
+        -1.7665952736826078e-07, 8.296711340953087e-07, -1.85406221071516e-06,
+        -2.185448510679992e-06, 3.919263178522438e-05, -0.0001787551440329218,
+        0.0003527336860670194, 0.0011574074074074073, -0.014814814814814815, 0.08333333333333333,
+        -0.3333333333333333,
+    ),
+    (
+        -5.752545603517705e-08, 1.378633446915721e-07, 4.647127802807434e-09,
+        -1.6120900894563446e-06, 7.64916091608111e-06, -1.8098550334489977e-05,
+        -4.018775720164609e-07, 0.00020576131687242798, -0.0009902263374485596,
+        0.0026455026455026454, -0.003472222222222222, -0.001851851851851852,
+    ),
+    (
+        -6.298992138380055e-07, 1.3721957309062934e-06, 3.423578734096138e-08,
+        -1.2760635188618728e-05, 5.2923448829120125e-05, -0.0001073665322636516,
+        2.0093878600823047e-06, 0.0007716049382716049, -0.0026813271604938273, 0.004133597883597883,
+    ),
+    (
+        1.4230900732435883e-06, -5.6749528269915965e-06, 1.1082654115347302e-05,
+        -2.396505113867297e-07, -7.561801671883977e-05, 0.00026772063206283885,
+        -0.0004691894943952557, 0.00022947209362139917, 0.0006494341563786008,
+    ),
+    (
+        1.1375726970678419e-05, -3.968365047179435e-05, 6.641498215465122e-05,
+        -1.4638452578843418e-06, -0.0002990724803031902, 0.0007840392217200666,
+        -0.0008618882909167117,
+    ),
+)  # fmt: skip
+
+
+@record(eq=False)
+class _Place:
+    """What is known of P and Q at (a, x).
+
+    Attributes:
+        is_upper: whether ``exp(exponent) factor`` is Q; else it is P.
+        exponent, factor: see above.
+        density: the density over ``exp(exponent)``.
+        is_small: whether x is at most 3/2: Q is ``-expm1(exponent) - exp(exponent) rest`` there.
+        rest: the factor less 1.
+    """
+
+    is_upper: Expression
+    exponent: Dual
+    factor: Dual
+    density: Expression
+    is_small: Expression
+    rest: Dual
+
+
+@record
+class _Ends:
+    """Limits: at x = 0, for infinite ``a``, at infinite x, and at a = 0."""
+
+    low: float
+    large: float
+    infinite: float
+    zero: float
+
+
+def igamma_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """P, as SciPy has it at infinities and where ``a`` is 0."""
+    del in_avals, out_aval, params
+    a, x = widened_operands(builder, values)
+    place = _place(*_inside(a, x), with_slope=False)
+    power = place.exponent.exp().value * place.factor.value
+    result = where(place.is_upper, 1.0 - power, power)
+    result = _at_ends(a, x, result, _Ends(0.0, 0.0, 1.0, 1.0))
+    return builder.cast(result.value, values[0].dtype)
+
+
+def igammac_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """Q, likewise."""
+    del in_avals, out_aval, params
+    a, x = widened_operands(builder, values)
+    place = _place(*_inside(a, x), with_slope=False)
+    exp = place.exponent.exp().value
+    power = exp * place.factor.value
+    small = -_expm1(place.exponent.value, exp) - exp * place.rest.value
+    result = where(place.is_upper, power, where(place.is_small, small, 1.0 - power))
+    result = _at_ends(a, x, result, _Ends(1.0, 1.0, 0.0, 0.0))
+    return builder.cast(result.value, values[0].dtype)
+
+
+def igamma_grad_a_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """The derivative of P by ``a``."""
+    del in_avals, out_aval, params
+    a, x = widened_operands(builder, values)
+    place = _place(*_inside(a, x), with_slope=True)
+    result = place.exponent.exp().value * _slope(place)
+    result = _at_ends(a, x, result, _Ends(0.0, 0.0, 0.0, math.nan))
+    return builder.cast(result.value, values[0].dtype)
+
+
+def random_gamma_grad_body(
+    builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any
+) -> Any:
+    """``- d P / da`` over the density, in which the power cancels."""
+    del in_avals, out_aval, params
+    a, x = widened_operands(builder, values)
+    place = _place(*_inside(a, x), with_slope=True)
+    result = -_slope(place) / place.density
+    result = _at_ends(a, x, result, _Ends(0.0, math.nan, math.inf, math.nan))
+    return builder.cast(result.value, values[0].dtype)
+
+
+def _inside(a: Expression, x: Expression) -> tuple[Expression, Expression]:
+    """Operands that formulas can take, in place of those that ``_at_ends`` is about."""
+    return (
+        where((a > 0.0) & (a < math.inf), a, 1.0),
+        where((x > 0.0) & (x < math.inf), x, 1.0),
+    )
+
+
+def _at_ends(a: Expression, x: Expression, inside: Expression, ends: _Ends) -> Expression:
+    """The limits at the ends of the domain, nan at two of them and outside."""
+    is_low, is_infinite = x.equals(0.0), x.equals(math.inf)
+    result = where(is_infinite, ends.infinite, where(a.equals(math.inf), ends.large, inside))
+    result = where(a.equals(0.0), ends.zero, where(is_low, ends.low, result))
+    both = (a.equals(0.0) & is_low) | (a.equals(math.inf) & is_infinite)
+    valid = (a >= 0.0) & (x >= 0.0)
+    return where(valid, where(both, math.nan, result), math.nan)
+
+
+def _slope(place: _Place) -> Expression:
+    """The derivative of P by ``a`` over ``exp(exponent)``."""
+    exponent, factor = place.exponent, place.factor
+    assert exponent.slope is not None and factor.slope is not None
+    slope = exponent.slope * factor.value + factor.slope
+    return where(place.is_upper, -slope, slope)
+
+
+def _expm1(x: Expression, exp: Expression) -> Expression:
+    """``exp(x) - 1``; its series where x is small."""
+    coefficients = [1.0 / math.factorial(k) for k in range(9, 0, -1)]
+    near = x * expressions.polynomial(x, coefficients)
+    return where(x.apply("abs") < 0.1, near, exp - 1.0)
+
+
+def _place(a: Expression, x: Expression, with_slope: bool) -> _Place:
+    order = Dual(a, a.number(1.0) if with_slope else None)
+    distance = (x - a).apply("abs")
+    by_error = (a >= _LARGE) & (distance <= _AROUND * a)
+    by_loops = where(by_error, 0.0, 1.0)
+    is_small = x <= 1.5
+    upper = (x >= a + 1.0) & (x > 1.5)
+    by_series = where(is_small | upper, 0.0, by_loops) > 0.0
+    rest = _alternating_series(order, x, is_small)
+    series = _series(order, x, by_series)
+    fraction = _fraction(order, x, where(upper, by_loops, 0.0) > 0.0)
+    factor = duals.where(upper, order * fraction, duals.where(is_small, rest + 1.0, series))
+    exponent = order * x.apply("log") - _lgamma_of_next(order)
+    exponent = exponent - where(is_small, 0.0, x)
+    # Far from a, what is left of these large numbers are errors.
+    value = where(a >= _FAR, -1e4, exponent.value)
+    exponent = Dual(value, exponent.slope)
+    density = a / x * where(is_small, (-x).apply("exp"), 1.0)
+    near_exponent, near_factor, near_density = _by_error_function(order, x, by_error)
+    return _Place(
+        where(by_error, where(x >= a, 1.0, 0.0), where(upper, 1.0, 0.0)) > 0.0,
+        duals.where(by_error, near_exponent, exponent),
+        duals.where(by_error, near_factor, factor),
+        where(by_error, near_density, density),
+        is_small,
+        rest,
+    )
+
+
+def _lgamma_of_next(a: Dual) -> Dual:
+    """``lgamma(a + 1)``, which is about a multiple of ``a`` where that is small."""
+    far = (a + 1.0).lgamma()
+    near = a.value * expressions.polynomial(a.value, _NEAR_ONE)
+    return Dual(where(a.value < 0.01, near, far.value), far.slope)
+
+
+def _loop(
+    active: Expression, carries: Sequence[Dual],
+    turn: Callable[[Expression, list[Dual]], tuple[list[Dual], Expression, Expression]],
+) -> list[Dual]:  # fmt: skip
+    """Turns n = 1, 2, ... until the step that ``turn`` tells is nothing beside its size.
+
+    ``turn(n, carries)`` gives the next carries, the step and the size. Where ``active`` does not
+    hold, there are none.
+    """
+    builder = active.builder
+    number = active.number
+
+    def flat(duals_: Sequence[Dual]) -> list[Any]:
+        return [part.value for d in duals_ for part in (d.value, d.slope) if part is not None]
+
+    def unflat(values: Sequence[Any]) -> list[Dual]:
+        rest = iter(Expression(builder, value) for value in values)
+        return [Dual(next(rest), None if d.slope is None else next(rest)) for d in carries]
+
+    def body(n: Any, going: Any, *values: Any) -> tuple[Any, ...]:
+        del going
+        count = Expression(builder, n)
+        following, step, size = turn(count, unflat(values))
+        goes_on = (step.apply("abs") > _NEGLIGIBLE * size.apply("abs")) & (count < _TURNS)
+        return (count + 1.0).value, where(goes_on, 1.0, 0.0).value, *flat(following)
+
+    first = (number(1.0).value, where(active, 1.0, 0.0).value, *flat(carries))
+    last = builder.while_loop(
+        first, lambda n, going, *_: (Expression(builder, going) > 0.0).value, body
+    )
+    return unflat(last[2:])
+
+
+def _started(a: Dual, value: Expression | float) -> Dual:
+    """A carry that begins with a number, with a derivative if ``a`` has one."""
+    start = a.lifted(value).value
+    return Dual(start, None if a.slope is None else start.number(0.0))
+
+
+def _alternating_series(a: Dual, x: Expression, active: Expression) -> Dual:
+    """The sum of ``(-x)^n a / (n! (a + n))`` for n >= 1."""
+
+    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+        power, total = carries[0].value * (-x / n), carries[1]
+        term = a / (a + n) * power
+        return [Dual(power), total + term], _largest_part(term), _largest_part(total + term)
+
+    return _loop(active, [a.lifted(1.0), _started(a, 0.0)], turn)[1]
+
+
+def _series(a: Dual, x: Expression, active: Expression) -> Dual:
+    """The sum of ``x^n / ((a + 1) ... (a + n))`` for n >= 0."""
+
+    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+        term, total = carries
+        term = term * (x / (a + n))
+        return [term, total + term], _largest_part(term), _largest_part(total + term)
+
+    return _loop(active, [_started(a, 1.0), _started(a, 1.0)], turn)[1]
+
+
+def _fraction(a: Dual, x: Expression, active: Expression) -> Dual:
+    """``1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / ...))``, for x >= a + 1 or x > 3/2.
+
+    Numerators and denominators follow the same recurrence; all are divided by the last denominator.
+    """
+
+    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+        numerator, denominator, value = carries
+        partial = (a - n) * n
+        base = (x + (2.0 * n + 1.0)) - a
+        inverse = (base + partial * denominator).reciprocal()
+        following = (base * value + partial * numerator) * inverse
+        step = following - value
+        return [value * inverse, inverse, following], _largest_part(step), _largest_part(following)
+
+    safe = where(active, x, a.value + 2.0)
+    first = (a.lifted(safe + 1.0) - a).reciprocal()
+    return _loop(active, [_started(a, 0.0), first, first], turn)[2]
+
+
+def _largest_part(dual: Dual) -> Expression:
+    """What a loop looks at: the magnitudes of a value and its derivative together."""
+    size = dual.value.apply("abs")
+    return size if dual.slope is None else size + dual.slope.apply("abs")
+
+
+def _by_error_function(
+    a: Dual, x: Expression, active: Expression
+) -> tuple[Dual, Dual, Expression]:
+    """The exponent, the factor and the density of the lesser of P and Q, for x near a large a."""
+    order = Dual(where(active, a.value, 1.0), a.slope)
+    inverse = order.reciprocal()
+    mu = (where(active, x, 1.0) - order) * inverse
+    # mu - log(1 + mu) = mu^2 g^2 / 2, with log(1 + mu) = 2 atanh(s).
+    half = (mu + 2.0).reciprocal()
+    s = mu * half
+    rest = duals.polynomial(s * s, _ATANH)
+    root = ((half - 2.0 * (s * half * half) * rest) * 2.0).sqrt()
+    eta = mu * root
+    scale = (order * 0.5).sqrt()
+    sign = where(mu.value < 0.0, -1.0, 1.0)
+    y = eta * scale * sign
+    exponent = -(y * y)
+    corrections = duals.polynomial(eta, _TEMME[-1])
+    for coefficients in _TEMME[-2::-1]:
+        corrections = corrections * inverse + duals.polynomial(eta, coefficients)
+    # 1 / sqrt(2 pi a) = 1 / (2 sqrt(pi) scale).
+    correction = corrections * scale.reciprocal() * sign * (0.5 / math.sqrt(math.pi))
+    inverse_y = Dual(1.0 / (y.value + 2.0))
+    value = (inverse_y * duals.polynomial(1.0 - 4.0 * inverse_y, _ERFCX)).value
+    # This derivative, and not that of the polynomial, cancels with that of the exponent.
+    erfcx = y.with_slope(2.0 * y.value * value - 2.0 / math.sqrt(math.pi), value)
+    # a^a exp(-a) / Gamma(a + 1) is sqrt(1 / (2 pi a)) without Stirling's series.
+    stirling = inverse.value * (1.0 / 12.0 - inverse.value * inverse.value * (1.0 / 360.0))
+    density = (-stirling).apply("exp") * scale.value / (math.sqrt(math.pi) * x)
+    return exponent, erfcx * 0.5 + correction, density
