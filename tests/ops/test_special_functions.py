@@ -133,3 +133,92 @@ def test_kernels_of_bessel_functions(name, dtype):
     # Near 8 the terms of the first series cancel: some 14 units in the last place.
     np.testing.assert_allclose(got, want, rtol=16 * np.finfo(dtype).eps, atol=tiny)
     np.testing.assert_array_equal(np.signbit(got[-10:-8]), [False, False])
+
+
+def _igamma(a, x):
+    return float(mpmath.gammainc(a, 0, x, regularized=True))
+
+
+def _igammac(a, x):
+    return float(mpmath.gammainc(a, x, regularized=True))
+
+
+def _slope_by_a(a, x):
+    """Of the lesser function, by a difference in many digits."""
+    step = mpmath.mpf(10) ** -20 * a
+    lower = x < a
+    ends = (0, x) if lower else (x, mpmath.inf)
+    high, low = (mpmath.gammainc(b, *ends, regularized=True) for b in (a + step, a - step))
+    slope = (high - low) / (2 * step)
+    return slope if lower else -slope
+
+
+def _density(a, x):
+    return mpmath.exp((a - 1) * mpmath.log(x) - x - mpmath.loggamma(a))
+
+
+def test_incomplete_gamma_in_kernels():
+    """All of its formulas, in both tails: float32 results are those of float64, rounded."""
+    pairs = [
+        (1e-6, 0.3), (1e-20, 0.9), (1e-3, 5.0), (0.3, 1.4), (0.5, 1.6), (3.0, 0.1), (2.0, 2.9),
+        (4.0, 5.1), (15.0, 1.0), (19.0, 21.0), (18.0, 60.0), (25.0, 24.0), (25.0, 60.0),
+        (40.0, 12.0), (40.0, 20.1), (100.0, 149.0), (300.0, 310.0), (1000.0, 900.0),
+    ]  # fmt: skip
+    a, x = np.array(pairs, np.float32).T
+    with mpmath.workdps(60):
+        exact = [(mpmath.mpf(float(p)), mpmath.mpf(float(q))) for p, q in zip(a, x)]
+        slopes = [_slope_by_a(p, q) for p, q in exact]
+        moves = [float(-s / _density(p, q)) for s, (p, q) in zip(slopes, exact)]
+        lower, upper = ([f(p, q) for p, q in exact] for f in (_igamma, _igammac))
+    wanted = [
+        (lax.igamma, lower), (lax.igammac, upper), (lax.igamma_grad_a, [float(s) for s in slopes]),
+        (lax.random_gamma_grad, moves),
+    ]  # fmt: skip
+    for function, want in wanted:
+        got = np.asarray(gf.jit(function)(a, x))
+        np.testing.assert_allclose(got, want, rtol=1.2e-7, atol=1e-44, err_msg=str(function))
+
+
+def test_random_gamma_grad_far_above_the_median():
+    """SciPy's functions are 0 and 1 there; what was left had the wrong sign."""
+    a, x = np.array([84.6, 2.0, 30.0], np.float32), np.array([1000.0, 900.0, 1200.0], np.float32)
+    with mpmath.workdps(60):
+        exact = [(mpmath.mpf(float(p)), mpmath.mpf(float(q))) for p, q in zip(a, x)]
+        want = [float(-_slope_by_a(p, q) / _density(p, q)) for p, q in exact]
+    np.testing.assert_allclose(gf.jit(lax.random_gamma_grad)(a, x), want, rtol=1.2e-7)
+    # Outside of kernels it is the first terms of a series.
+    np.testing.assert_allclose(lax.random_gamma_grad(a, x), want, rtol=1e-3)
+
+
+def test_incomplete_gamma_of_very_large_operands():
+    """A sample moves as the order does; the library's asymptotic series ends at some 1e6."""
+    a = np.array([1e8, 1e8, 2.0**31, 3e38], np.float32)
+    x = np.array([99980000.0, 1e8, 2.0**31, 3e38], np.float32)
+    for call in (lax.random_gamma_grad, gf.jit(lax.random_gamma_grad)):
+        np.testing.assert_allclose(call(a, x), [0.9999, 1, 1, 1], rtol=1e-6)
+    got = np.asarray(gf.jit(lax.igamma)(a, x))
+    np.testing.assert_allclose(got[1:], [0.5, 0.5, 0.5], rtol=1e-4)
+    np.testing.assert_allclose(got[0], float(mpmath.ncdf(-2)), rtol=1e-3)
+
+
+def test_zeta_left_of_zero_and_far_away():
+    s = np.array([2, 3, 4, 9, 2, 1.5, np.inf, np.inf, 1e30, 2.0], np.float32)
+    q = np.array([-0.5, -1.25, -30.7, -2.5, -1000.25, -0.5, 2.0, 0.5, 3.0, np.inf], np.float32)
+    with mpmath.workdps(40):
+        want = [
+            float(mpmath.nsum(lambda k, q=q, s=s: (mpmath.mpf(float(q)) + k) ** -int(s), [0, 2000])
+                  + mpmath.zeta(int(s), mpmath.mpf(float(q)) + 2001))
+            for s, q in zip(s[:5], q[:5])
+        ]  # fmt: skip
+    for call in (lax.zeta, gf.jit(lax.zeta)):
+        got = np.asarray(call(s, q))
+        np.testing.assert_allclose(got[:5], want, rtol=2e-6)
+        np.testing.assert_array_equal(got[5:], [np.nan, 0, np.inf, 0, 0])
+
+
+def test_polygamma_of_high_orders():
+    """The factorial overflows long before its product with a zeta function does."""
+    m, x = np.array([[40.0, 100.0, 150.0, 3.0], [40.0, 90.0, 60.0, -2.75]], np.float32)
+    want = [float(mpmath.polygamma(int(k), mpmath.mpf(float(v)))) for k, v in zip(m, x)]
+    for call in (lax.polygamma, gf.jit(lax.polygamma)):
+        np.testing.assert_allclose(call(m, x), want, rtol=1e-6)

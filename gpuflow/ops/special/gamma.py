@@ -1,7 +1,7 @@
 """The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma, betainc.
 
-lgamma and digamma are computed in kernels, and so are zeta and polygamma of at most 32 bits; the
-others are calls of SciPy (CuPy) on whole arrays.
+lgamma and digamma are computed in kernels, and so are the others of at most 32 bits, but for
+betainc; else they are calls of SciPy (CuPy) on whole arrays.
 """
 
 from __future__ import annotations

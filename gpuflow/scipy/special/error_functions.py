@@ -238,7 +238,9 @@ def _log_ndtr(x: Any) -> Any:
     # What 1 - tail lost is some 1 / argument, near 1, of the logarithm.
     lost = (2.0 - argument) * ((1.0 - argument) - tail)
     further = jnp.where(x < 0.0, -0.5 * jnp.square(x), lost)
-    return jnp.log(argument) + jnp.where(size < 1.0, 0.0, further)
+    result = jnp.log(argument) + jnp.where(size < 1.0, 0.0, further)
+    # Where all of it was lost; of 0 that keeps the sign.
+    return jnp.where(argument == 1.0, -tail, result)
 
 
 def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:

@@ -21,7 +21,13 @@ from gpuflow.scipy.special.common import (
     strong_operands,
     with_derivatives,
 )
-from gpuflow.scipy.special.stirling import log_beta, log_choose, log_rising_far, stirling_rest
+from gpuflow.scipy.special.stirling import (
+    betaln_large,
+    log_beta,
+    log_choose,
+    log_rising_far,
+    stirling_rest,
+)
 
 # Up to so many chosen things the binomial coefficient is multiplied out.
 _FEW = 24
@@ -174,11 +180,36 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     lambda t, out, a, b: t * out * (lax.digamma(b) - lax.digamma(a + b)),
 )
 def _beta(a: Any, b: Any) -> Any:
-    # The product has more digits than the exponential of a logarithm.
+    # The product has more digits than an exponential.
     moderate = (jnp.abs(a) < 16.0) & (jnp.abs(b) < 16.0)
     product = real_gamma(a) * (real_gamma(b) / real_gamma(a + b))
-    by_log = _sign(a) * _sign(b) * _sign(a + b) * jnp.exp(log_beta(a, b))
-    return jnp.where(moderate & jnp.isfinite(product), product, by_log)
+    return jnp.where(moderate & jnp.isfinite(product), product, _beta_far(a, b))
+
+
+def _beta_far(a: Any, b: Any) -> Any:
+    """The beta function by Stirling's formula; one of the operands is not small."""
+    least, most, total = jnp.minimum(a, b), jnp.maximum(a, b), a + b
+    # By gamma(x) gamma(1 - x) = pi / sin(pi x), it is one of positive operands, or its reciprocal.
+    ascends = (most < 0.0) | (total > 0.0)
+    first = jnp.where(least >= 0.0, least, jnp.where(ascends, 1.0 - least, most))
+    second = jnp.where(total > 0.0, total, 1.0 - total)
+    second = jnp.where(most < 0.0, 1.0 - most, second)
+    positive = _beta_right(first, jnp.where(least >= 0.0, most, second))
+    sine, sine_of_total = sin_pi(least), sin_pi(total)
+    both = math.pi / sin_pi(most) * (sine_of_total / sine) / (1.0 - total)
+    factor = jnp.where(most < 0.0, both, math.pi / (sine * most))
+    mirrored = jnp.where(ascends, factor / positive, sine_of_total / sine * positive)
+    pole = ((least < 0.0) & _is_whole(least)) | ((most < 0.0) & _is_whole(most))
+    result = jnp.where(pole, jnp.nan, jnp.where(least < 0.0, mirrored, positive))
+    result = jnp.where(jnp.isinf(most) & (least > 0.0), 0.0, result)
+    return jnp.where(least == 0.0, 1.0 / least, result)
+
+
+def _beta_right(a: Any, b: Any) -> Any:
+    """The beta function of positive numbers, one of which is at least 2."""
+    small, large = jnp.minimum(a, b), jnp.maximum(a, b)
+    gamma = _gamma_right(jnp.where(small < 2.0, small, 1.0))
+    return gamma * jnp.exp(betaln_large(small, large, 0.0))
 
 
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
@@ -302,6 +333,7 @@ def _poch(z: Any, m: Any) -> Any:
     fits = jnp.isfinite(numerator) & jnp.isfinite(denominator) & (denominator != 0.0)
     far = (high > 0.0) & (low > 0.0) & ~fits
     by_log = jnp.exp(log_rising_far(jnp.where(far, low, 1.0), jnp.where(far, m, 1.0)))
+    by_log = jnp.where(jnp.isinf(m) & jnp.isfinite(z), jnp.inf, by_log)
     result = jnp.where(far, by_log, numerator / denominator)
     # A pole above makes it infinite; one below makes it 0.
     result = jnp.where(_is_whole(total) & ends & ~flipped, jnp.inf, result)

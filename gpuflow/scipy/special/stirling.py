@@ -48,8 +48,11 @@ def deviance(x: Any, m: Any) -> Any:
     return _deviance(x, m)
 
 
-def _betaln_large(small: Any, large: Any, gammaln_small: Any) -> Any:
-    """betaln where ``large`` is at least 2 and ``small`` is the lesser one."""
+def betaln_large(small: Any, large: Any, gammaln_small: Any) -> Any:
+    """betaln where ``large`` is at least 2 and ``small`` is the lesser one.
+
+    Where that is less than 2, the logarithm of its gamma function is a term: ``gammaln_small``.
+    """
     total = small + large
     shrink = (large - 0.5) * jnp.log1p(small / large)
     one = gammaln_small - small * jnp.log(total) + (small - shrink)
@@ -77,7 +80,7 @@ def _log_beta(a: Any, b: Any) -> Any:
     small, large = jnp.minimum(a, b), jnp.maximum(a, b)
     safe = (small > 0.0) & (large >= _LARGE)
     gammaln = lax.lgamma(small)
-    by_series = _betaln_large(
+    by_series = betaln_large(
         jnp.where(safe, small, 1.0), jnp.where(safe, large, _LARGE), gammaln
     )
     plain = gammaln + (lax.lgamma(large) - lax.lgamma(a + b))
