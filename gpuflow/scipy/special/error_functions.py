@@ -198,7 +198,7 @@ def _normal_tail(x: Any) -> Any:
 
 def _normal_center(x: Any) -> Any:
     """The probability of less than ``x``, less 1/2, for ``abs(x) <= 1``."""
-    return x * chebyshev(tables.NORMAL, on_line(0.0, 1.0, jnp.square(x)))
+    return x * chebyshev(tables.NORMAL, 2.0 * jnp.square(x) - 1.0)
 
 
 @with_derivatives(lambda t, out, x: t * normal_density(x))
