@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.runtime import eager
 
-LARGE, NARROW = 1 << 15, 1 << 10
+LARGE, COSTLY, NARROW = 1 << 15, 1 << 12, 1 << 10
 
 
 def numbers(count, dtype):
@@ -52,6 +52,19 @@ def test_values(dtype, count):
         )
 
 
+def test_costly_ops_are_programs_earlier():
+    """What NumPy computes one by one, or in a dozen passes, gains by a kernel from 4,096 on."""
+    x = numbers(COSTLY, np.float32)
+    words = np.arange(COSTLY, dtype=np.int32) - 5
+    cases = [(lax.exp_p, x), (lax.expm1_p, x), (lax.sin_p, x + 1j * x[::-1]), (lax.clz_p, words)]
+    for primitive, values in cases:
+        assert is_program(primitive, jnp.asarray(values)), primitive
+        assert not is_program(primitive, jnp.asarray(values[1:])), primitive
+        small, large = (np.asarray(primitive.bind(jnp.asarray(v))) for v in (values[1:], values))
+        np.testing.assert_allclose(large[1:], small, rtol=1e-6 if values is not words else 0)
+    assert is_program(lax.shift_left_p, jnp.asarray(words), jnp.asarray(words))
+
+
 def test_reductions():
     x = numbers(LARGE, np.float32)[6:].repeat(2)
     rows = x[: 1 << 15].reshape(-1, 16)
@@ -79,6 +92,7 @@ def test_checks_name_the_op():
 
 
 def test_others_are_numpys():
-    assert not is_program(lax.exp_p, jnp.ones(LARGE - 1))
+    assert not is_program(lax.neg_p, jnp.ones(LARGE - 1))
+    assert not is_program(lax.exp_p, jnp.ones(COSTLY - 1))
     assert not is_program(lax.rev_p, jnp.ones(LARGE), dimensions=(0,))
     assert not is_program(lax.sort_p, jnp.ones(LARGE), dimension=0, is_stable=True, num_keys=1)

@@ -239,13 +239,23 @@ def _clamp_shape(low: ShapedArray, x: ShapedArray, high: ShapedArray) -> ShapedA
 def maximum(xp: Any, x: Any, y: Any) -> Any:
     """``xp.maximum`` with -0.0 below 0.0."""
     out = xp.maximum(x, y)
-    return xp.where((x == 0) & (y == 0), x + y, out) if dtypes.is_floating(x.dtype) else out
+    are_zeros = _both_zeros(out, x, y)
+    return out if are_zeros is None else xp.where(are_zeros, x + y, out)
 
 
 def minimum(xp: Any, x: Any, y: Any) -> Any:
     """``xp.minimum`` with -0.0 below 0.0."""
     out = xp.minimum(x, y)
-    return xp.where((x == 0) & (y == 0), -(-x - y), out) if dtypes.is_floating(x.dtype) else out
+    are_zeros = _both_zeros(out, x, y)
+    return out if are_zeros is None else xp.where(are_zeros, -(-x - y), out)
+
+
+def _both_zeros(out: Any, x: Any, y: Any) -> Any:
+    """Where both operands are zeros, which ``out`` then is; None: nowhere."""
+    if not dtypes.is_floating(x.dtype):
+        return None
+    are_zeros = out == 0
+    return are_zeros & (x == y) if are_zeros.any() else None
 
 
 def _clamp_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base import dtypes
 from gpuflow.compiler.pipeline import compile_plan, plan_of_call
 from gpuflow.compiler.planning.plan import Plan, calls_python
@@ -15,12 +17,15 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import ClosedJaxpr, one_op
 from gpuflow.core.lowering import Elementwise, Library, Reduction, TupleReduction, block_of
 from gpuflow.core.primitive import Primitive
+from gpuflow.kir.scalar import FUNCTIONS
 from gpuflow.targets.cpu.providers.table import EAGER_BLOCKS
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 # Elements from which on a kernel beats NumPy's loops, with one thread and several passes, by more
-# than it takes to compile one now and then. NumPy computes with narrow floats one by one.
-_LARGE, _LARGE_NARROW = 1 << 15, 1 << 10
+# than it takes to bind one now and then. What NumPy does in one quick pass gains by threads alone.
+# It computes series one by one, as it does all narrow floats, or in a dozen passes.
+_LARGE, _LARGE_COSTLY, _LARGE_NARROW = 1 << 15, 1 << 12, 1 << 10
+_NARROW = 1 << 15, 1 << 10
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
 _IN_KERNELS = (Elementwise, Reduction, TupleReduction)
 
@@ -41,7 +46,8 @@ def plan_of_op(
         plan, values = plan_of_call(jaxpr, NATIVE_TARGET), ()
     elif isinstance(rule, _IN_KERNELS):
         jaxpr = one_op(primitive, avals, params)
-        if not any(map(_is_large, (*avals, *jaxpr.out_avals))):
+        least = _LARGE_COSTLY if _is_costly(rule) else _LARGE
+        if not any(_is_large(aval, least) for aval in (*avals, *jaxpr.out_avals)):
             return None
         plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
     else:
@@ -50,5 +56,18 @@ def plan_of_op(
     return None if values or calls_python(plan) else (plan, jaxpr)
 
 
-def _is_large(aval: ShapedArray) -> bool:
-    return aval.size >= (_LARGE_NARROW if aval.dtype in _NARROW else _LARGE)
+def _is_large(aval: ShapedArray, least: int) -> bool:
+    return aval.size >= (_LARGE_NARROW if aval.dtype in _NARROW else least)
+
+
+def _is_costly(rule: Any) -> bool:
+    """Whether NumPy takes much longer for an element than to load and store it.
+
+    So it is where kernels rather keep results than compute them again, and where it has no function
+    that does the same.
+    """
+    if not isinstance(rule, Elementwise):
+        return False
+    function = FUNCTIONS.get(rule.body) if isinstance(rule.body, str) else None
+    is_missing = function is not None and not isinstance(function.definition, np.ufunc)
+    return is_missing or not rule.cheap
