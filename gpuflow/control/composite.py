@@ -17,13 +17,15 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from gpuflow.base.cached import cached_property
-from gpuflow.base.config import config
+from gpuflow.base.config import Settings, config
 from gpuflow.base.recent import Recent
+from gpuflow.control.entry import Entry
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import eval_trace, thread_state
 from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import in_use
 from gpuflow.runtime.scalars import NUMBERS, array_of
 
 P = ParamSpec("P")
@@ -80,7 +82,8 @@ class _Programs:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._known: Recent[Hashable, JitFunction[..., Any] | str] = Recent(_MOST_PROGRAMS)
+        self._plain: Settings | None = None  # settings under which programs run
+        self._known: Recent[Hashable, _Program | str] = Recent(_MOST_PROGRAMS)
         _all.append(self)
 
     @cached_property
@@ -99,27 +102,29 @@ class _Programs:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function."""
         settings = config.trace_context()
-        if settings.disable_jit or settings.debug_nans or settings.debug_infs:
-            return self._function(*args, **kwargs)
+        if settings is not self._plain:
+            if settings.disable_jit or settings.debug_nans or settings.debug_infs:
+                return self._function(*args, **kwargs)
+            self._plain = settings
         for numeric in (self._numeric, frozenset()):
             operands: list[Any] = []
             try:
                 key = _key(args, kwargs, numeric, operands)
                 program = self._known.get(key)
-            except (_UnfitError, TypeError):  # a TypeError: what has no hash
+            except (_UnfitError, TypeError, OverflowError):  # no hash, or an int without a dtype
                 break
             if program is None:
                 program = self._traced(args, kwargs, numeric, operands)
                 if not config.switches().no_tracing:
                     self._known.put(key, program)
-            if isinstance(program, JitFunction):
-                return program(*operands)
+            if type(program) is _Program:
+                return program.run(settings, operands)
         return self._function(*args, **kwargs)
 
     def _traced(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
         operands: list[Any],
-    ) -> JitFunction[..., Any] | str:  # fmt: skip
+    ) -> _Program | str:  # fmt: skip
         """The program of such calls, or that there is none."""
         function = self._function
         # Without what the first call has for operands.
@@ -137,7 +142,33 @@ class _Programs:
             jitted.trace(*operands)
         except Exception:  # the function itself says what is wrong, if something is
             return _UNTRACEABLE
-        return jitted
+        return _Program(jitted)
+
+
+class _Program:
+    """A program for operands of certain types."""
+
+    def __init__(self, jitted: JitFunction[..., Any]) -> None:
+        self._jitted = jitted
+        # The settings of the last call, and what runs in them.
+        self._last: tuple[Settings, Entry] | None = None
+
+    def run(self, settings: Settings, operands: list[Any]) -> Any:
+        """Run it; the types of operands are known already."""
+        last = self._last
+        if last is None or last[0] is not settings:
+            out = self._jitted(*operands)
+            entry = self._jitted.short_entry(operands)
+            self._last = None if entry is None else (settings, entry)
+            return out
+        entry = last[1]
+        leaves = [*entry.consts, *operands] if entry.consts else operands
+        try:
+            arrays = [leaf._data for leaf in leaves]
+        except AttributeError:  # NumPy's arrays, or deleted ones
+            counted = entry.counted(leaves) if in_use.several else None
+            return entry.build(entry.executable(leaves, counted))
+        return entry.run(arrays, leaves)
 
 
 class _Operand:
@@ -156,10 +187,16 @@ def _key(
     Raises:
         _UnfitError: an argument that no program takes.
     """
-    key = [_part(arg, k in numeric, operands) for k, arg in enumerate(args)]
+    key: list[Hashable] = [len(args)]  # a string may be the name of a parameter
+    for k, arg in enumerate(args):
+        if type(arg) is Array:  # as in _part
+            operands.append(arg)
+            key.append(arg.aval)
+        else:
+            key.append(_part(arg, k in numeric, operands))
     for name, arg in kwargs.items():
         key += [name, _part(arg, name in numeric, operands)]
-    return len(args), *key  # a string may be the name of a parameter
+    return tuple(key)
 
 
 def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
@@ -167,16 +204,20 @@ def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
     if kind is Array:
         operands.append(value)
         return value.aval
-    if kind in _NUMBERS:
-        if is_numeric:
-            return _part(array_of(value), is_numeric, operands)
-        # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
-        return kind, value if kind is int else repr(value)
-    if (kind is tuple or kind is list) and len(value) <= _MOST_ITEMS:
-        return kind, *[_part(item, is_numeric, operands) for item in value]
     if kind is bool:
         return kind, value
-    if value is None or kind is str or isinstance(value, np.dtype | type | Enum):
+    if value is None or kind is str:
+        return value
+    if kind in _NUMBERS:
+        if is_numeric:
+            array = array_of(value)
+            operands.append(array)
+            return array.aval
+        # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
+        return kind, value if kind is int else repr(value)
+    if (kind is tuple or kind is list or _is_named(kind)) and len(value) <= _MOST_ITEMS:
+        return kind, *[_part(item, is_numeric, operands) for item in value]
+    if isinstance(value, np.dtype | type | Enum):
         return value
     if kind is np.ndarray or isinstance(value, np.generic):
         operands.append(value)
@@ -190,14 +231,23 @@ def _without(value: Any, is_numeric: bool) -> Any:
         return _HERE
     if is_numeric and kind in _NUMBERS:
         return _HERE
-    if kind is tuple or kind is list:
-        return kind([_without(item, is_numeric) for item in value])
+    if kind is tuple or kind is list or _is_named(kind):
+        return _rebuilt(kind, [_without(item, is_numeric) for item in value])
     return value
 
 
 def _filled(shape: Any, operands: Iterator[Any]) -> Any:
     if shape is _HERE:
         return next(operands)
-    if type(shape) in (tuple, list):
-        return type(shape)([_filled(item, operands) for item in shape])
+    kind = type(shape)
+    if kind is tuple or kind is list or _is_named(kind):
+        return _rebuilt(kind, [_filled(item, operands) for item in shape])
     return shape
+
+
+def _is_named(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_make")
+
+
+def _rebuilt(kind: Any, items: list[Any]) -> Any:
+    return kind._make(items) if _is_named(kind) else kind(items)

@@ -16,6 +16,8 @@ from gpuflow.core.ref_programs import RefUse, check_once, put_back
 from gpuflow.core.refs import Ref, lend, values_of
 from gpuflow.core.sharding import Sharding
 from gpuflow.ops.elementwise.convert import copy
+from gpuflow.runtime.device import default_device, in_use
+from gpuflow.runtime.eager import together
 from gpuflow.runtime.execute import Executable, executable_of
 
 
@@ -56,6 +58,14 @@ class Entry:
             if lent[k][1] and len(self.consts) + k in donated:
                 values[k] = copy(values[k])  # whoever read the ref keeps what was in it
         return [*self.consts, *values]
+
+    def run(self, arrays: list[Any], operands: Sequence[Any]) -> Any:
+        """The results of a program without refs, for Arrays and their data, which is forgotten."""
+        if in_use.several:
+            device, arrays = together("jit", operands, arrays, self.counted(operands))
+        else:
+            device = operands[-1].device if operands else default_device()
+        return self.build(self.executable.run(arrays, operands, device))
 
     def counted(self, operands: Sequence[Any]) -> list[Any]:
         """The operands that say where the program runs: the arguments that it reads."""

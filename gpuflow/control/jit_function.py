@@ -35,7 +35,6 @@ from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.effects.device_put import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import default_device, in_use
-from gpuflow.runtime.eager import together
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memories, programs
 from gpuflow.runtime.scalars import NUMBERS, array_of
@@ -129,11 +128,7 @@ class JitFunction(Generic[_P, _T]):
                     arrays = [leaf._data for leaf in leaves]
                 except AttributeError:
                     break  # a deleted one
-                if in_use.several:
-                    device, arrays = together("jit", leaves, arrays, entry.counted(leaves))
-                else:
-                    device = leaves[-1].device if leaves else default_device()
-                return entry.build(entry.executable.run(arrays, leaves, device))
+                return entry.run(arrays, leaves)
         if settings.disable_jit:
             return self._function(*as_arrays(args), **as_arrays(kwargs))  # type: ignore[call-arg]
         leaves, entry = self._find(args, kwargs)
@@ -146,6 +141,16 @@ class JitFunction(Generic[_P, _T]):
         else:
             outs = self._bind(entry, operands, args, kwargs)
         return tree.unflatten(entry.out_tree, entry.results(leaves, outs, ran=is_eager))
+
+    def short_entry(self, operands: Sequence[Any]) -> Entry | None:
+        """What runs for Arrays of such types in the current settings, as arguments by position.
+
+        Returns:
+            None: such calls are not short.
+        """
+        key = (config.trace_context(), *map(aval_of, operands))
+        entries = [form.entries.get(key) for form in self._forms]
+        return next((entry for entry in entries if entry is not None), None)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)

@@ -54,6 +54,23 @@ from gpuflow.lax.one_dtype import shift_right_logical as shift_right_logical
 from gpuflow.lax.one_dtype import sub as sub
 from gpuflow.lax.one_dtype import zeta as zeta
 from gpuflow.lax.primitives import publish_with_primitives as _publish
+from gpuflow.lax.programs import approx_max_k as approx_max_k
+from gpuflow.lax.programs import approx_min_k as approx_min_k
+from gpuflow.lax.programs import conv as conv
+from gpuflow.lax.programs import conv_general_dilated as conv_general_dilated
+from gpuflow.lax.programs import conv_general_dilated_patches as conv_general_dilated_patches
+from gpuflow.lax.programs import conv_transpose as conv_transpose
+from gpuflow.lax.programs import conv_with_general_padding as conv_with_general_padding
+from gpuflow.lax.programs import gather as gather
+from gpuflow.lax.programs import ragged_dot as ragged_dot
+from gpuflow.lax.programs import ragged_dot_general as ragged_dot_general
+from gpuflow.lax.programs import scatter as scatter
+from gpuflow.lax.programs import scatter_add as scatter_add
+from gpuflow.lax.programs import scatter_max as scatter_max
+from gpuflow.lax.programs import scatter_min as scatter_min
+from gpuflow.lax.programs import scatter_mul as scatter_mul
+from gpuflow.lax.programs import scatter_sub as scatter_sub
+from gpuflow.lax.programs import top_k as top_k
 from gpuflow.lax.shapes import asarray as asarray
 from gpuflow.lax.shapes import batch_matmul as batch_matmul
 from gpuflow.lax.shapes import broadcast as broadcast
@@ -106,17 +123,8 @@ from gpuflow.ops.contractions.convolution_calls import ConvDimensionNumbers as C
 from gpuflow.ops.contractions.convolution_calls import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
 )
-from gpuflow.ops.contractions.convolution_calls import conv as conv
 from gpuflow.ops.contractions.convolution_calls import (
     conv_dimension_numbers as conv_dimension_numbers,
-)
-from gpuflow.ops.contractions.convolution_calls import conv_general_dilated as conv_general_dilated
-from gpuflow.ops.contractions.convolution_calls import (
-    conv_general_dilated_patches as conv_general_dilated_patches,
-)
-from gpuflow.ops.contractions.convolution_calls import conv_transpose as conv_transpose
-from gpuflow.ops.contractions.convolution_calls import (
-    conv_with_general_padding as conv_with_general_padding,
 )
 from gpuflow.ops.contractions.convolution_calls import padtype_to_pads as padtype_to_pads
 from gpuflow.ops.contractions.dot_general import dot_general as dot_general
@@ -131,8 +139,6 @@ from gpuflow.ops.contractions.precision import PrecisionLike as PrecisionLike
 from gpuflow.ops.contractions.ragged_dot import (
     RaggedDotDimensionNumbers as RaggedDotDimensionNumbers,
 )
-from gpuflow.ops.contractions.ragged_dot import ragged_dot as ragged_dot
-from gpuflow.ops.contractions.ragged_dot import ragged_dot_general as ragged_dot_general
 from gpuflow.ops.effects.barrier import optimization_barrier as optimization_barrier
 from gpuflow.ops.effects.tokens import after_all as after_all
 from gpuflow.ops.effects.tokens import create_token as create_token
@@ -188,15 +194,8 @@ from gpuflow.ops.indexing.dimension_numbers import GatherScatterMode as GatherSc
 from gpuflow.ops.indexing.dimension_numbers import (
     ScatterDimensionNumbers as ScatterDimensionNumbers,
 )
-from gpuflow.ops.indexing.gather import gather as gather
-from gpuflow.ops.indexing.gather import scatter_add as scatter_add
-from gpuflow.ops.indexing.gather import scatter_sub as scatter_sub
 from gpuflow.ops.indexing.rows import row_gather as row_gather
 from gpuflow.ops.indexing.rows import row_scatter_add as row_scatter_add
-from gpuflow.ops.indexing.scatter import scatter as scatter
-from gpuflow.ops.indexing.scatter import scatter_max as scatter_max
-from gpuflow.ops.indexing.scatter import scatter_min as scatter_min
-from gpuflow.ops.indexing.scatter import scatter_mul as scatter_mul
 from gpuflow.ops.layout.axes import broadcast_in_dim as broadcast_in_dim
 from gpuflow.ops.layout.axes import reduce_sum as reduce_sum
 from gpuflow.ops.layout.axes import reshape as reshape
@@ -224,11 +223,8 @@ from gpuflow.ops.reductions.reduce import reduce_min as reduce_min
 from gpuflow.ops.reductions.reduce import reduce_or as reduce_or
 from gpuflow.ops.reductions.reduce import reduce_prod as reduce_prod
 from gpuflow.ops.reductions.reduce import reduce_xor as reduce_xor
-from gpuflow.ops.sorting.approximate_top_k import approx_max_k as approx_max_k
-from gpuflow.ops.sorting.approximate_top_k import approx_min_k as approx_min_k
 from gpuflow.ops.sorting.sort import sort as sort
 from gpuflow.ops.sorting.sort import sort_key_val as sort_key_val
-from gpuflow.ops.sorting.sort import top_k as top_k
 from gpuflow.ops.special.bessel import bessel_i0e as bessel_i0e
 from gpuflow.ops.special.bessel import bessel_i1e as bessel_i1e
 from gpuflow.ops.special.error_functions import erf as erf

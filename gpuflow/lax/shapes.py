@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.collectives.varying import vary_along
@@ -297,6 +298,7 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
     return concatenate([expand_dims(x, (place,)) for x in operands], place)
 
 
+@composite
 def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     """``operand`` repeated ``reps[d]`` times along each dimension d.
 
@@ -423,6 +425,7 @@ def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None
     return dot_general(lhs, rhs, (((rank - 1,), (rank - 2,)), (batch, batch)), precision)
 
 
+@composite
 def empty(
     shape: Sequence[int], dtype: DTypeLike | None, *, out_sharding: ShardingLike = None
 ) -> Array:

@@ -12,7 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import ArrayLike
+from gpuflow.core.types import ArrayLike, ArraysLike
 from gpuflow.lax.shapes import asarray, expand_dims
 from gpuflow.ops.define import types_text
 from gpuflow.ops.elementwise.arithmetic import add, rem
@@ -26,6 +26,8 @@ from gpuflow.ops.layout import slicing
 from gpuflow.ops.layout.axes import squeeze
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.runtime.array import Array
+
+_MOST_PARTS = 64
 
 
 def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
@@ -107,9 +109,14 @@ def dynamic_slice(
         >>> f(jnp.arange(5), 1), f(jnp.arange(5), 9)
         (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
     """
-    starts = _starts("dynamic_slice", start_indices, aval_of(operand).ndim)
-    starts = _wrapped("dynamic_slice", starts, operand, allow_negative_indices)
-    return dynamic_slices.dynamic_slice(operand, starts, slice_sizes)
+    starts = _within("dynamic_slice", start_indices, operand, allow_negative_indices)
+    return _sliced(operand, starts, slice_sizes, allow_negative_indices)
+
+
+@composite
+def _sliced(operand: ArrayLike, starts: ArraysLike, sizes: Sequence[int], allowed: Choice) -> Array:
+    starts = _wrapped("dynamic_slice", starts, operand, allowed)
+    return dynamic_slices.dynamic_slice(operand, starts, sizes)
 
 
 def dynamic_update_slice(
@@ -137,34 +144,66 @@ def dynamic_update_slice(
         >>> lax.dynamic_update_slice(jnp.zeros(5), jnp.ones(2), (3,))
         Array([0., 0., 0., 1., 1.], dtype=float32)
     """
-    starts = _starts("dynamic_update_slice", start_indices, aval_of(operand).ndim)
-    starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
+    starts = _within("dynamic_update_slice", start_indices, operand, allow_negative_indices)
+    return _updated(operand, update, starts, allow_negative_indices)
+
+
+@composite
+def _updated(
+    operand: ArrayLike, update: ArrayLike, starts: ArraysLike, allowed: Choice
+) -> Array:
+    starts = _wrapped("dynamic_update_slice", starts, operand, allowed)
     return dynamic_slices.dynamic_update_slice(operand, update, starts)
 
 
-def _wrapped(op: str, starts: Sequence[Any], operand: Any, allowed: Choice) -> list[Any]:
-    """Starts that count from the front, where the operation sees to that."""
-    shape = aval_of(operand).shape
-    if len(starts) != len(shape):
-        return list(starts)  # refused further down
-    choices = [allowed] * len(shape) if isinstance(allowed, bool) else list(allowed)
+def _choices(op: str, operand: Any, allowed: Choice) -> list[bool]:
+    """For each dimension, whether its start may count from the end."""
+    rank = aval_of(operand).ndim
+    choices = [allowed] * rank if isinstance(allowed, bool) else list(allowed)
     check(
-        len(choices) == len(shape),
+        len(choices) == rank,
         lambda: (
             f"[{op}] allow_negative_indices must be a bool or have one for each dimension; got "
             f"{allowed} for {aval_of(operand)}. Fix: allow_negative_indices=False."
         ),
         ValueError,
     )
-    for start, choice in zip(starts, choices, strict=True):
-        check(
-            choice or not (isinstance(start, int) and start < 0),
-            lambda start=start: (
-                f"[{op}] starts must not be negative with allow_negative_indices=False; got "
-                f"{start} for {aval_of(operand)}. Fix: allow_negative_indices=True."
-            ),
-            ValueError,
-        )
+    return choices
+
+
+def _within(op: str, starts: Any, operand: Any, allowed: Choice) -> Any:
+    """The same starts, of which Python's ints are not far outside."""
+    if not isinstance(starts, (list, tuple)) or not any(isinstance(s, int) for s in starts):
+        return starts
+    shape = aval_of(operand).shape
+    if len(starts) != len(shape):
+        return starts  # refused further down
+    places = zip(starts, shape, _choices(op, operand, allowed), strict=True)
+    return [_start_within(op, start, size, operand, choice) for start, size, choice in places]
+
+
+def _start_within(op: str, start: Any, size: int, operand: Any, allowed: bool) -> Any:
+    """A start; a Python int is moved near the array, where it chooses the same window."""
+    if not isinstance(start, int) or isinstance(start, bool):
+        return start
+    check(
+        allowed or start >= 0,
+        lambda: (
+            f"[{op}] starts must not be negative with allow_negative_indices=False; got "
+            f"{start} for {aval_of(operand)}. Fix: allow_negative_indices=True."
+        ),
+        ValueError,
+    )
+    return min(max(start, -size), size)
+
+
+def _wrapped(op: str, starts: Any, operand: Any, allowed: Choice) -> list[Any]:
+    """Starts that count from the front, where the operation sees to that."""
+    shape = aval_of(operand).shape
+    starts = _starts(op, starts, len(shape))
+    if len(starts) != len(shape):
+        return starts  # refused further down
+    choices = _choices(op, operand, allowed)
     return [
         _from_the_end(start, size) if choice else start
         for start, size, choice in zip(starts, shape, choices, strict=True)
@@ -213,11 +252,28 @@ def dynamic_slice_in_dim(
         Array([[2, 3],
                [4, 5]], dtype=int32)
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_slice_in_dim")
+    return _sliced_along(
+        "dynamic_slice_in_dim", operand, start_index, slice_size, axis, True, allow_negative_indices
+    )
+
+
+def _sliced_along(
+    op: str, operand: Any, start: Any, size: int, axis: int, keepdims: bool, allowed: bool
+) -> Array:
+    shape = aval_of(operand).shape
+    place = canonicalize_axis(axis, len(shape), op)
+    start = _start_within("dynamic_slice", start, shape[place], operand, allowed)
+    return _slice_along(operand, start, size, place, keepdims, allowed)
+
+
+@composite
+def _slice_along(
+    operand: ArrayLike, start: ArrayLike, size: int, place: int, keepdims: bool, allowed: bool
+) -> Array:
     sizes = list(aval_of(operand).shape)
-    sizes[place] = slice_size
-    starts = _only(operand, place, start_index)
-    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
+    sizes[place] = size
+    out = _sliced(operand, _only(operand, place, start), sizes, allowed)
+    return out if keepdims else squeeze(out, (place,))
 
 
 def dynamic_index_in_dim(
@@ -244,11 +300,9 @@ def dynamic_index_in_dim(
         >>> lax.dynamic_index_in_dim(jnp.arange(6).reshape(3, 2), 1, keepdims=False)
         Array([2, 3], dtype=int32)
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_index_in_dim")
-    out = dynamic_slice_in_dim(
-        operand, index, 1, place, allow_negative_indices=allow_negative_indices
+    return _sliced_along(
+        "dynamic_index_in_dim", operand, index, 1, axis, keepdims, allow_negative_indices
     )
-    return out if keepdims else squeeze(out, (place,))
 
 
 def dynamic_update_slice_in_dim(
@@ -275,11 +329,21 @@ def dynamic_update_slice_in_dim(
         >>> lax.dynamic_update_slice_in_dim(jnp.zeros(5), jnp.ones(2), 1, axis=0)
         Array([0., 1., 1., 0., 0.], dtype=float32)
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_slice_in_dim")
-    starts = _only(operand, place, start_index)
-    return dynamic_update_slice(
-        operand, update, starts, allow_negative_indices=allow_negative_indices
-    )
+    shape = aval_of(operand).shape
+    place = canonicalize_axis(axis, len(shape), "dynamic_update_slice_in_dim")
+    allowed = allow_negative_indices
+    start = _start_within("dynamic_update_slice", start_index, shape[place], operand, allowed)
+    return _update_along(operand, update, start, place, False, allowed)
+
+
+@composite
+def _update_along(
+    operand: ArrayLike, update: ArrayLike, start: ArrayLike, place: int, is_element: bool,
+    allowed: bool,
+) -> Array:  # fmt: skip
+    if is_element and aval_of(update).ndim != aval_of(operand).ndim:
+        update = expand_dims(update, (place,))
+    return _updated(operand, update, _only(operand, place, start), allowed)
 
 
 def dynamic_update_index_in_dim(
@@ -308,12 +372,11 @@ def dynamic_update_index_in_dim(
                [1., 1.],
                [0., 0.]], dtype=float32)
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_index_in_dim")
-    if aval_of(update).ndim != aval_of(operand).ndim:
-        update = expand_dims(update, (place,))
-    return dynamic_update_slice_in_dim(
-        operand, update, index, place, allow_negative_indices=allow_negative_indices
-    )
+    shape = aval_of(operand).shape
+    place = canonicalize_axis(axis, len(shape), "dynamic_update_index_in_dim")
+    allowed = allow_negative_indices
+    start = _start_within("dynamic_update_slice", index, shape[place], operand, allowed)
+    return _update_along(operand, update, start, place, True, allowed)
 
 
 def _only(operand: Any, place: int, start: Any) -> list[Any]:
@@ -377,5 +440,14 @@ def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
         [Array([1, 2], dtype=int32), Array([3, 4], dtype=int32)]
     """
     place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
+    # A program of a thousand results takes longer to build than to run op by op.
+    apart = _unstacked if aval_of(x).shape[place] <= _MOST_PARTS else _elements
+    return apart(x, place)
+
+
+def _elements(x: ArrayLike, place: int) -> list[Array]:
     count = aval_of(x).shape[place]
     return [index_in_dim(x, k, place, keepdims=False) for k in range(count)]
+
+
+_unstacked = composite(_elements)

@@ -249,6 +249,9 @@ from gpuflow.numpy.ranges import linspace as linspace
 from gpuflow.numpy.ranges import tri as tri
 from gpuflow.numpy.ranges import tril as tril
 from gpuflow.numpy.ranges import triu as triu
+from gpuflow.numpy.ranks import atleast_1d as atleast_1d
+from gpuflow.numpy.ranks import atleast_2d as atleast_2d
+from gpuflow.numpy.ranks import atleast_3d as atleast_3d
 from gpuflow.numpy.reductions import all as all
 from gpuflow.numpy.reductions import amax as amax
 from gpuflow.numpy.reductions import amin as amin
@@ -331,9 +334,6 @@ from gpuflow.numpy.sets import isin as isin
 from gpuflow.numpy.sets import setdiff1d as setdiff1d
 from gpuflow.numpy.sets import setxor1d as setxor1d
 from gpuflow.numpy.sets import union1d as union1d
-from gpuflow.numpy.shaping import atleast_1d as atleast_1d
-from gpuflow.numpy.shaping import atleast_2d as atleast_2d
-from gpuflow.numpy.shaping import atleast_3d as atleast_3d
 from gpuflow.numpy.shaping import broadcast_arrays as broadcast_arrays
 from gpuflow.numpy.shaping import broadcast_shapes as broadcast_shapes
 from gpuflow.numpy.shaping import broadcast_to as broadcast_to

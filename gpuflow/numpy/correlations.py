@@ -21,8 +21,9 @@ from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import clip
 from gpuflow.numpy.matrices import diagonal
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
+from gpuflow.numpy.ranks import atleast_2d
 from gpuflow.numpy.reductions import sum as sum_of
-from gpuflow.numpy.shaping import atleast_2d, broadcast_to, squeeze
+from gpuflow.numpy.shaping import broadcast_to, squeeze
 from gpuflow.numpy.statistics import mean
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import divide

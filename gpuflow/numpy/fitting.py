@@ -20,7 +20,8 @@ from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.least_squares import lstsq
 from gpuflow.numpy.matrices import vander
 from gpuflow.numpy.promotion import check_strict, promote_dtypes_inexact
-from gpuflow.numpy.shaping import atleast_1d, expand_dims
+from gpuflow.numpy.ranks import atleast_1d
+from gpuflow.numpy.shaping import expand_dims
 from gpuflow.numpy.solvers import inv
 
 

@@ -22,10 +22,8 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     user_dtype,
 )
+from gpuflow.numpy.ranks import atleast_1d, atleast_2d, atleast_3d
 from gpuflow.numpy.shaping import (
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
     expand_dims,
     ndim,
     ravel,
@@ -448,8 +446,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
         ValueError,
     )
     place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
-    pieces = _cut(x, place, range(aval_of(x).shape[place] + 1))
-    return tuple(lax.squeeze(piece, (place,)) for piece in pieces)
+    return tuple(lax.unstack(x, place))
 
 
 # --- joining deeper ------------------------------------------------------------------------

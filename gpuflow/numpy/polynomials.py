@@ -27,7 +27,8 @@ from gpuflow.numpy.promotion import (
     promote_dtypes_inexact,
 )
 from gpuflow.numpy.ranges import diag
-from gpuflow.numpy.shaping import atleast_1d, broadcast_to
+from gpuflow.numpy.ranks import atleast_1d
+from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import negative
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index as as_index
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, Axes, ShapeLike, ShardingLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, Axes, ShapeLike, ShardingLike
 from gpuflow.numpy import promotion
 from gpuflow.numpy.promotion import check_arraylike, is_arraylike
 from gpuflow.ops.effects.device_put import in_sharding
@@ -215,10 +216,14 @@ def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     """
     a, old = _with_shape("expand_dims", a)
     count = len(axis) if are_several(axis) else 1
-    new = canonicalize_axes(axis, len(old) + count, "expand_dims")
+    return with_new_axes(a, old, canonicalize_axes(axis, len(old) + count, "expand_dims"))
+
+
+def with_new_axes(x: Any, old: tuple[int, ...], new: Sequence[int]) -> Any:
+    """``x``, of shape ``old``, with axes of size 1 that are ``new`` in the result."""
     sizes = iter(old)
-    full = tuple(1 if d in new else next(sizes) for d in range(len(old) + count))
-    return lax.broadcast_in_dim(a, full, [d for d in range(len(full)) if d not in new])
+    full = tuple(1 if d in new else next(sizes) for d in range(len(old) + len(new)))
+    return lax.broadcast_in_dim(x, full, [d for d in range(len(full)) if d not in new])
 
 
 def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
@@ -414,7 +419,9 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
         ValueError,
     )
     target = target + rank if target < 0 else target
-    return moveaxis(a, origin, target - 1 if target > origin else target)
+    order = [d for d in range(rank) if d != origin]
+    order.insert(target - 1 if target > origin else target, origin)
+    return lax.transpose(a, order)
 
 
 def _as_list(value: Any) -> list[int]:
@@ -501,7 +508,14 @@ def broadcast_arrays(*args: ArrayLike) -> list[Array]:
     """
     shapes = [_with_shape("broadcast_arrays", x)[1] for x in args]
     common = promotion.broadcast_shapes(*shapes, name="broadcast_arrays")
-    return [broadcast_to(x, common) for x in args]
+    if all(shape == common for shape in shapes):
+        return [broadcast_to(x, common) for x in args]
+    return _broadcast_together(args, common)
+
+
+@composite
+def _broadcast_together(args: ArraysLike, shape: tuple[int, ...]) -> list[Array]:
+    return [broadcast_to(x, shape) for x in args]
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -521,74 +535,3 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
         (2, 3)
     """
     return promotion.broadcast_shapes(*[as_shape("broadcast_shapes", s) for s in shapes])
-
-
-@overload
-def atleast_1d(arys: ArrayLike, /) -> Array: ...
-@overload
-def atleast_1d(*arys: ArrayLike) -> list[Array]: ...
-def atleast_1d(*arys: ArrayLike) -> Any:
-    """Arrays with at least one axis.
-
-    Args:
-        arys: arrays or numbers.
-
-    Returns:
-        An array for one argument, else a list of arrays.
-
-    Example:
-        >>> jnp.atleast_1d(jnp.array(5), jnp.array([1, 2]))
-        [Array([5], dtype=int32, weak_type=True), Array([1, 2], dtype=int32)]
-    """
-    return _at_least(arys, 1, lambda x, rank: expand_dims(x, 0))
-
-
-@overload
-def atleast_2d(arys: ArrayLike, /) -> Array: ...
-@overload
-def atleast_2d(*arys: ArrayLike) -> list[Array]: ...
-def atleast_2d(*arys: ArrayLike) -> Any:
-    """Arrays with at least two axes; new ones come first.
-
-    Args:
-        arys: arrays or numbers.
-
-    Returns:
-        An array for one argument, else a list of arrays.
-
-    Example:
-        >>> jnp.atleast_2d(jnp.array([1, 2]))
-        Array([[1, 2]], dtype=int32)
-    """
-    return _at_least(arys, 2, lambda x, rank: expand_dims(x, tuple(range(2 - rank))))
-
-
-@overload
-def atleast_3d(arys: ArrayLike, /) -> Array: ...
-@overload
-def atleast_3d(*arys: ArrayLike) -> list[Array]: ...
-def atleast_3d(*arys: ArrayLike) -> Any:
-    """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1).
-
-    Args:
-        arys: arrays or numbers.
-
-    Returns:
-        An array for one argument, else a list of arrays.
-
-    Example:
-        >>> jnp.atleast_3d(jnp.array([1, 2])).shape
-        (1, 2, 1)
-    """
-
-    def widen(x: Any, rank: int) -> Any:
-        return expand_dims(x, {0: (0, 1, 2), 1: (0, 2), 2: (2,)}[rank])
-
-    return _at_least(arys, 3, widen)
-
-
-def _at_least(arys: Sequence[Any], rank: int, widen: Any) -> Any:
-    arys = check_arraylike(f"atleast_{rank}d", *arys)
-    ranks = [ndim(x) for x in arys]
-    outs = [x if n >= rank else widen(x, n) for x, n in zip(arys, ranks, strict=True)]
-    return outs[0] if len(outs) == 1 else outs

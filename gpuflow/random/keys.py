@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.control.composite import composite
 from gpuflow.core.aval import KeyDType, aval_of, is_value
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import convert
@@ -152,9 +153,15 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
         >>> gf.random.split(key, 3).shape
         (3,)
     """
-    typed, raw = typed_key("split", key)
-    keys = random_ops.random_split(typed, as_shape("split", num))
-    return key_ops.random_unwrap(keys) if raw else keys
+    shape = as_shape("split", num)
+    if is_value(key) and not key_ops.is_key(aval_of(key).dtype):
+        return _split_raw(key, shape)
+    return random_ops.random_split(typed_key("split", key)[0], shape)
+
+
+@composite
+def _split_raw(key: ArrayLike, shape: tuple[int, ...]) -> Array:
+    return key_ops.random_unwrap(random_ops.random_split(typed_key("split", key)[0], shape))
 
 
 def fold_in(key: ArrayLike, data: ArrayLike) -> Array:

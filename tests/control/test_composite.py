@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, nn, random
 from gpuflow.control.composite import composite
-from gpuflow.errors import ConcretizationTypeError
+from gpuflow.errors import ConcretizationTypeError, DeletedArrayError
 
 X = np.linspace(-2, 2, 12, dtype=np.float32)
 
@@ -240,6 +240,43 @@ def test_trees_of_operands():
     np.testing.assert_array_equal(whole, np.modf(X)[1])
     np.testing.assert_array_equal(fraction, np.modf(X)[0])
     assert type(jnp.linalg.eigh(jnp.eye(2))) is type(jnp.linalg.eigh.__wrapped__(jnp.eye(2)))
+
+
+def test_named_tuples_are_options_or_hold_operands():
+    class Pair(NamedTuple):
+        first: Any
+        second: Any
+
+    calls = []
+
+    @composite
+    def total(pair: Any, numbers: Any) -> Any:
+        calls.append(pair)
+        assert type(pair) is Pair and type(numbers) is Pair
+        return pair.first * pair.second + sum(numbers.first)
+
+    x = jnp.asarray(X)
+    for _ in range(2):
+        np.testing.assert_allclose(total(Pair(x, x), Pair((1, 2), 3)), X * X + 3, rtol=1e-6)
+    assert len(calls) == 1
+
+
+def test_numpys_arrays_and_deleted_ones_after_a_known_call():
+    @composite
+    def twice(x: Any) -> Any:
+        return x + x
+
+    x = jnp.asarray(X)
+    for operand in (x, X, x, X):
+        np.testing.assert_array_equal(twice(operand), 2 * X)
+    x.delete()
+    with pytest.raises(DeletedArrayError):
+        twice(x)
+
+
+def test_ints_without_a_dtype_are_left_to_the_function():
+    with pytest.raises(OverflowError):
+        composite(lambda x, n: jnp.add(x, n))(jnp.asarray([1, 2]), 1 << 70)
 
 
 def test_settings():

@@ -159,3 +159,35 @@ def test_bits_of_integers():
     assert lax.nextafter(np.float32(1), np.float32(2)) == np.nextafter(np.float32(1), 2)
     with pytest.raises(TypeError, match="integer"):
         lax.clz(1.0)
+
+
+@pytest.mark.parametrize("start", [-(2**40), -7, -5, -2, 0, 2, 4, 9, 2**40])
+def test_windows_at_known_places_far_outside(start):
+    """Python's ints of any size choose the window nearest to them, eagerly and inside of jit."""
+    x, few = np.arange(5, dtype=np.float32), np.array([8.0, 9.0], np.float32)
+    first = min(max(start + 5 if start < 0 else start, 0), 3)
+    updated = x.copy()
+    updated[first : first + 2] = few
+    element = min(max(start + 5 if start < 0 else start, 0), 4)
+    changed = x.copy()
+    changed[element] = 7
+    seven = np.float32(7)
+    for run in (lambda f: f, gf.jit):
+        sliced = run(lambda x: lax.dynamic_slice(x, (start,), (2,)))(x)
+        np.testing.assert_array_equal(sliced, x[first : first + 2])
+        sliced = run(lambda x: lax.dynamic_slice_in_dim(x, start, 2))(x)
+        np.testing.assert_array_equal(sliced, x[first : first + 2])
+        out = run(lambda x: lax.dynamic_update_slice(x, few, (start,)))(x)
+        np.testing.assert_array_equal(out, updated)
+        assert run(lambda x: lax.dynamic_index_in_dim(x, start, keepdims=False))(x) == x[element]
+        out = run(lambda x: lax.dynamic_update_index_in_dim(x, seven, start, 0))(x)
+        np.testing.assert_array_equal(out, changed)
+
+
+def test_unstack_of_few_and_of_many():
+    for shape in ((3, 4), (2, 100)):
+        x = np.arange(np.prod(shape)).reshape(shape)
+        parts = lax.unstack(jnp.asarray(x), 1)
+        assert type(parts) is list
+        np.testing.assert_array_equal(np.stack(parts, 1), x)
+    assert lax.unstack(jnp.ones((2, 0)), 1) == []

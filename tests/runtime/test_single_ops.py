@@ -91,6 +91,18 @@ def test_checks_name_the_op():
         lax.div(x, x)
 
 
+def test_moved_elements_are_programs_earlier():
+    """What changes the order of elements, or repeats them; not what takes some, or keeps order."""
+    x = jnp.asarray(numbers(COSTLY, np.float32)).reshape(16, -1)
+    assert is_program(lax.transpose_p, x, permutation=(1, 0))
+    assert not is_program(lax.transpose_p, x[1:], permutation=(1, 0))
+    assert is_program(lax.broadcast_in_dim_p, x, shape=(2, 16, 256), broadcast_dimensions=(1, 2))
+    assert not is_program(lax.reshape_p, x, new_sizes=(256, 16))
+    params = {"start_indices": (0, 0), "limit_indices": (16, 256), "strides": (1, 1)}
+    assert not is_program(lax.slice_p, x, **params)
+    np.testing.assert_array_equal(lax.transpose(x, (1, 0)), np.asarray(x).T)
+
+
 def test_others_are_numpys():
     assert not is_program(lax.neg_p, jnp.ones(LARGE - 1))
     assert not is_program(lax.exp_p, jnp.ones(COSTLY - 1))

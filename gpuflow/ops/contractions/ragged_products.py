@@ -9,7 +9,7 @@ all groups count for none. Both ops are bilinear, and each is the other's deriva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,16 +51,16 @@ def _out(lhs: ShapedArray, rhs: ShapedArray, shape: tuple[int, ...], preferred: 
     return ShapedArray(shape, operand_dtype(lhs, rhs) if preferred is None else preferred)
 
 
-def _groups(xp: Any, sizes: Any, rows: int) -> list[tuple[int, int, int, int]]:
+def _groups(sizes: Any, rows: int) -> Iterator[tuple[int, int, int, int]]:
     """(batch, group, first row, last row) of each group that has rows."""
-    host = sizes if xp is np else xp.asnumpy(sizes)
-    ends = np.clip(np.cumsum(host.astype(np.int64), axis=1), 0, rows)
-    starts = np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
-    return [
-        (*place, int(starts[place]), int(ends[place]))
-        for place in np.ndindex(*ends.shape)
-        if starts[place] < ends[place]
-    ]
+    for place, line in enumerate(sizes.tolist()):
+        total = start = 0
+        for group, size in enumerate(line):
+            total += size
+            stop = min(max(total, 0), rows)
+            if start < stop:
+                yield place, group, start, stop
+            start = stop
 
 
 def _dot_shape(
@@ -86,27 +86,43 @@ def _outer_shape(
     return _out(lhs, rhs, shape, preferred_element_type)
 
 
-def _dot_impl(xp: Any, lhs: Any, rhs: Any, sizes: Any, *, preferred_element_type: Any) -> Any:
-    avals = [ShapedArray(x.shape, x.dtype) for x in (lhs, rhs, sizes)]
-    out = _dot_shape(*avals, preferred_element_type=preferred_element_type)
-    wide = accumulator(operand_dtype(*avals[:2]), out.dtype)
-    left, right = lhs.astype(wide, copy=False), rhs.astype(wide, copy=False)
-    result = xp.zeros(out.shape, wide)
-    for place, group, start, stop in _groups(xp, sizes, lhs.shape[1]):
-        xp.matmul(left[place, start:stop], right[place, group], out=result[place, start:stop])
-    return result.astype(out.dtype, copy=False)
+def _prepared(product: Callable[..., None], ins: Any, outs: Any, params: Any) -> Any:
+    """A call that writes ``product(xp, out, lhs, rhs, sizes)``, whose groups set what is not 0."""
+    del params
+    dtype = outs[0].dtype
+    wide = accumulator(operand_dtype(*ins[:2]), dtype)
+
+    def call(xp: Any, out_arrays: Any, lhs: Any, rhs: Any, sizes: Any) -> None:
+        out = out_arrays[0] if dtype == wide else xp.empty(outs[0].shape, wide)
+        out[...] = 0
+        host = sizes if xp is np else xp.asnumpy(sizes)
+        product(xp, out, lhs.astype(wide, copy=False), rhs.astype(wide, copy=False), host)
+        if dtype != wide:
+            out_arrays[0][...] = out.astype(dtype)
+
+    return call
 
 
-def _outer_impl(xp: Any, lhs: Any, rhs: Any, sizes: Any, *, preferred_element_type: Any) -> Any:
-    avals = [ShapedArray(x.shape, x.dtype) for x in (lhs, rhs, sizes)]
-    out = _outer_shape(*avals, preferred_element_type=preferred_element_type)
-    wide = accumulator(operand_dtype(*avals[:2]), out.dtype)
-    left, right = lhs.astype(wide, copy=False), rhs.astype(wide, copy=False)
-    result = xp.zeros(out.shape, wide)
-    for place, group, start, stop in _groups(xp, sizes, lhs.shape[1]):
+def _impl(product: Callable[..., None], shape: Callable[..., Any]) -> Callable[..., Any]:
+    def impl(xp: Any, *arrays: Any, **params: Any) -> Any:
+        avals = [ShapedArray(x.shape, x.dtype) for x in arrays]
+        out_aval = shape(*avals, **params)
+        out = xp.empty(out_aval.shape, out_aval.dtype)
+        _prepared(product, avals, [out_aval], params)(xp, [out], *arrays)
+        return out
+
+    return impl
+
+
+def _dot_product(xp: Any, out: Any, lhs: Any, rhs: Any, sizes: Any) -> None:
+    for place, group, start, stop in _groups(sizes, lhs.shape[1]):
+        xp.matmul(lhs[place, start:stop], rhs[place, group], out=out[place, start:stop])
+
+
+def _outer_product(xp: Any, out: Any, lhs: Any, rhs: Any, sizes: Any) -> None:
+    for place, group, start, stop in _groups(sizes, lhs.shape[1]):
         rows = slice(start, stop)
-        xp.matmul(left[place, rows].T, right[place, rows], out=result[place, group])
-    return result.astype(out.dtype, copy=False)
+        xp.matmul(lhs[place, rows].T, rhs[place, rows], out=out[place, group])
 
 
 # --- derivatives ---------------------------------------------------------------------------
@@ -206,20 +222,26 @@ def _dot_batch(
 ragged_dot_p = define(
     "ragged_dot",
     shape=_dot_shape,
-    impl=_dot_impl,
+    impl=_impl(_dot_product, _dot_shape),
     jvp=partial(_jvp, lambda: ragged_dot_p),
     transpose=partial(_transpose, _DOT_RULES),
     batch=_dot_batch,
-    lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * outs[0].shape[2]),
+    lower=Library(
+        prepare=partial(_prepared, _dot_product),
+        flops=lambda ins, outs, params: 2 * ins[0].size * outs[0].shape[2],
+    ),
     tolerance=16,
 )
 ragged_outer_p = define(
     "ragged_outer",
     shape=_outer_shape,
-    impl=_outer_impl,
+    impl=_impl(_outer_product, _outer_shape),
     jvp=partial(_jvp, lambda: ragged_outer_p),
     transpose=partial(_transpose, _OUTER_RULES),
     batch=partial(_batch, lambda: ragged_outer_p),
-    lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * outs[0].shape[3]),
+    lower=Library(
+        prepare=partial(_prepared, _outer_product),
+        flops=lambda ins, outs, params: 2 * ins[0].size * outs[0].shape[3],
+    ),
     tolerance=16,
 )

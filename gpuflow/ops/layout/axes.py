@@ -32,6 +32,9 @@ from gpuflow.ops.reductions.blocked_sums import blocked_sum
 def _sizes(op: str, shape: int | Sequence[Any]) -> tuple[int, ...]:
     if hasattr(shape, "__index__"):
         shape = (shape,)
+    known = tuple(shape)
+    if {*map(type, known)} == {int} and min(known) >= 0:
+        return known  # the common case
     sizes = []
     for size in shape:
         check(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from operator import index as as_index
 from typing import Any
 
@@ -44,8 +46,15 @@ def _shape(a: ShapedArray, b: ShapedArray, *, shape: tuple[int, ...]) -> ShapedA
     return ShapedArray((*a.shape, *shape), a.dtype, a.weak_type and b.weak_type)
 
 
+@cache
+def _generator(xp: Any, process: int) -> Any:
+    """The generator of a process, with a seed of the system: children that it forks have others."""
+    del process
+    return xp.random.default_rng()
+
+
 def _impl(xp: Any, a: Any, b: Any, *, shape: tuple[int, ...]) -> Any:
-    generator = xp.random.default_rng()
+    generator = _generator(xp, os.getpid())
     a, b = (x.reshape(x.shape + (1,) * len(shape)) for x in (a, b))
     sizes = (*a.shape[: a.ndim - len(shape)], *shape)
     if not dtypes.is_floating(a.dtype):

@@ -15,7 +15,14 @@ from gpuflow.compiler.pipeline import compile_plan, plan_of_call
 from gpuflow.compiler.planning.plan import Plan, calls_python
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import ClosedJaxpr, one_op
-from gpuflow.core.lowering import Elementwise, Library, Reduction, TupleReduction, block_of
+from gpuflow.core.lowering import (
+    Elementwise,
+    Layout,
+    Library,
+    Reduction,
+    TupleReduction,
+    block_of,
+)
 from gpuflow.core.primitive import Primitive
 from gpuflow.kir.scalar import FUNCTIONS
 from gpuflow.targets.cpu.providers.table import EAGER_BLOCKS
@@ -25,7 +32,6 @@ from gpuflow.targets.cpu.target import NATIVE_TARGET
 # than it takes to bind one now and then. What NumPy does in one quick pass gains by threads alone.
 # It computes series one by one, as it does all narrow floats, or in a dozen passes.
 _LARGE, _LARGE_COSTLY, _LARGE_NARROW = 1 << 15, 1 << 12, 1 << 10
-_NARROW = 1 << 15, 1 << 10
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
 _IN_KERNELS = (Elementwise, Reduction, TupleReduction)
 
@@ -50,10 +56,28 @@ def plan_of_op(
         if not any(_is_large(aval, least) for aval in (*avals, *jaxpr.out_avals)):
             return None
         plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
+    elif isinstance(rule, Layout):
+        jaxpr = one_op(primitive, avals, params)
+        (out,) = jaxpr.out_avals
+        if out.size < _LARGE_COSTLY or not _is_moved(rule, avals[0], out, params):
+            return None
+        plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
     else:
         return None
     # What kernels do not hold calls its impl: without a program it needs fewer steps for that.
     return None if values or calls_python(plan) else (plan, jaxpr)
+
+
+def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> bool:
+    """Whether elements change their order or repeat; NumPy copies others as fast.
+
+    What takes some of them is NumPy's as well: it is often called with places that are new.
+    """
+    links = rule.links(x, out, **params)
+    if links is None or rule.steps is not None:
+        return False
+    dims = [dim for _, dim in sorted(links)]
+    return out.size > x.size or dims != sorted(dims)
 
 
 def _is_large(aval: ShapedArray, least: int) -> bool:
