@@ -191,3 +191,40 @@ def test_unstack_of_few_and_of_many():
         assert type(parts) is list
         np.testing.assert_array_equal(np.stack(parts, 1), x)
     assert lax.unstack(jnp.ones((2, 0)), 1) == []
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32])
+def test_shifts_by_any_count(dtype):
+    """Counts beyond the width, and negative ones, leave zeros, or copies of the sign."""
+    info = np.iinfo(dtype)
+    width = info.bits
+    values = [info.min, info.max, 1, 0, 5, info.max // 3]
+    counts = [0, 1, width - 1, width, width + 1, info.max] + [-1, info.min] * (info.min < 0)
+    x, y = (a.ravel() for a in np.meshgrid(np.array(values, dtype), np.array(counts, dtype)))
+    inside = [0 <= int(count) < width for count in y]
+    words = [int(v) % 2**width for v in x]
+    signed = [v - 2**width if v >= 2 ** (width - 1) else v for v in words]
+    shifts = [int(c) if ok else 0 for c, ok in zip(y, inside)]
+    wanted = {
+        lax.shift_left: [v << s if ok else 0 for v, s, ok in zip(words, shifts, inside)],
+        lax.shift_right_logical: [v >> s if ok else 0 for v, s, ok in zip(words, shifts, inside)],
+        lax.shift_right_arithmetic: [
+            v >> (s if ok else width - 1) for v, s, ok in zip(signed, shifts, inside)
+        ],
+    }
+    for function, results in wanted.items():
+        want = np.array([v % 2**width for v in results], np.uint64).astype(f"u{width // 8}")
+        for run in (function, gf.jit(function)):
+            got = np.asarray(run(jnp.asarray(x), jnp.asarray(y)))
+            np.testing.assert_array_equal(got.view(want.dtype), want)
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_maxima_of_zeros_and_nan(count):
+    x = np.tile(np.array([0.0, -0.0, 0.0, -0.0, np.nan, 1.0, -5.0], np.float32), count)
+    y = np.tile(np.array([-0.0, 0.0, 0.0, -0.0, 0.0, np.nan, -0.0], np.float32), count)
+    largest, least = np.asarray(lax.max(x, y))[:7], np.asarray(lax.min(x, y))[-7:]
+    np.testing.assert_array_equal(np.signbit(largest[[0, 1, 2, 3, 6]]), [0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(np.signbit(least[:4]), [1, 1, 0, 1])
+    assert np.isnan(largest[4:6]).all() and np.isnan(least[4:6]).all() and least[6] == -5
+    assert lax.max(np.float32(1), np.float32(2)) == 2 and lax.min(x[:0], y[:0]).shape == (0,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -274,6 +274,7 @@ class _Rounding(NamedTuple):
     under: int | None
 
 
+@cache
 def _rounding(dtype: np.dtype, of: np.dtype, exponent_bits: int, mantissa_bits: int) -> _Rounding:
     """How bits of ``dtype`` are rounded that hold a number of ``of``."""
     info = ml_dtypes.finfo(dtype)

@@ -346,12 +346,21 @@ def _shift_count(xp: Any, width: int, y: Any) -> tuple[Any, Any]:
     return inside, xp.where(inside, y, y.dtype.type(0))
 
 
+def _is_numpys(xp: Any, x: Any, width: int) -> bool:
+    """Whether ``xp`` shifts so itself: NumPy does, where a number fills its bytes."""
+    return xp is np and width == 8 * x.dtype.itemsize
+
+
 def _shift_left_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
+    if _is_numpys(xp, x, width):
+        return np.left_shift(x, y)
     inside, count = _shift_count(xp, width, y)
     return xp.where(inside, xp.left_shift(x, count), x.dtype.type(0))
 
 
 def _shift_right_logical_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
+    if _is_numpys(xp, x, width):
+        return np.right_shift(_unsigned(x), _unsigned(y)).astype(x.dtype)
     inside, count = _shift_count(xp, width, y)
     bits = _unsigned(x)
     if width < 8 * x.dtype.itemsize:
@@ -361,6 +370,8 @@ def _shift_right_logical_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
 
 
 def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
+    if _is_numpys(xp, x, width):
+        return np.right_shift(_signed(x), _signed(y)).astype(x.dtype)
     inside, count = _shift_count(xp, width, y)
     signed = _signed(x)
     if width < 8 * x.dtype.itemsize:  # the highest bit of the number is that of its sign
