@@ -179,15 +179,16 @@ def _unsigned(x: Array) -> Array:
 
 def population_count(x: Array) -> Array:
     """The number of bits that are set."""
-    bits = _bits(x)
-    return bits.sum(axis=-1).astype(x.dtype)
+    return np.bitwise_count(_unsigned(x)).astype(x.dtype)
 
 
 def clz(x: Array) -> Array:
     """The number of leading zero bits; the width for 0."""
+    width = 8 * x.itemsize
+    if width < 64:  # a float64 holds it, whose exponent counts the bits from the first one
+        return (width - np.frexp(_unsigned(x).astype(np.float64))[1]).astype(x.dtype)
     bits = _bits(x)
-    leading = np.argmax(bits, axis=-1)
-    return np.where(bits.any(axis=-1), leading, 8 * x.itemsize).astype(x.dtype)
+    return np.where(bits.any(axis=-1), np.argmax(bits, axis=-1), width).astype(x.dtype)
 
 
 def _bits(x: Array) -> Array:
