@@ -32,7 +32,6 @@ from gpuflow.lax.one_dtype import eq as eq
 from gpuflow.lax.one_dtype import ge as ge
 from gpuflow.lax.one_dtype import gt as gt
 from gpuflow.lax.one_dtype import igamma as igamma
-from gpuflow.lax.one_dtype import igamma_grad_a as igamma_grad_a
 from gpuflow.lax.one_dtype import igammac as igammac
 from gpuflow.lax.one_dtype import le as le
 from gpuflow.lax.one_dtype import lt as lt
@@ -45,7 +44,6 @@ from gpuflow.lax.one_dtype import nextafter as nextafter
 from gpuflow.lax.one_dtype import pad as pad
 from gpuflow.lax.one_dtype import polygamma as polygamma
 from gpuflow.lax.one_dtype import pow as pow
-from gpuflow.lax.one_dtype import random_gamma_grad as random_gamma_grad
 from gpuflow.lax.one_dtype import rem as rem
 from gpuflow.lax.one_dtype import select as select
 from gpuflow.lax.one_dtype import shift_left as shift_left
@@ -62,8 +60,11 @@ from gpuflow.lax.programs import conv_general_dilated_patches as conv_general_di
 from gpuflow.lax.programs import conv_transpose as conv_transpose
 from gpuflow.lax.programs import conv_with_general_padding as conv_with_general_padding
 from gpuflow.lax.programs import gather as gather
+from gpuflow.lax.programs import igamma_grad_a as igamma_grad_a
 from gpuflow.lax.programs import ragged_dot as ragged_dot
 from gpuflow.lax.programs import ragged_dot_general as ragged_dot_general
+from gpuflow.lax.programs import random_gamma_grad as random_gamma_grad
+from gpuflow.lax.programs import rng_bit_generator as rng_bit_generator
 from gpuflow.lax.programs import scatter as scatter
 from gpuflow.lax.programs import scatter_add as scatter_add
 from gpuflow.lax.programs import scatter_max as scatter_max
@@ -208,7 +209,6 @@ from gpuflow.ops.layout.slicing import slice_ as slice_
 from gpuflow.ops.layout.slicing import slice_in_dim as slice_in_dim
 from gpuflow.ops.layout.transpose import transpose as transpose
 from gpuflow.ops.random.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
-from gpuflow.ops.random.rng_bit_generator import rng_bit_generator as rng_bit_generator
 from gpuflow.ops.random.rng_uniform import rng_uniform as rng_uniform
 from gpuflow.ops.reductions.argmax import argmax as argmax
 from gpuflow.ops.reductions.argmax import argmin as argmin

@@ -1,16 +1,19 @@
 """Ops that NumPy does in many calls: eagerly each is one program, as functions of several ops are.
 
-Indices, windows and groups take a dozen small arrays. Other ops, and what other packages of gpuflow
-call, are those of ops/; see docs/design/0035-composites.md.
+Indices, windows and groups take a dozen small arrays, some derivatives several calls of SciPy.
+Other ops, and what other packages of gpuflow call, are those of ops/; see
+docs/design/0035-composites.md.
 """
 
 from __future__ import annotations
 
 from gpuflow.control.composite import composite
+from gpuflow.lax import one_dtype
 from gpuflow.ops.contractions import convolution_calls as convolutions
 from gpuflow.ops.contractions import ragged_dot as ragged
 from gpuflow.ops.indexing import gather as gathers
 from gpuflow.ops.indexing import scatter as scatters
+from gpuflow.ops.random import rng_bit_generator as bits
 from gpuflow.ops.sorting import approximate_top_k as approximate
 from gpuflow.ops.sorting import sort as sorts
 
@@ -33,3 +36,7 @@ scatter_sub = composite(gathers.scatter_sub)
 approx_max_k = composite(approximate.approx_max_k)
 approx_min_k = composite(approximate.approx_min_k)
 top_k = composite(sorts.top_k)
+
+igamma_grad_a = composite(one_dtype.igamma_grad_a)
+random_gamma_grad = composite(one_dtype.random_gamma_grad)
+rng_bit_generator = composite(bits.rng_bit_generator)

@@ -10,7 +10,7 @@ from rule_checks import run_body
 import gpuflow as gf
 from gpuflow.base.config import config
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops.random import bits, keys, threefry
+from gpuflow.ops.random import bits, keys, rng_bit_generator, threefry
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "random_bits.json").read_text())
 KEY = KEY_DTYPES["threefry2x32"]
@@ -182,6 +182,25 @@ def test_key_kernel_bodies():
     avals = [ShapedArray((2,), KEY), ShapedArray((2,), np.uint32)]
     folded = run_body(keys.random_fold_in_p, stored(many), numbers, avals=avals)
     assert folded.tolist() == stored(keys.random_fold_in(many, numbers)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_philox_in_kernels(dtype):
+    """The equations that the compiler writes out give NumPy's bits; counters carry."""
+    generate, full = rng_bit_generator.rng_bit_generator_p, 2**32 - 1
+    states = [[1, 2, 3, 4], [1, 2, full, full], [full, full, full - 1, full], [0, full, 5, 0]]
+    for shape in ((), (3,), (5, 7), (2, 3, 5), (1000,)):
+        params = {
+            "shape": shape, "dtype": np.dtype(dtype), "is_shared": False,
+            "algorithm": rng_bit_generator.RandomAlgorithm.RNG_PHILOX,
+        }  # fmt: skip
+        compiled = gf.jit(lambda state, params=params: generate.bind(state, **params))
+        for words in (np.array(states, np.uint32), np.array(states, np.uint32).view(np.uint64)):
+            for state in (words, words[1]):
+                want = generate.impl(np, state, **params)
+                for own, bits_wanted in zip(compiled(state), want, strict=True):
+                    np.testing.assert_array_equal(np.asarray(own), bits_wanted)
+        assert "library" not in compiled.lower(words).compile().as_text()
 
 
 def test_errors():

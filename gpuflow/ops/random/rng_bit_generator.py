@@ -29,7 +29,9 @@ from gpuflow.ops.layout.axes import insert_axis
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.layout.transpose import move_axis
+from gpuflow.ops.random.philox import FACTORS, ROUNDS, STEPS, philox_bits
 from gpuflow.ops.random.threefry import HALF, hash_words
+from gpuflow.ops.written_out import written_out
 
 Shape = tuple[int, ...]
 
@@ -119,10 +121,6 @@ def _threefry(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tupl
     return grid[(slice(None),) * (place + 1) + (slice(sizes[place]),)], count
 
 
-_PHILOX_FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_PHILOX_STEPS = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
-
-
 def _philox(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[Any, int]:
     """Philox-4x32 with 10 rounds; the upper half of the 128-bit counter starts as the key."""
     size = prod(shape)
@@ -131,12 +129,12 @@ def _philox(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[
     one = (low < starts).astype(np.uint64)  # the carry
     x = [*_words(low), *_words(keys + one)]
     k0, k1 = _words(keys)
-    for _ in range(10):
-        first = x[0].astype(np.uint64) * _PHILOX_FACTORS[0]
-        second = x[2].astype(np.uint64) * _PHILOX_FACTORS[1]
+    for _ in range(ROUNDS):
+        first = x[0].astype(np.uint64) * np.uint64(FACTORS[0])
+        second = x[2].astype(np.uint64) * np.uint64(FACTORS[1])
         (low0, high0), (low1, high1) = _words(first), _words(second)
         x = [high1 ^ x[1] ^ k0, low1, high0 ^ x[3] ^ k1, low0]
-        k0, k1 = k0 + _PHILOX_STEPS[0], k1 + _PHILOX_STEPS[1]
+        k0, k1 = k0 + np.uint32(STEPS[0]), k1 + np.uint32(STEPS[1])
     parts = x if width == 32 else [_joined(x[0], x[1]), _joined(x[2], x[3])]
     return xp.stack(parts, axis=2).reshape(keys.shape[0], -1)[:, :size], count
 
@@ -159,9 +157,19 @@ def _batch(
     return [concatenate([insert_axis(first, 0), rest], 0), bits], [0, 0]
 
 
+def _simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """Philox is elementwise equations over the counters, which kernels hold."""
+    del definition
+    params = eqn.params
+    if params["algorithm"] is RandomAlgorithm.RNG_THREE_FRY or eqn.outputs[1].aval.size == 0:
+        return None
+    return written_out(philox_bits, eqn, build, shape=params["shape"], dtype=params["dtype"])
+
+
 rng_bit_generator_p = define(
     "rng_bit_generator",
     multiple_results=True,
+    simplify=_simplify,
     shape=_shape,
     impl=_impl,
     jvp=_jvp,
