@@ -159,6 +159,21 @@ def _others(places: Any, size: int) -> Any:
     return kept + lax.reduce_sum(skipped, (0,))
 
 
+def _insert_together(x: Any, place: Any, values: Any, axis: int) -> Any:
+    """``x`` with all values before one position along an axis."""
+    count = aval_of(values).shape[axis]
+    shape = list(aval_of(x).shape)
+    shape[axis] = count
+    values = broadcast_to(values, shape)
+    shape[axis] += aval_of(x).shape[axis]
+    edges, zero = [(0, 0, 0)] * len(shape), lax.full((), 0, aval_of(x).dtype)
+    ahead, behind = [*edges], [*edges]
+    ahead[axis], behind[axis] = (0, count, 0), (count, 0, 0)
+    number = lax.broadcasted_iota(aval_of(place).dtype, shape, axis)
+    moved = where(number < place, lax.pad(x, zero, ahead), lax.pad(x, zero, behind))
+    return lax.dynamic_update_slice_in_dim(moved, values, place, axis)
+
+
 def insert(
     arr: ArrayLike, obj: ArrayLike | slice, values: ArrayLike, axis: int | None = None
 ) -> Array:
@@ -204,7 +219,8 @@ def insert(
     if aval_of(places).size == 1:
         if aval_of(places).ndim == 0:
             values = moveaxis(values, 0, here)
-        places = broadcast_to(ravel(places), (aval_of(values).shape[here],))
+        place = reshape(clip(where(places < 0, places + size, places), 0, size), ())
+        return _insert_together(x, place, values, here)
     shapes = aval_of(places).shape, (aval_of(values).shape[here],)
     count = broadcast_shapes(*shapes, name="insert")[0]
     places = clip(where(places < 0, places + size, places), 0, size)

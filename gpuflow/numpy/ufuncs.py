@@ -267,7 +267,7 @@ def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     if dtypes.is_integer(dtype):
         quotient, zero = lax.div(x, y), like(0, x)
         rest = lax.sub(x, lax.mul(quotient, y))
-        rounded = lax.bitwise_and(lax.ne(lax.lt(rest, zero), lax.lt(y, zero)), lax.ne(rest, zero))
+        rounded = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(rest, zero))
         return select_where(rounded, lax.sub(quotient, like(1, x)), quotient)
     return _float_divmod(x, y)[0]
 
