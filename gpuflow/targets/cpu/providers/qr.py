@@ -23,7 +23,8 @@ from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
-LARGEST = 256  # rows or columns: beyond, several threads of a library are faster than one
+# Rows times columns times reflectors: beyond, several threads of a library are faster than one.
+LARGEST = 256**3
 _UNBLOCKED, _BLOCK = 128, 32  # LAPACK takes more reflectors than 128 in blocks of 32
 
 # An index is one matrix. LAPACK takes numbers by their addresses.
@@ -180,11 +181,13 @@ def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
     """The decompositions, if they are not too large for a thread each."""
     del target
     (operand,) = step.operands
-    if not 0 < max(block.rows, block.columns) <= LARGEST or operand.aval.size == 0:
+    inner, reflectors = step.eqn.outputs[0].aval.shape[-1], min(block.rows, block.columns)
+    work = block.rows * max(block.columns, inner) * reflectors
+    if work > LARGEST or operand.aval.size == 0:
         return None
     if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    memory = _memory(block, step.eqn.outputs[0].aval.shape[-1])
+    memory = _memory(block, inner)
     copied = 0 if operand.lies.is_contiguous else operand.aval.size * block.dtype.itemsize
     own = block.count * memory.own_bytes
     return NativeCall(partial(_emit, block, memory), own + copied)
