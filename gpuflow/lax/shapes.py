@@ -395,6 +395,7 @@ def dot(
     return in_sharding("dot", out, out_sharding)
 
 
+@composite
 def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
     """Products of matrices; leading dimensions go together.
 

@@ -17,6 +17,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import ClosedJaxpr, one_op
 from gpuflow.core.lowering import (
     Elementwise,
+    Indexed,
     Layout,
     Library,
     Reduction,
@@ -33,7 +34,7 @@ from gpuflow.targets.cpu.target import NATIVE_TARGET
 # It computes series one by one, as it does all narrow floats, or in a dozen passes.
 _LARGE, _LARGE_COSTLY, _LARGE_NARROW = 1 << 15, 1 << 12, 1 << 10
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
-_IN_KERNELS = (Elementwise, Reduction, TupleReduction)
+_IN_KERNELS = (Elementwise, Indexed, Reduction, TupleReduction)
 
 
 def plan_of_op(
@@ -71,11 +72,12 @@ def plan_of_op(
 def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> bool:
     """Whether elements change their order or repeat; NumPy copies others as fast.
 
-    What takes some of them is NumPy's as well: it is often called with places that are new.
+    What takes some of them is NumPy's as well: it is often called with places that are new. So are
+    small reversals, and from some size on kernels are faster.
     """
     links = rule.links(x, out, **params)
     if links is None or rule.steps is not None:
-        return False
+        return links is not None and out.size == x.size >= _LARGE
     dims = [dim for _, dim in sorted(links)]
     return out.size > x.size or dims != sorted(dims)
 
