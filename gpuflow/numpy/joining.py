@@ -260,8 +260,16 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
 
 # --- splitting -----------------------------------------------------------------------------
 
+_MOST_PARTS = 64  # of a split, that are one program outside of jit
+
 
 def _cut(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
+    # A program of many results takes longer to build than to run op by op.
+    cut = _cut_together if len(bounds) <= _MOST_PARTS else _slices_between
+    return cut(x, axis, bounds)
+
+
+def _slices_between(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
     sizes = aval_of(x).shape
     pieces = []
     for start, stop in pairwise(bounds):
@@ -269,6 +277,9 @@ def _cut(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
         first[axis], last[axis] = start, max(start, stop)
         pieces.append(lax.slice(x, first, last))
     return pieces
+
+
+_cut_together = composite(_slices_between)
 
 
 def _bounds(size: int, cuts: Sequence[int]) -> list[int]:

@@ -125,7 +125,8 @@ def delete(
     if isinstance(obj, slice):
         obj = np.arange(size)[obj]
     if isinstance(obj, (int, np.integer)):
-        obj = np.array([canonicalize_axis(int(obj), size, "delete")])
+        place = canonicalize_axis(int(obj), size, "delete")
+        return _joined_runs(x, [(0, place), (place + 1, size)], here)
     places = as_array("delete", obj)
     integer = dtypes.is_integer(aval_of(places).dtype)
     if integer and assume_unique_indices:
@@ -143,9 +144,13 @@ def delete(
     places = np.flatnonzero(kept)
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     if places.size > 0 and len(runs) <= _MOST_RUNS:
-        parts = [lax.slice_in_dim(x, int(r[0]), int(r[-1]) + 1, axis=here) for r in runs]
-        return concatenate(parts, here)
+        return _joined_runs(x, [(int(run[0]), int(run[-1]) + 1) for run in runs], here)
     return x[(slice(None),) * here + (places,)]
+
+
+def _joined_runs(x: Any, runs: Sequence[tuple[int, int]], axis: int) -> Any:
+    parts = [lax.slice_in_dim(x, start, stop, axis=axis) for start, stop in runs]
+    return concatenate(parts, axis)
 
 
 def _others(places: Any, size: int) -> Any:

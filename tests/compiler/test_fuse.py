@@ -371,3 +371,14 @@ def test_reductions_of_size_one_stand_in_the_loops_of_others(inner, outer, shape
             expected = getattr(np, inner)(x[..., :1] - x * 2, first)
             expected = getattr(np, outer)(expected * 1.0 + 1, second)
             np.testing.assert_array_equal(gf.jit(f)(x), expected)
+
+
+def test_loops_of_lanes_stand_apart_from_updates_in_order():
+    """One after the other they took two to five times as long: counts in 1000 bins."""
+
+    def count(x):
+        return jnp.histogram(x, jnp.linspace(0.0, 1.0, 1000))[0]
+
+    text = gf.jit(count).lower(jnp.ones(5000)).compile().as_text()
+    (updating,) = [k for k in text.split("\n\n") if "serial" in k]
+    assert "lane_loop" not in updating and "lane_loop" in text

@@ -106,5 +106,17 @@ def test_moved_elements_are_programs_earlier():
 def test_others_are_numpys():
     assert not is_program(lax.neg_p, jnp.ones(LARGE - 1))
     assert not is_program(lax.exp_p, jnp.ones(COSTLY - 1))
-    assert not is_program(lax.rev_p, jnp.ones(LARGE), dimensions=(0,))
+    assert not is_program(lax.rev_p, jnp.ones(LARGE - 1), dimensions=(0,))
+    start = {"start_indices": (1,), "limit_indices": (LARGE,), "strides": (2,)}
+    assert not is_program(lax.slice_p, jnp.ones(LARGE), **start)
+    assert not is_program(lax.concatenate_p, jnp.ones(9), jnp.ones(9), dimension=0)
+
+
+def test_reversals_and_ops_by_index():
+    x = jnp.arange(float(LARGE))
+    assert is_program(lax.rev_p, x, dimensions=(0,))
+    np.testing.assert_array_equal(lax.rev(x, (0,)), np.asarray(x)[::-1])
+    assert is_program(lax.concatenate_p, x, x, dimension=0)
+    np.testing.assert_array_equal(jnp.arange(LARGE), np.arange(LARGE))
+    np.testing.assert_array_equal(lax.pad(x, 0.0, [(1, 2, 0)])[1:-2], np.asarray(x))
     assert not is_program(lax.sort_p, jnp.ones(LARGE), dimension=0, is_stable=True, num_keys=1)

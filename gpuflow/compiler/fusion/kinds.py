@@ -117,6 +117,9 @@ class _Judge:
             # An update stands alone: nothing else is stored, and nothing reads what it overwrites.
             if self.group.stored() != {e} or sum(self.outline.stored.values()) != 1:
                 raise NotOneKernelError("it would update in place and store something else")
+            eqn = self.program.jaxpr.eqns[e]
+            if self.outline.loops and eqn.primitive.lower.repeats(eqn.params):
+                raise NotOneKernelError("it would run loops of lanes one after the other")
             done = self.program.updates.get(e)
             if done is not None and any(map(self.group.holds, done.earlier)):
                 raise NotOneKernelError("it would read what it overwrites")

@@ -75,9 +75,11 @@ def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, 
     What takes some of them is NumPy's as well: it is often called with places that are new. So are
     small reversals, and from some size on kernels are faster.
     """
+    if rule.steps is not None:
+        return out.size == x.size >= _LARGE
     links = rule.links(x, out, **params)
-    if links is None or rule.steps is not None:
-        return links is not None and out.size == x.size >= _LARGE
+    if links is None:
+        return False
     dims = [dim for _, dim in sorted(links)]
     return out.size > x.size or dims != sorted(dims)
 
