@@ -62,7 +62,11 @@ class Entry:
     def run(self, arrays: list[Any], operands: Sequence[Any]) -> Any:
         """The results of a program without refs, for Arrays and their data, which is forgotten."""
         if in_use.several:
-            device, arrays = together("jit", operands, arrays, self.counted(operands))
+            device, moved = together("jit", operands, arrays, self.counted(operands))
+            if moved is not arrays:
+                # The caller's list would hold what is donated.
+                arrays[:] = moved
+            del moved
         else:
             device = operands[-1].device if operands else default_device()
         return self.build(self.executable.run(arrays, operands, device))
