@@ -169,15 +169,15 @@ def _insert_together(x: Any, place: Any, values: Any, axis: int) -> Any:
     count = aval_of(values).shape[axis]
     shape = list(aval_of(x).shape)
     shape[axis] = count
-    values = lax.convert_element_type(values, aval_of(x).dtype, aval_of(x).weak_type)
     values = broadcast_to(values, shape)
     shape[axis] += aval_of(x).shape[axis]
-    edges, zero = [(0, 0, 0)] * len(shape), lax.full_like(x, 0, shape=())
+    edges, zero = [(0, 0, 0)] * len(shape), lax.full((), 0, aval_of(x).dtype)
     ahead, behind = [*edges], [*edges]
     ahead[axis], behind[axis] = (0, count, 0), (count, 0, 0)
     number = lax.broadcasted_iota(aval_of(place).dtype, shape, axis)
     moved = where(number < place, lax.pad(x, zero, ahead), lax.pad(x, zero, behind))
-    return lax.dynamic_update_slice_in_dim(moved, values, place, axis)
+    out = lax.dynamic_update_slice_in_dim(moved, values, place, axis)
+    return lax.convert_element_type(out, aval_of(x).dtype, aval_of(x).weak_type)
 
 
 def insert(

@@ -65,6 +65,19 @@ def test_no_holder_is_imagined_along_the_way_of_a_call(size):
     assert x.unsafe_buffer_pointer() == place
 
 
+@requires_lock
+def test_nor_where_several_devices_are_in_use():
+    """A list of what each device has is made there: the one before it still held the array."""
+    elsewhere = gf.device_put(jnp.ones(3), gf.devices("cuda_sim")[0])
+    step = gf.jit(lambda x: x * 2 + 1, donate_argnums=0)
+    x = step(jnp.arange(5) * 1.0)
+    place = x.unsafe_buffer_pointer()
+    for _ in range(3):
+        x = step(x)
+    assert x.unsafe_buffer_pointer() == place
+    assert elsewhere.sum() == 3
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_without_the_global_lock_donation_takes_no_memory(size, monkeypatch):
     monkeypatch.setattr(holders, "_is_gil_enabled", lambda: False)
