@@ -83,6 +83,12 @@ def test_short_ones_are_written_out(name, dtype, reverse):
             assert "library" not in function.lower(x).compile().as_text()
 
 
+def test_short_ones_that_kernels_do_not_hold():
+    """Numbers of 4 bits: equations of them raised a KeyError."""
+    x = np.array([1, 2, 3, 7]).astype(ml_dtypes.int4)
+    np.testing.assert_array_equal(gf.jit(lax.cumsum)(x).astype(np.int8), [1, 3, 6, -3])
+
+
 @pytest.mark.parametrize("function", [np.add, np.maximum, np.minimum, np.logaddexp])
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 8, 13])
 def test_doubling_agrees_with_accumulate(function, size):

@@ -28,6 +28,7 @@ from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
 from gpuflow.ops.elementwise.transcendental import exp, log
 from gpuflow.ops.handwritten.blocks import scan_block
+from gpuflow.ops.handwritten.launch import is_held
 from gpuflow.ops.layout.axes import insert_axis, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
@@ -110,7 +111,7 @@ def _define(
 def _is_short(eqn: Any) -> bool:
     aval = eqn.outputs[0].aval
     count = aval.shape[eqn.params["axis"]]
-    return aval.size > 0 and count <= LONGEST_WRITTEN_OUT and not dtypes.is_complex(aval.dtype)
+    return aval.size > 0 and count <= LONGEST_WRITTEN_OUT and is_held(aval.dtype)
 
 
 def _short_scan(
