@@ -59,6 +59,7 @@ ABOUT = 0.2
 # What is different with each run, or where the page is edited.
 MASKS = (
     (re.compile(r"\d[\d.]* (?:[num]?s|[kMGT]?(?:B|FLOP)/s)\b"), "..."),
+    (re.compile(r"\d+\.\d%"), "..."),  # of times that a machine's own ceilings predict
     (re.compile(r"\d+ (?=runs\b)"), "... "),
     (re.compile(r"\b0x[0-9a-f]+"), "0x..."),
     (re.compile(r"(?<= )/\S+"), "..."),
@@ -264,9 +265,12 @@ def test_outputs_are_written_where_they_are_not_the_same():
 
 
 def test_what_differs_with_each_run_is_masked():
-    text = "12.7 us ± 362 ns (1000 runs), 7.71 GB/s\n  source  /a/b.py\nat 0x7f00  # tour.md:4 (f)"
+    text = (
+        "12.7 us ± 362 ns (1000 runs), 82.2%, 7.71 GB/s\n"
+        "  source  /a/b.py\nat 0x7f00  # tour.md:4 (f)"
+    )
     assert masked(text) == (
-        "... ± ... (... runs), ...\n  source  ...\nat 0x...  # tour.md:... (f)\n"
+        "... ± ... (... runs), ..., ...\n  source  ...\nat 0x...  # tour.md:... (f)\n"
     )
     assert is_same(masked(text), text)
 
