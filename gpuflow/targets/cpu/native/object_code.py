@@ -16,7 +16,7 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, s
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cpu.codegen import machine_code
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
-from gpuflow.targets.cpu.codegen.machine_code import compiled
+from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
 from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
@@ -65,11 +65,15 @@ define internal ptr @place(ptr %words, i64 %k) alwaysinline {
 
 @record
 class Module:
-    """The text of a part of the runtime, its functions, and those of Python that it calls."""
+    """The text of a part of the runtime, its functions, and those of Python that it calls.
+
+    LLVM works at ``level``: at 2 for loops that it should take apart.
+    """
 
     text: str
     symbols: tuple[str, ...]
     imports: tuple[str, ...] = ()
+    level: int = 2
 
 
 @record
@@ -87,7 +91,7 @@ class NativeRuntime:
 
 def core_module() -> Module:
     """The pool and what runs native programs; every process needs it."""
-    return Module(_text(*_CORE), _CORE_SYMBOLS, _PYTHON)
+    return Module(_text(*_CORE), _CORE_SYMBOLS, _PYTHON, AS_WRITTEN)
 
 
 def product_module(letter: str) -> Module:
@@ -111,7 +115,7 @@ def _blas_module(name: str, letter: str) -> Module:
         ]
     values = {"TYPE": letter, "SCALAR ONE": f"{scalar} {one}", "SCALAR ZERO": f"{scalar} {zero}"}
     text = "\n".join([*constants, READ_WORDS, _text(f"{name}.ll", values=values)])
-    return Module(text, (f"gf_{name}_{letter}",))
+    return Module(text, (f"gf_{name}_{letter}",), level=AS_WRITTEN)
 
 
 def strided_module(count: str) -> Module:
@@ -183,10 +187,11 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
         The addresses of its functions.
     """
     digest = source_digest((machine_code, elf, linker, loader))
-    key = cache_key(module.text, ("native", digest, version_of("llvmlite"), target_identity()))
+    parts = ("native", f"level {module.level}", digest, version_of("llvmlite"), target_identity())
+    key = cache_key(module.text, parts)
 
     def build() -> Entry:
-        code = linkable(compiled(module.text, level=2).code, module.symbols)
+        code = linkable(compiled(module.text, module.level).code, module.symbols)
         return Entry(code, suffix_of(code), module.text, "native", module.imports)
 
     def load() -> NativeRuntime:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
 from gpuflow.targets.cpu.native.function_text import FunctionText, Value
 from gpuflow.targets.cpu.native.object_code import Module, load_native, slots_text
 from gpuflow.targets.cpu.providers.fourier_passes import (
@@ -81,7 +82,7 @@ def lines_function(dtype: str) -> int:
     """The address of the function for a dtype."""
     symbol = f"gf_fourier_{dtype}"
     text = slots_text() + "\n".join(_texts(symbol, dtype))
-    return load_native(Module(text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
 
 
 def _texts(symbol: str, dtype: str) -> list[str]:
@@ -391,7 +392,7 @@ def long_function(dtype: str, kind: int) -> int:
     """The address of the function for a dtype and FROM_REAL or TO_REAL."""
     symbol = f"gf_fourier_{LONG_NAMES[kind]}_{dtype}"
     text = slots_text() + _long_text(symbol, dtype, kind == FROM_REAL)
-    return load_native(Module(text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
 
 
 def _long_text(symbol: str, dtype: str, from_real: bool) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
 from gpuflow.targets.cpu.native.function_text import FunctionText, Value
 from gpuflow.targets.cpu.native.object_code import Module, load_native
 
@@ -218,7 +219,8 @@ def pass_function(dtype: str, radix: int) -> int:
     fixed = radix in RADICES
     symbol = f"gf_fourier_pass_{radix if fixed else 'pairs'}_{dtype}"
     text = _pass_text(symbol, dtype, radix) if fixed else _pairs_text(symbol, dtype)
-    return load_native(Module(_DECLARED + text, (symbol,)), kernel_cache()).addresses[symbol]
+    module = Module(_DECLARED + text, (symbol,), level=AS_WRITTEN)
+    return load_native(module, kernel_cache()).addresses[symbol]
 
 
 @cache
@@ -226,7 +228,7 @@ def product_function(dtype: str) -> int:
     """The address of the function that multiplies elements with numbers."""
     symbol = f"gf_fourier_product_{dtype}"
     text = _DECLARED + _product_text(symbol, dtype)
-    return load_native(Module(text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
 
 
 def _words(function: FunctionText) -> list[Value]:
