@@ -105,6 +105,64 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
+def joined(items: Sequence[Statement], axis: str) -> list[Statement]:
+    """Loops over the columns of a strip that stand side by side become one."""
+    result: list[Statement] = []
+    for item in items:
+        last = result[-1] if result else None
+        if isinstance(item, For) and isinstance(last, For) and item.axis == last.axis == axis:
+            result[-1] = replace(last, body=Block(body=(*last.body.body, *item.body.body)))
+        else:
+            result.append(item)
+    return result
+
+
+def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> list[Statement]:
+    """Loops over columns that take what they have just stored in an array from where it was made.
+
+    Args:
+        items: what a strip of columns does.
+        axis: of the columns.
+        arrays: names of its arrays, of which each loop reads and writes its own column's element.
+
+    Returns:
+        The items, without stores that nothing reads.
+    """
+    result: list[Statement] = []
+    for place, item in enumerate(items):
+        if isinstance(item, For) and item.axis == axis:
+            later = _read(items[place + 1 :])
+            body = _forwarded(item.body, arrays)
+            own = _read(body.body)
+            kept = [
+                s for s in body.body
+                if not (isinstance(s, Store) and s.operand in arrays - later - own)
+            ]  # fmt: skip
+            item = replace(item, body=Block(body=tuple(kept)))
+        result.append(item)
+    return result
+
+
+def _forwarded(body: Block, arrays: set[str]) -> Block:
+    """The body of a loop whose loads of what it has stored before are gone."""
+    stored: dict[str, Value] = {}
+    known: dict[Value, Value] = {}
+    kept: list[Statement] = []
+    for s in body.body:
+        if isinstance(s, Load) and s.operand in stored:
+            known[s.out] = stored[s.operand]
+            continue
+        if isinstance(s, Store) and s.operand in arrays:
+            stored[s.operand] = known.get(s.value, s.value)
+        kept.append(s)
+    return renamed(Block(body=tuple(kept)), known, {})
+
+
+def _read(items: Sequence[Statement]) -> set[str]:
+    """Names of the arrays and operands that statements read."""
+    return {s.operand for s in statements(Block(body=tuple(items))) if isinstance(s, Load)}
+
+
 class Interchange:
     """Rewrites loops over columns.
 
@@ -154,7 +212,12 @@ class Interchange:
         self.axis, self.arrays, self.constants = axis, {}, {}
         parts = split_parts(body)
         self._find_arrays(parts)
-        return Block(body=tuple([s for part in parts for s in self._part(part)]))
+        items = joined([s for part in parts for s in self._part(part)], axis)
+        own = {local.name for local in self.locals if local.axes[0][0] == axis}
+        items = without_detours(items, axis, own)
+        unread = own - _read(items)
+        self.locals = [local for local in self.locals if local.name not in unread]
+        return Block(body=tuple(items))
 
     def _can_interchange(self, axis: str, body: Block) -> bool:
         """Whether a loop over columns holds only loops over outer axes, and none in another."""
@@ -231,9 +294,10 @@ class Interchange:
                 fn, array = keys[out]
                 first.store([(array, first.key(value, fn))])
                 continue
-            first.store([(self.arrays[out], value)])
             if out in totals:
                 first.store([(totals[out], first.cast(value, "float64"))])
+            else:
+                first.store([(self.arrays[out], value)])
         rows = self._rows(s, functions, totals, keys)
         if not totals and not keys:
             return [first.loop(), *rows]
