@@ -155,13 +155,14 @@ def _joined_runs(x: Any, runs: Sequence[tuple[int, int]], axis: int) -> Any:
 
 def _others(places: Any, size: int) -> Any:
     """All positions but these, which differ."""
+    places = lax.convert_element_type(places, dtypes.index_dtype(size))
     places = clip(where(places < 0, places + size, places), 0, size)
     count = aval_of(places).shape[0]
     dtype = aval_of(places).dtype
+    # A position that stays is behind as many of these as are marked up to its number.
     gone = sort(places) - lax.iota(dtype, (count,))
-    kept = lax.iota(dtype, (size - count,))
-    skipped = (kept[None] >= gone[:, None]).astype(dtype)
-    return kept + lax.reduce_sum(skipped, (0,))
+    marks = lax.full((size - count,), 0, dtype).at[gone].add(1, mode="drop")
+    return lax.iota(dtype, (size - count,)) + lax.cumsum(marks)
 
 
 def _insert_together(x: Any, place: Any, values: Any, axis: int) -> Any:

@@ -190,8 +190,10 @@ def _by_gaps(key: Any, count: Any, p: Any, most: Any) -> Any:
     return lax.while_loop(goes_on, wait, (np.zeros((), np.int32), zeros, zeros, key))[1] - 1
 
 
-def _by_transformed_rejection(key: Any, count: Any, p: Any, most: Any) -> Any:
+def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: Any) -> Any:
     """Transformed rejection with squeeze, for ``count * p`` of at least 10 and ``p <= 0.5``.
+
+    Nothing waits for what is ``unused``.
 
     Source: W. Hormann, The generation of binomial random variates, 1993: algorithm BTRS.
     """
@@ -231,9 +233,7 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, most: Any) -> Any:
         taken = inside | (~outside & (height <= bound))
         return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
-    start = (
-        np.zeros((), np.int32), jnp.full(shape, -1, dtype), jnp.zeros(shape, bool), key
-    )  # fmt: skip
+    start = (np.zeros((), np.int32), jnp.full(shape, -1, dtype), unused, key)
     return lax.while_loop(goes_on, draw, start)[1]
 
 
@@ -247,15 +247,17 @@ def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
     waits = bad_count | (count * q <= 10.0)
     count = jnp.floor(count)
     most = np.int32(np.iinfo(np.int32).max)
-    # Of the two samples of one key each element takes one.
+    endless = jnp.isinf(count)
+    # Of the two samples of one key each element takes one, or none. As in JAX, those that nobody
+    # takes decide how often the others are drawn again; where nobody takes any, none are drawn.
+    unused = endless | jnp.all(waits | endless)
     small = _by_gaps(random_clone(key), jnp.where(waits, count, 0.0), q, most)
     large = _by_transformed_rejection(
-        key, jnp.where(waits, 1e4, count), jnp.where(waits, 0.5, q), most
+        key, jnp.where(waits, 1e4, count), jnp.where(waits, 0.5, q), unused, most
     )
     drawn = jnp.where(waits, small, large).astype(dtype)
     invalid = bad_count | bad_p
     drawn = jnp.where(invalid, np.asarray(np.nan, dtype), drawn)
-    endless = jnp.isinf(count)
     drawn = jnp.where(endless & ~invalid, np.asarray(np.inf, dtype), drawn)
     keeps = is_small | bad_count | jnp.isnan(p) | endless
     return jnp.where(keeps, drawn, count.astype(dtype) - drawn)

@@ -45,6 +45,22 @@ def test_trapezoid():
         np.testing.assert_allclose(got, np.trapezoid(y, places, axis=axis), rtol=1e-6)
 
 
+@pytest.mark.parametrize("places", [[], [3], [-1, 0], [4, 2, -5], list(range(10))])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_delete_of_traced_positions(places, dtype):
+    x = np.arange(1000.0, dtype="f").reshape(10, 100)
+    if dtype == "uint8":
+        places = [k % 10 for k in places]
+    at = np.array(places, dtype)
+    expected = np.delete(x, at.astype(int), 0)
+    delete = lambda x, at: jnp.delete(x, at, 0, assume_unique_indices=True)  # noqa: E731
+    np.testing.assert_array_equal(delete(x, at), expected)
+    np.testing.assert_array_equal(gpuflow.jit(delete)(x, at), expected)
+    # More positions than the dtype counts.
+    flat = jnp.delete(jnp.asarray(x), at, assume_unique_indices=True)
+    np.testing.assert_array_equal(flat, np.delete(x, at.astype(int)))
+
+
 def test_append_insert_delete():
     x = numbers((2, 3))
     np.testing.assert_array_equal(jnp.append(x, numbers((1, 3)) * 0, 0), np.append(x, [[0] * 3], 0))

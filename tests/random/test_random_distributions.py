@@ -116,6 +116,10 @@ def test_edges():
     assert gf.random.poisson(key, 0.0) == 0
     assert gf.random.poisson(key, np.float32(2), (0,)).shape == (0,)
     assert np.isnan(gf.random.binomial(key, 5.0, np.nan))
+    # JAX draws for ever.
+    counts = np.array([np.inf, 1e30, 100.0, 3.0])
+    drawn = np.asarray(gf.random.binomial(key, counts, 0.5))
+    assert drawn[0] == np.inf and np.all((drawn[1:] >= 0) & (drawn[1:] <= counts[1:]))
     assert gf.random.multinomial(key, 7.0, np.array([0.2, 0.8])).sum() == 7
     q = gf.random.orthogonal(key, 4, (2,))
     np.testing.assert_allclose(q @ q.mT, np.tile(np.eye(4), (2, 1, 1)), atol=1e-5)
