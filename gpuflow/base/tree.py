@@ -41,7 +41,7 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
     except TypeError:  # custom data without a hash
         return optree.treespec_transform(treedef, _sorted_node)
     if known is _UNKNOWN:
-        if len(_sorted) >= _MOST_SORTED:
+        if len(_sorted) >= _MOST_KNOWN:
             _sorted.clear()
         known = _sorted[treedef] = _classified(treedef)
     if known is _HAS_CUSTOM_DATA:
@@ -55,12 +55,28 @@ def check_keys(treedef: TreeDef) -> TreeDef:
     Raises:
         ValueError: a dict with keys that cannot be compared, such as 1 and "a".
     """
-    if treedef.num_nodes > 1:
-        if treedef.kind in _SORTED_KINDS:
-            _check_comparable(treedef.entries())
-        for child in treedef.children():
-            check_keys(child)
+    if treedef.num_nodes <= 1:
+        return treedef
+    try:
+        if treedef in _sortable:
+            return treedef
+    except (TypeError, ValueError):  # custom data without a hash, or an equality, of its own
+        _check_nodes(treedef)
+        return treedef
+    _check_nodes(treedef)
+    if len(_sortable) >= _MOST_KNOWN:
+        _sortable.clear()
+    _sortable.add(treedef)
     return treedef
+
+
+def _check_nodes(treedef: TreeDef) -> None:
+    if treedef.kind in _SORTED_KINDS:
+        _check_comparable(treedef.entries())
+    # Children without any of their own are leaves or empty.
+    if treedef.num_nodes > treedef.num_children + 1:
+        for child in treedef.children():
+            _check_nodes(child)
 
 
 def _check_comparable(keys: Iterable[Any]) -> None:
@@ -75,7 +91,8 @@ def _check_comparable(keys: Iterable[Any]) -> None:
 _UNKNOWN, _HAS_CUSTOM_DATA = object(), object()
 # For structures: None where there is nothing to sort, the sorted one, or _HAS_CUSTOM_DATA.
 _sorted: dict[TreeDef, Any] = {}
-_MOST_SORTED = 1024
+_sortable: set[TreeDef] = set()
+_MOST_KNOWN = 1024
 _SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 
 
