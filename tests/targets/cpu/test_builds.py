@@ -1,0 +1,83 @@
+"""What is asked of LLVM: its level for a text, how many vectors at once, and how many loops."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from cpu_harness import calls_of
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.targets.cpu.codegen import text_compiler
+from gpuflow.targets.cpu.codegen.build import _level
+from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
+from gpuflow.targets.cpu.kernels import print_cpu
+
+
+def sources(function, *shapes):
+    return [print_cpu(call.kernel) for call in calls_of(function, *shapes)]
+
+
+def steps(x):
+    return lax.while_loop(lambda y: y < 2, lambda y: y * 1.5 + 1, x)
+
+
+def sixty(x):
+    for _ in range(60):
+        x = jnp.tanh(x) * 1.1 + 0.3
+    return x
+
+
+@pytest.mark.parametrize(
+    "function, shape, level",
+    [
+        (jnp.tanh, (1000,), 3),
+        (lambda x: abs(x.T), (500, 500), 3),
+        (gf.vmap(steps), (1000,), 3),
+        (sixty, (1000,), 2),
+        (lambda x: x.sum((1, 2)), (30, 40, 50, 60), 2),
+    ],
+    ids=["short", "decides by strides", "lanes that stop", "long", "nest of loops"],
+)
+def test_levels(function, shape, level):
+    assert {_level(source) for source in sources(function, shape)} == {level}
+
+
+@pytest.mark.parametrize(
+    "function, shapes, count",
+    [
+        (lambda x: x + 1, [(1000,)], []),
+        (jnp.tanh, [(1000,)], [4]),
+        (gf.nn.mish, [(1000,)], [2]),
+        (jnp.sin, [(1000,)], [2]),
+        (lax.lgamma, [(1000,)], []),
+        (lambda x, row: jnp.tanh(x + row), [(1000, 300), (300,)], [2]),
+    ],
+    ids=["cheap", "a series", "long", "calls", "longer", "rows"],
+)
+def test_vectors_at_once(function, shapes, count, monkeypatch):
+    monkeypatch.setattr(text_compiler, "cpu_target", lambda: SimpleNamespace(has_masks=False))
+    (source,) = sources(function, *shapes)
+    module = str(text_compiler.module_of(source))
+    assert [int(n) for n in re.findall(r'interleave\.count", i32 (\d)', module)] == count
+
+
+@pytest.mark.parametrize(
+    "function, loops",
+    [(lambda x: x.sum(0), 5), (lambda x: jnp.where(x.max(0) > 0, x.max(0), 0), 3)],
+    ids=["sum", "maximum"],
+)
+def test_loops_over_columns_stand_together(function, loops):
+    """Of a sum: to begin; for 64 rows: to begin, a row, their sum; and to end."""
+    (source,) = sources(function, (20, 300))
+    assert len(re.findall(r"for i1 in range\(", source.text)) == loops
+
+
+def test_a_text_that_stays_as_it_is_written():
+    twice = "define internal i64 @twice(i64 %x) alwaysinline"
+    inner = f"{twice} {{\n  %y = add i64 %x, %x\n  ret i64 %y\n}}"
+    outer = "define i64 @four(i64 %x) {\n  %y = call i64 @twice(i64 %x)\n  ret i64 %y\n}"
+    assert compiled(f"{inner}\n{outer}", AS_WRITTEN).imports == ()
+    with pytest.raises(RuntimeError):
+        compiled("define i64 @f() {", AS_WRITTEN)
