@@ -412,3 +412,19 @@ def test_what_all_lanes_count_alike_needs_no_mask(function, monkeypatch):
     loops = [s for s in statements(done.body) if isinstance(s, While)]
     alike = [s for s in loops if any(v.dtype == "int32" for v in s.outs)]
     assert len(alike) == ALIKE[function]
+
+
+@pytest.mark.parametrize("place, expected", [(0, 4 + 2j), (1, np.nan)], ids=["inside", "outside"])
+def test_complex_elements_of_what_is_computed_that_may_be_outside(place, expected):
+    """The rows of the loop are made of single elements, and one is read where there is one."""
+    rows = np.array([[[[4 + 2j]]]] * 3, np.complex64)[:, 0]
+    places = jnp.asarray([[place]], "uint32")
+
+    def turn(carry, row):
+        found = jnp.take_along_axis(row, places, axis=-2, mode="fill")
+        return jnp.resize(found, (3, 1)), found
+
+    computed = jnp.take_along_axis(rows, np.zeros((3, 1, 1), "int32"), axis=2)
+    run = gf.vmap(lambda start: gf.lax.scan(turn, start, computed, unroll=2), in_axes=-2)
+    for result in run(computed):
+        np.testing.assert_array_equal(result.real, np.full(result.shape, np.real(expected)))

@@ -35,7 +35,7 @@ from gpuflow.compiler.lanes.arrays import (
     uniform,
     with_kinds,
 )
-from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of, zero
+from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
@@ -134,7 +134,7 @@ class Evaluator:
             element = array.element(indices)
             if where is None:
                 return element
-            return self.builder.select(where, element, zero(self.builder, element.dtype))
+            return self.builder.select(where, element, self.builder.number(element, 0))
         offset = array.offset
         for d, kind, index in zip(array.dims, array.kinds, indices, strict=True):
             if kind >= 0 and index != self.lane_index(kind):
