@@ -210,10 +210,10 @@ class Interchange:
             body: of the loop; its loops over rows hold no other loops over axes.
         """
         self.axis, self.arrays, self.constants = axis, {}, {}
-        parts = split_parts(body)
+        parts, before = split_parts(body), len(self.locals)
         self._find_arrays(parts)
         items = joined([s for part in parts for s in self._part(part)], axis)
-        own = {local.name for local in self.locals if local.axes[0][0] == axis}
+        own = {local.name for local in self.locals[before:]}
         items = without_detours(items, axis, own)
         unread = own - _read(items)
         self.locals = [local for local in self.locals if local.name not in unread]
