@@ -30,7 +30,9 @@ from gpuflow.targets.cpu.codegen import (
     scalar_functions,
     text_compiler,
     text_names,
+    text_values,
     text_variables,
+    text_vectors,
     transposes,
 )
 from gpuflow.targets.cpu.codegen.build import (
@@ -107,7 +109,9 @@ _EMITTERS = (
     processor,
     product_tiles,
     text_compiler,
+    text_values,
     text_variables,
+    text_vectors,
     transposes,
     build,
 )

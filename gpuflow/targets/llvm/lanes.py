@@ -28,11 +28,13 @@ Number = bool | int | float
 Instruction = Any
 
 
-def llvm_type(dtype: str) -> ir.Type:
-    """The LLVM type of values of a compute dtype."""
+def llvm_type(dtype: str, width: int = 1) -> ir.Type:
+    """The LLVM type of values of a compute dtype, or of vectors of ``width`` of them."""
     if dtype in _FLOATS:
-        return ir.FloatType() if dtype == "float32" else ir.DoubleType()
-    return ir.IntType(bits(dtype))
+        element = ir.FloatType() if dtype == "float32" else ir.DoubleType()
+    else:
+        element = ir.IntType(bits(dtype))
+    return element if width == 1 else ir.VectorType(element, width)
 
 
 def bits(dtype: str) -> int:
@@ -52,7 +54,7 @@ def is_signed(dtype: str) -> bool:
 
 @record(eq=False)
 class Lane:
-    """One LLVM value: ``builder`` emits what the operators ask for."""
+    """One LLVM value, or a vector of them: ``builder`` emits what the operators ask for."""
 
     builder: ir.IRBuilder
     value: Instruction
@@ -60,7 +62,17 @@ class Lane:
 
     def constant(self, number: Number) -> Lane:
         """A constant of this value's dtype."""
-        return constant(self.builder, self.dtype, number)
+        return constant(self.builder, self.dtype, number, self.width)
+
+    @property
+    def width(self) -> int:
+        """How many values it holds: 1 if it is no vector."""
+        kind = self.value.type
+        return kind.count if isinstance(kind, ir.VectorType) else 1
+
+    def type_of(self, dtype: str) -> ir.Type:
+        """The LLVM type of as many values of another dtype."""
+        return llvm_type(dtype, self.width)
 
     def like(self, value: Instruction) -> Lane:
         """An LLVM value of this value's dtype."""
@@ -162,22 +174,56 @@ class Lane:
 
     def bitcast(self, dtype: str) -> Lane:
         """The same bits as another dtype of the same width."""
-        return Lane(self.builder, self.builder.bitcast(self.value, llvm_type(dtype)), dtype)
+        return Lane(self.builder, self.builder.bitcast(self.value, self.type_of(dtype)), dtype)
 
     def intrinsic(self, name: str, *others: Lane) -> Lane:
         """An LLVM intrinsic on values of this dtype, overloaded on it."""
         kind = self.value.type
         arguments = [self.value, *(other.value for other in others)]
-        signature = ir.FunctionType(kind, [kind] * len(arguments))
-        function = self.builder.module.declare_intrinsic(f"llvm.{name}", [kind], signature)
+        function = intrinsic(self.builder.module, name, kind, [kind] * len(arguments))
         return self.like(self.builder.call(function, arguments))
 
 
-def constant(builder: ir.IRBuilder, dtype: str, number: Number) -> Lane:
-    """A constant of a compute dtype."""
-    kind = llvm_type(dtype)
+def intrinsic(
+    module: ir.Module, name: str, result: ir.Type, parameters: Sequence[ir.Type]
+) -> ir.Function:
+    """The declaration of an LLVM intrinsic that is overloaded on its result.
+
+    llvmlite does not know the names of those of vectors.
+    """
+    element, lanes = result, ""
+    if isinstance(result, ir.VectorType):
+        element, lanes = result.element, f"v{result.count}"
+    full = f"llvm.{name}.{lanes}{element.intrinsic_name}"
+    declared = module.globals.get(full)
+    return declared or ir.Function(module, ir.FunctionType(result, parameters), full)
+
+
+def constant(builder: ir.IRBuilder, dtype: str, number: Number, width: int = 1) -> Lane:
+    """A constant of a compute dtype, or a vector that repeats it."""
     exact = float(number) if is_float(dtype) else int(number)
-    return Lane(builder, ir.Constant(kind, exact), dtype)
+    single = ir.Constant(llvm_type(dtype), exact)
+    return Lane(builder, single if width == 1 else repeated(single, width), dtype)
+
+
+def repeated(single: ir.Constant, width: int) -> ir.Constant:
+    """The vector of one constant."""
+    return ir.Constant(ir.VectorType(single.type, width), (single,) * width)
+
+
+def spread(x: Lane, width: int) -> Lane:
+    """A vector that repeats one value."""
+    if isinstance(x.value, ir.Constant):
+        return x.like(repeated(x.value, width))
+    builder, places = x.builder, ir.VectorType(ir.IntType(32), width)
+    undefined = ir.Constant(ir.VectorType(x.value.type, width), ir.Undefined)
+    first = builder.insert_element(undefined, x.value, ir.Constant(ir.IntType(32), 0))
+    return x.like(builder.shuffle_vector(first, undefined, ir.Constant(places, 0)))
+
+
+def is_spread(x: Lane) -> bool:
+    """Whether ``spread`` made the vector."""
+    return isinstance(x.value, ir.ShuffleVector)
 
 
 def select(predicate: Lane, on_true: Lane, on_false: Lane | Number) -> Lane:
@@ -197,7 +243,7 @@ def polynomial(x: Lane, coefficients: Sequence[float]) -> Lane:
 
 def cast(x: Lane, dtype: str) -> Lane:
     """Convert as ``nodes.Cast`` says: float to integer saturates, integers wrap."""
-    builder, source, kind = x.builder, x.dtype, llvm_type(dtype)
+    builder, source, kind = x.builder, x.dtype, x.type_of(dtype)
     if source == dtype:
         return x
     if dtype == "bool":
@@ -218,7 +264,7 @@ def cast(x: Lane, dtype: str) -> Lane:
 
 
 def _from_float(x: Lane, dtype: str) -> Instruction:
-    builder, kind = x.builder, llvm_type(dtype)
+    builder, kind = x.builder, x.type_of(dtype)
     if is_float(dtype):
         widen = bits(dtype) > bits(x.dtype)
         return builder.fpext(x.value, kind) if widen else builder.fptrunc(x.value, kind)

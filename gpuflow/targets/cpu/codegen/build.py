@@ -22,9 +22,9 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen import libm
-from gpuflow.targets.cpu.codegen.machine_code import assembly_of, compiled, host_machine
+from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, assembly_of, compiled, host_machine
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import module_of
+from gpuflow.targets.cpu.codegen.text_compiler import Written, module_of
 from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
 from gpuflow.targets.cpu.image.linker import image_of
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES, image_from, is_image, load_image
@@ -86,17 +86,20 @@ def build_cpu(source: Source) -> Object:
     Raises:
         Unsupported: the text holds what the compiler of texts does not know: a printer is wrong.
     """
-    built = compiled(str(module_of(source)), _level(source), libm.inline_variants)
+    written = module_of(source)
+    built = compiled(str(written), _level(source, written), libm.inline_variants)
     return Object(linkable(built.code, (source.entry,)), source.entry, built.imports)
 
 
-def _level(source: Source) -> int:
+def _level(source: Source, written: Written) -> int:
     """How much LLVM does.
 
     Its last level takes loops apart by what is decided in them: without it Mandelbrot's lanes take
     1.3 times as long, a transposed copy 1.8 times. It takes half as long again for a long text, and
     for many loops in one another, of which it makes copies even where nothing is decided.
     """
+    if written.is_final:
+        return AS_WRITTEN
     text = source.text
     is_long = text.count("\n") >= _LONG_TEXT and "while True" not in text
     is_nest = text.count(" in range(") >= _MANY_LOOPS and _DECISION.search(text) is None
@@ -125,7 +128,8 @@ def suffix_of(code: bytes) -> str:
 
 def assembly(source: Source) -> str:
     """The assembly text of a printed kernel, for tests and for a person to read."""
-    return assembly_of(str(module_of(source)), _level(source), libm.inline_variants)
+    written = module_of(source)
+    return assembly_of(str(written), _level(source, written), libm.inline_variants)
 
 
 class _Linker:

@@ -12,7 +12,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
 from gpuflow.targets.cpu.codegen.hidden import hidden
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
+from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type, spread
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -38,24 +38,72 @@ def element(
     return builder.gep(typed, [offset])
 
 
-def load(builder: ir.IRBuilder, place: Instruction, storage: str, scopes: Scopes) -> Lane:
-    """The value at an address."""
-    loaded = builder.load(place)
-    # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
-    loaded.set_metadata("noundef", builder.module.add_metadata([]))
+def load(
+    builder: ir.IRBuilder, place: Instruction, storage: str, scopes: Scopes,
+    width: int = 1, mask: Instruction | None = None,
+) -> Lane:  # fmt: skip
+    """The value at an address, or a vector of those that lie there one behind the other.
+
+    Args:
+        mask: which of a vector's elements are there; the others are not touched, and read as 0.
+    """
+    if width == 1:
+        loaded = builder.load(place)
+        # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
+        loaded.set_metadata("noundef", builder.module.add_metadata([]))
+    elif mask is None:
+        loaded = builder.load(_vector(builder, place, width), align=size_of(storage))
+    else:
+        place = _vector(builder, place, width)
+        kind = place.type.pointee
+        word = ir.IntType(32)
+        parameters = [place.type, word, mask.type, kind]
+        function = _masked(builder.module, "load", kind, kind, parameters)
+        size, zeros = ir.Constant(word, size_of(storage)), ir.Constant(kind, 0)
+        loaded = builder.call(function, [place, size, mask, zeros])
     _set_scope(builder.module, loaded, scopes)
     return widened(builder, loaded, storage)
 
 
 def store(
-    builder: ir.IRBuilder, place: Instruction, value: Instruction, storage: str, scopes: Scopes
-) -> None:
-    """Write a value to an address."""
+    builder: ir.IRBuilder, place: Instruction, value: Instruction, storage: str, scopes: Scopes,
+    mask: Instruction | None = None,
+) -> None:  # fmt: skip
+    """Write a value to an address, or a vector; ``mask`` says which of its elements."""
     narrowed = _narrowed(builder, value, storage)
     if _merges(narrowed, place):
         narrowed = _computed(builder, narrowed)
-    stored = builder.store(narrowed, place)
+    width = Lane(builder, narrowed, storage).width
+    if width > 1:
+        place = _vector(builder, place, width)
+    if mask is None:
+        stored = builder.store(narrowed, place, align=size_of(storage) if width > 1 else None)
+    else:
+        kind, word = narrowed.type, ir.IntType(32)
+        parameters = [kind, place.type, word, mask.type]
+        function = _masked(builder.module, "store", ir.VoidType(), kind, parameters)
+        size = ir.Constant(word, size_of(storage))
+        stored = builder.call(function, [narrowed, place, size, mask])
     _set_scope(builder.module, stored, scopes)
+
+
+def size_of(storage: str) -> int:
+    """The bytes of an element of a storage dtype."""
+    kind = stored_type(storage)
+    return {"float": 4, "double": 8}.get(str(kind)) or kind.width // 8
+
+
+def _vector(builder: ir.IRBuilder, place: Instruction, width: int) -> Instruction:
+    """The address of an element as that of a vector."""
+    return builder.bitcast(place, ir.VectorType(place.type.pointee, width).as_pointer())
+
+
+def _masked(
+    module: ir.Module, verb: str, result: ir.Type, kind: ir.VectorType, parameters: list[ir.Type]
+) -> ir.Function:
+    name = f"llvm.masked.{verb}.v{kind.count}{kind.element.intrinsic_name}.p0"
+    declared = module.globals.get(name)
+    return declared or ir.Function(module, ir.FunctionType(result, parameters), name)
 
 
 def widened(builder: ir.IRBuilder, stored: Instruction, storage: str) -> Lane:
@@ -104,9 +152,13 @@ def _array(place: Instruction) -> Instruction:
 def _computed(builder: ir.IRBuilder, value: Instruction) -> Instruction:
     """A value as the result of an operation: ``value | 0``, with a hidden zero."""
     kind = value.type
-    width = {"float": 32, "double": 64}.get(str(kind)) or kind.width
-    bits = ir.IntType(width)
-    merged = builder.or_(builder.bitcast(value, bits), hidden(builder, bits, 0))
+    single = kind.element if isinstance(kind, ir.VectorType) else kind
+    width = {"float": 32, "double": 64}.get(str(single)) or single.width
+    bits = Lane(builder, value, f"uint{width}")
+    zero = bits.like(hidden(builder, ir.IntType(width), 0))
+    if bits.width > 1:
+        zero = spread(zero, bits.width)
+    merged = builder.or_(builder.bitcast(value, bits.type_of(bits.dtype)), zero.value)
     return builder.bitcast(merged, kind)
 
 

@@ -146,13 +146,21 @@ def library_identity() -> str:
     return f"{platform.machine()} {' '.join(vectors)}"
 
 
+class NoVectors(Exception):
+    """The C library has no variant of a function for vectors of that width."""
+
+
 def call(fn: str, *arguments: Lane) -> Lane:
-    """Emit a call of a function of ``FUNCTIONS``."""
+    """Emit a call of a function of ``FUNCTIONS``.
+
+    Raises:
+        NoVectors: the arguments are vectors for which there is no variant.
+    """
     first = arguments[0]
     name, arity = FUNCTIONS[fn]
     is_double = first.dtype == "float64"
     symbol = name if is_double else name + "f"
-    function = _declare(first.builder.module, symbol, arity, is_double)
+    function = _declare(first.builder.module, symbol, arity, is_double, first.width)
     return first.like(first.builder.call(function, [a.value for a in arguments]))
 
 
@@ -161,7 +169,7 @@ def call_beyond(bound: float, fn: str, size: Lane, arguments: Sequence[Lane], ne
 
     A loop with a branch is not vectorised. So the branch is in a function of ours, whose vector
     variants branch on whether any lane needs the call. Those variants are inlined after
-    vectorisation, by ``inline_variants``.
+    vectorisation, by ``inline_variants``; where vectors are written here, at once.
 
     Args:
         bound: the greatest size for which ``near`` holds; nan counts as near.
@@ -176,9 +184,14 @@ def call_beyond(bound: float, fn: str, size: Lane, arguments: Sequence[Lane], ne
     module = size.builder.module
     is_double = size.dtype == "float64"
     symbol = FUNCTIONS[fn][0] + ("" if is_double else "f")
+    arity = len(arguments)
     name = f"{_PREFIX}{symbol}_beyond"
-    if name not in module.globals:
-        _define_beyond(module, name, symbol, len(arguments), is_double, bound)
+    if size.width > 1:
+        name += f"_{size.width}"
+        if name not in module.globals:
+            _define_vectors(module, name, symbol, arity, is_double, bound, size.width)
+    elif name not in module.globals:
+        _define_beyond(module, name, symbol, arity, is_double, bound)
     operands = [lane.value for lane in (size, *arguments, near)]
     return size.like(size.builder.call(module.globals[name], operands))
 
@@ -193,18 +206,29 @@ def _define_beyond(
     # One variant for each number of lanes.
     letters = {lanes: letter for letter, lanes in reversed(_widths(is_double))}
     for lanes, letter in letters.items():
-        vector, shape = ir.VectorType(kind, lanes), "v" * (arity + 2)
-        variant = _pure_function(module, f"_ZGV{letter}N{lanes}{shape}_{name}", vector, arity + 2)
-        variant.attributes.add("alwaysinline")
-        library = module.globals.get(f"_ZGV{letter}N{lanes}{'v' * arity}_{symbol}")
-        _emit_beyond(variant, library or scalar, bound, lanes)
-        variants.append(variant)
+        variant = f"_ZGV{letter}N{lanes}{'v' * (arity + 2)}_{name}"
+        variants.append(_define_vectors(module, variant, symbol, arity, is_double, bound, lanes))
     function = _pure_function(module, name, kind, arity + 2)
     # Inlined before vectorisation it would be a branch in the loop.
     function.attributes.add("noinline")
     _emit_beyond(function, scalar, bound, 1)
     _set_variants(function, variants)
     _keep_declared(module, [function, *variants])
+
+
+def _define_vectors(
+    module: ir.Module, name: str, symbol: str, arity: int, is_double: bool, bound: float, lanes: int
+) -> ir.Function:
+    """The function of ``call_beyond`` on vectors."""
+    kind = ir.VectorType(ir.DoubleType() if is_double else ir.FloatType(), lanes)
+    function = _pure_function(module, name, kind, arity + 2)
+    function.attributes.add("alwaysinline")
+    try:
+        called = _declare(module, symbol, arity, is_double, lanes)
+    except NoVectors:
+        called = _declare(module, symbol, arity, is_double)
+    _emit_beyond(function, called, bound, lanes)
+    return function
 
 
 def _emit_beyond(function: ir.Function, called: ir.Function, bound: float, lanes: int) -> None:
@@ -267,19 +291,28 @@ def inline_variants(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
     passes.run(module, builder)
 
 
-def _declare(module: ir.Module, symbol: str, arity: int, is_double: bool) -> ir.Function:
+def _declare(
+    module: ir.Module, symbol: str, arity: int, is_double: bool, lanes: int = 1
+) -> ir.Function:
+    """A function of the C library: for single numbers, or for vectors."""
+    kind = ir.DoubleType() if is_double else ir.FloatType()
+    variants = vector_variants(symbol, arity, is_double)
+    if lanes > 1:
+        fitting = [name for name, width in variants if width == lanes]
+        if not fitting:
+            raise NoVectors(symbol)
+        declared = module.globals.get(fitting[0])
+        vector = ir.VectorType(kind, lanes)
+        return declared or _pure_function(module, fitting[0], vector, arity)
     prefixed = _PREFIX + symbol
     if prefixed in module.globals:
         return module.globals[prefixed]
-    kind = ir.DoubleType() if is_double else ir.FloatType()
     function = _pure_function(module, prefixed, kind, arity)
-    variants = [
-        _pure_function(module, v, ir.VectorType(kind, lanes), arity)
-        for v, lanes in vector_variants(symbol, arity, is_double)
-    ]
-    if variants:
-        _set_variants(function, variants)
-        _keep_declared(module, variants)
+    widths = dict.fromkeys(width for _, width in variants)
+    functions = [_declare(module, symbol, arity, is_double, width) for width in widths]
+    if functions:
+        _set_variants(function, functions)
+        _keep_declared(module, functions)
     return function
 
 

@@ -35,8 +35,8 @@ def narrow(x: Lane, storage: str) -> Lane:
     if storage == "bfloat16":
         return _narrow_bfloat16(x)
     if storage == "float16" and cpu_target().has_half:
-        half = x.builder.fptrunc(x.value, ir.HalfType())
-        return Lane(x.builder, x.builder.bitcast(half, ir.IntType(16)), "uint16")
+        half = x.builder.fptrunc(x.value, _half(x))
+        return Lane(x.builder, x.builder.bitcast(half, x.type_of("uint16")), "uint16")
     return cast(narrow_by_bits(x, FORMATS[storage]), code_dtype(storage))
 
 
@@ -45,8 +45,8 @@ def widen(code: Lane, storage: str) -> Lane:
     if storage == "bfloat16":
         return (cast(code, "uint32") << 16).bitcast("float32")
     if storage == "float16" and cpu_target().has_half:
-        half = code.builder.bitcast(code.value, ir.HalfType())
-        return Lane(code.builder, code.builder.fpext(half, ir.FloatType()), "float32")
+        half = code.builder.bitcast(code.value, _half(code))
+        return Lane(code.builder, code.builder.fpext(half, code.type_of("float32")), "float32")
     return widen_by_bits(cast(code, "uint32"), FORMATS[storage])
 
 
@@ -55,6 +55,11 @@ def rounded(x: Lane, storage: str) -> Lane:
     if storage == "bfloat16":  # all in 32 bits, which packs nothing
         return (_to_even(x) & 0xFFFF0000).bitcast("float32")
     return widen(narrow(x, storage), storage)
+
+
+def _half(x: Lane) -> ir.Type:
+    """LLVM's float16, of as many values."""
+    return ir.HalfType() if x.width == 1 else ir.VectorType(ir.HalfType(), x.width)
 
 
 def _narrow_bfloat16(x: Lane) -> Lane:

@@ -40,7 +40,7 @@ from gpuflow.targets.cpu.codegen.coefficients import (
     TANH,
 )
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Lane, cast, llvm_type, polynomial, select
+from gpuflow.targets.llvm.lanes import Lane, cast, polynomial, select
 
 _LOG2_E = 1 / math.log(2)
 
@@ -311,7 +311,7 @@ def _parity(y: Lane) -> tuple[Lane, Lane]:
     # These make a number of nan.
     bounded = select(y > -even, y, -even)
     bounded = select(bounded < even, bounded, even)
-    integer = Lane(y.builder, y.builder.fptosi(bounded.value, llvm_type("int32")), "int32")
+    integer = Lane(y.builder, y.builder.fptosi(bounded.value, y.type_of("int32")), "int32")
     is_whole = cast(integer, "float32").equals(bounded)
     return is_whole, is_whole & (integer & 1).differs(0)
 

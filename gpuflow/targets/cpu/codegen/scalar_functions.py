@@ -21,8 +21,10 @@ from gpuflow.targets.llvm.lanes import (
     bits,
     cast,
     constant,
+    intrinsic,
     is_float,
     is_signed,
+    is_spread,
     llvm_type,
     polynomial,
     select,
@@ -161,7 +163,7 @@ def truncated(x: Lane, dtype: str) -> Lane:
     # Shorter integers by way of int32, for which there are instructions.
     wide = "int32" if bits(dtype) < 32 else dtype
     convert = x.builder.fptosi if is_signed(wide) else x.builder.fptoui
-    whole = cast(Lane(x.builder, convert(inside.value, llvm_type(wide)), wide), dtype)
+    whole = cast(Lane(x.builder, convert(inside.value, x.type_of(wide)), wide), dtype)
     if int(largest) != bounds.max:
         whole = select(x > float(largest), whole.constant(int(bounds.max)), whole)
     return select(x.is_nan(), whole.constant(0), whole)
@@ -169,6 +171,8 @@ def truncated(x: Lane, dtype: str) -> Lane:
 
 def _is_fixed(x: Lane) -> bool:
     """Whether a value is made where its function begins, before the loop at hand."""
+    if is_spread(x):
+        return True
     here, blocks = x.builder.block, x.builder.function.blocks
     first = [block for block in blocks[:2] if block is not here]
     return isinstance(x.value, ir.Constant) or getattr(x.value, "parent", None) in first
@@ -195,7 +199,7 @@ def _quotient(x: Lane, y: Lane, is_fixed: bool) -> Lane:
         quotient = cast(x, wide) / cast(y, wide)
     # Shorter integers by way of int32, for which there are instructions.
     if is_signed(x.dtype) or is_short:
-        whole = Lane(builder, builder.fptosi(quotient.value, llvm_type("int32")), "int32")
+        whole = Lane(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
         return cast(whole, x.dtype)
     # Added to 2**52, a whole number is the lower bits of the sum.
     whole = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
@@ -226,8 +230,10 @@ def _shift_right_arithmetic(x: Lane, count: Lane) -> Lane:
 
 
 def _clz(x: Lane) -> Lane:
+    kind, truth = x.value.type, llvm_type("bool")
+    count = intrinsic(x.builder.module, "ctlz", kind, [kind, truth])
     defined_at_zero = constant(x.builder, "bool", False)
-    return x.like(x.builder.ctlz(x.value, defined_at_zero.value))
+    return x.like(x.builder.call(count, [x.value, defined_at_zero.value]))
 
 
 def _is_finite(x: Lane) -> Lane:

@@ -9,20 +9,23 @@ in a text is ``Unsupported``. The language is described in docs/text_compiler.md
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.kir.scalar import COMPUTE_DTYPES, EXPENSIVE
+from gpuflow.base.records import record
+from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.hidden import hidden
+from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
+from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
 from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
-from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float
+from gpuflow.targets.cpu.codegen.text_vectors import Arrays, Unfit, VectorLoop
+from gpuflow.targets.llvm.lanes import Instruction, Lane
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
 
@@ -31,30 +34,21 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-_BINARY: dict[type, Callable[[Lane, Lane], Lane]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.BitAnd: lambda a, b: a & b,
-    ast.BitOr: lambda a, b: a | b,
-    ast.BitXor: lambda a, b: a ^ b,
-    ast.LShift: lambda a, b: a << b,
-    ast.RShift: lambda a, b: a >> b,
-}
-_COMPARE: dict[type, Callable[[Lane, Lane], Lane]] = {
-    ast.Eq: lambda a, b: a.equals(b),
-    ast.NotEq: lambda a, b: a.differs(b),
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-}
-_INTEGER_ONLY = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 
+@record
+class Written:
+    """The LLVM module of a kernel.
 
-class Unsupported(Exception):
-    """The text holds something that this compiler does not know: whoever printed it is wrong."""
+    Attributes:
+        module: its instructions.
+        is_final: all its loops over elements are written as the processor should work.
+    """
+
+    module: ir.Module
+    is_final: bool
+
+    def __str__(self) -> str:
+        return str(self.module)
 
 
 @cache
@@ -71,7 +65,7 @@ def _fill_escapes() -> None:
             return
 
 
-def module_of(source: Source) -> ir.Module:
+def module_of(source: Source) -> Written:
     """The LLVM module of a printed kernel, with one function ``void entry(ptr, i64, i64)``.
 
     Raises:
@@ -79,7 +73,19 @@ def module_of(source: Source) -> ir.Module:
     """
     tree = parsed(source.text)
     _fill_escapes()
-    module = ir.Module(source.entry)
+    if _may_have_vectors(source.text):
+        with suppress(Unfit, NoVectors):
+            return Written(_module(source.entry, tree, has_vectors=True), is_final=True)
+    return Written(_module(source.entry, tree, has_vectors=False), is_final=False)
+
+
+def _may_have_vectors(text: str) -> bool:
+    """Whether a text has loops that may be written as vectors, and none that LLVM has to look at."""
+    return " in range(" in text and "short_range(" not in text and "while True" not in text
+
+
+def _module(entry: str, tree: ast.Module, has_vectors: bool) -> ir.Module:
+    module = ir.Module(entry)
     names: dict[str, Named] = {}
     for node in tree.body:
         match node:
@@ -87,8 +93,8 @@ def module_of(source: Source) -> ir.Module:
                 pass
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 names[name] = _accessor(call)
-            case ast.FunctionDef(name=source.entry):
-                _Function(module, node, names).compile()
+            case ast.FunctionDef(name=function) if function == entry:
+                _Function(module, node, names, has_vectors).compile()
             case _:
                 raise Unsupported(ast.unparse(node))
     return module
@@ -124,22 +130,33 @@ _SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
 _LANES = 8
 
 
-class _Function:
-    """Compiles one function. Variables have one type each."""
+class _Function(Expressions):
+    """Compiles one function. Variables have one type each.
 
-    def __init__(self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named]) -> None:
+    Args:
+        module: to which it is added.
+        node: its text.
+        names: what the text defined before.
+        has_vectors: whether its loops are written as loops of vectors.
+    """
+
+    def __init__(
+        self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named], has_vectors: bool
+    ) -> None:
         signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _word(), _word()])
         function = ir.Function(module, signature, node.name)
         function.attributes.add("nounwind")
-        self.node, self.names = node, names
+        self.node = node
         self.entry = function.append_basic_block("entry")
-        self.builder = ir.IRBuilder(function.append_basic_block("start"))
+        super().__init__(ir.IRBuilder(function.append_basic_block("start")), names)
         self.fixed: dict[str, Lane] = {}
         for argument, value in zip(node.args.args, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
         self.variables = Variables(self.entry, node.body)
         self.exits: list[ir.Block] = []
+        self.has_vectors = has_vectors
+        self.arrays, self.outside = Arrays(node), _read_outside(node)
 
     def compile(self) -> None:
         start = self.builder.block
@@ -195,6 +212,9 @@ class _Function:
         *first, last = [self.typed(argument, "int64") for argument in span.args]
         begin = first[0].value if first else ir.Constant(_word(), 0)
         builder, function = self.builder, self.builder.function
+        if self.has_vectors and _is_innermost(body):
+            self.write_vectors(name, (begin, last.value), body)
+            return
         turns, end = None, last.value
         if span.func.id == "short_range" and isinstance(end, ir.Constant):
             turns = end.constant
@@ -232,11 +252,32 @@ class _Function:
         if outer is not None:
             self.fixed[name] = outer
 
+    def write_vectors(
+        self, name: str, bounds: tuple[Instruction, Instruction], body: Sequence[ast.stmt]
+    ) -> None:
+        """Write a loop as one of vectors.
+
+        Raises:
+            Unfit: it is not straight, or there are none.
+        """
+        if not self.is_straight(body) or not self.outside.isdisjoint(assigned(body)):
+            raise Unfit
+        VectorLoop(
+            self.builder, self.names, self.variable, name, bounds, body, bool(self.exits),
+            self.arrays,
+        ).write()  # fmt: skip
+
     def is_straight(self, body: Sequence[ast.stmt]) -> bool:
         """Whether a loop is a list of assignments that carry nothing from turn to turn."""
         if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
             return False
         return not self.variables.is_changed(assigned(body))
+
+    def variable(self, name: str) -> Lane:
+        value = self.fixed.get(name) or self.variables.get(name, self.builder)
+        if value is None:
+            raise Unsupported(name)
+        return value
 
     def forever(self, body: Sequence[ast.stmt]) -> None:
         builder, function = self.builder, self.builder.function
@@ -264,100 +305,6 @@ class _Function:
                 builder.branch(after)
         builder.position_at_end(after)
 
-    # --- expressions -----------------------------------------------------------------------
-
-    def value(self, node: ast.expr) -> Lane:
-        match node:
-            case ast.Name(id=name):
-                return self.variable(name)
-            case ast.Constant(value=bool() as truth):
-                return constant(self.builder, "bool", truth)
-            case ast.Constant(value=int() as number):
-                return constant(self.builder, "int64", number)
-            case ast.BinOp(left=left, op=operator, right=right):
-                return self.arithmetic(type(operator), self.value(left), self.value(right))
-            case ast.Compare(left=left, ops=[operator], comparators=[right]):
-                a, b = self.same(self.value(left), self.value(right))
-                if type(operator) not in _COMPARE:
-                    raise Unsupported(ast.unparse(node))
-                return _COMPARE[type(operator)](a, b)
-            case ast.BoolOp(op=ast.And(), values=values):
-                result, *others = [self.typed(value, "bool") for value in values]
-                for other in others:
-                    result = result & other
-                return result
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                inverted = self.typed(operand, "bool")
-                return inverted.like(self.builder.not_(inverted.value))
-            case ast.UnaryOp(op=ast.Invert(), operand=operand):
-                x = self.value(operand)
-                if is_float(x.dtype) or x.dtype in (POINTER, "bool"):
-                    raise Unsupported(ast.unparse(node))
-                return x.like(self.builder.not_(x.value))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.value(operand)
-            case ast.Call():
-                (result,) = self.call(node)
-                return result
-        raise Unsupported(ast.unparse(node))
-
-    def typed(self, node: ast.expr, dtype: str) -> Lane:
-        value = self.value(node)
-        if value.dtype != dtype:
-            raise Unsupported(f"{ast.unparse(node)} is {value.dtype}, not {dtype}")
-        return value
-
-    def variable(self, name: str) -> Lane:
-        value = self.fixed.get(name) or self.variables.get(name, self.builder)
-        if value is None:
-            raise Unsupported(name)
-        return value
-
-    def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
-        if a.dtype != b.dtype or a.dtype == POINTER:
-            raise Unsupported(f"{a.dtype} with {b.dtype}")
-        return a, b
-
-    def arithmetic(self, operator: type, a: Lane, b: Lane) -> Lane:
-        a, b = self.same(a, b)
-        wrong = is_float(a.dtype) if operator in _INTEGER_ONLY else a.dtype == "bool"
-        if wrong or operator not in _BINARY or (operator is ast.Div and not is_float(a.dtype)):
-            raise Unsupported(f"{operator.__name__} of {a.dtype}")
-        return _BINARY[operator](a, b)
-
-    def call(self, node: ast.Call) -> tuple[Lane, ...]:
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr=dtype), args=[argument]):
-                return (self.converted(argument, dtype),)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self.named(name, arguments)
-        raise Unsupported(ast.unparse(node))
-
-    def converted(self, argument: ast.expr, dtype: str) -> Lane:
-        """``np.float32(x)``: a constant of that dtype, or a conversion."""
-        if dtype not in COMPUTE_DTYPES:
-            raise Unsupported(f"np.{dtype}")
-        number = _number(argument)
-        if number is not None:
-            return constant(self.builder, dtype, number)
-        value = self.value(argument)
-        if is_float(value.dtype) and not is_float(dtype):
-            raise Unsupported(f"{value.dtype} to {dtype}")  # a Cast says how it rounds
-        return cast(value, dtype)
-
-    def named(self, name: str, arguments: Sequence[ast.expr]) -> tuple[Lane, ...]:
-        meaning = self.names.get(name) or text_names.named(name)
-        if meaning is None or len(arguments) != len(meaning.parameters):
-            raise Unsupported(name)
-        pairs = zip(arguments, meaning.parameters, strict=True)
-        values = [self.typed(argument, dtype).value for argument, dtype in pairs]
-        emitted = meaning.emit(self.builder, *values)
-        results = emitted if isinstance(emitted, tuple) else (emitted,) if meaning.results else ()
-        return tuple(
-            Lane(self.builder, value, dtype)
-            for value, dtype in zip(results, meaning.results, strict=True)
-        )
-
 
 def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool) -> ir.MDValue:
     """The mark of a loop that is too short to work on several vectors at once.
@@ -373,6 +320,27 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
             width = 1 << (turns.bit_length() - 1)
             hints.append(["llvm.loop.vectorize.width", ir.Constant(ir.IntType(32), width)])
     return _mark(module, hints)
+
+
+def _read_outside(function: ast.FunctionDef) -> set[str]:
+    """Names that are read where they are not assigned: in no loop without loops in it."""
+    rest = list(_outside(function.body))
+    given = {node.id for node in rest if isinstance(node.ctx, ast.Store)}
+    return {node.id for node in rest} - given
+
+
+def _outside(body: Sequence[ast.AST]) -> Iterator[ast.Name]:
+    for node in body:
+        if isinstance(node, ast.Name):
+            yield node
+        elif isinstance(node, ast.For) and _is_innermost(node.body):
+            yield from _outside([node.iter])
+        else:
+            yield from _outside(list(ast.iter_child_nodes(node)))
+
+
+def _is_innermost(body: Sequence[ast.stmt]) -> bool:
+    return not any(isinstance(node, ast.For) for part in body for node in ast.walk(part))
 
 
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
@@ -433,18 +401,3 @@ def _byte_pointer() -> ir.Type:
 
 def _word() -> ir.IntType:
     return ir.IntType(64)
-
-
-def _number(node: ast.expr) -> float | int | None:
-    """The value of a literal, with a sign, nan and inf; None for other expressions."""
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = _number(operand)
-            return None if number is None else -number
-        case ast.Attribute(value=ast.Name(id="np"), attr="nan"):
-            return math.nan
-        case ast.Attribute(value=ast.Name(id="np"), attr="inf"):
-            return math.inf
-    return None

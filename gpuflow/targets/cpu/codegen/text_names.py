@@ -56,9 +56,20 @@ else:
 
 POINTER = "pointer"
 INTERRUPTED = "gf_interrupted"
+# Elements behind an array on the stack, which vectors that are not full may write.
+SPARE = 16
 _INDEX_BASE = 0x4338_0000_0000_0000  # bits of 2 ** 52 + 2 ** 51 as a float64
 
 Emit = Callable[..., Any]
+
+
+@record
+class Access:
+    """The load of an element, or its store."""
+
+    storage: str
+    scopes: Scopes
+    is_store: bool
 
 
 @record
@@ -69,11 +80,13 @@ class Named:
         parameters: compute dtypes, or "pointer".
         results: the same; more than one makes a tuple.
         emit: ``(builder, *LLVM values) -> value, tuple of values or None``.
+        access: what it reads or writes in memory; None if it does neither, or more than an element.
     """
 
     parameters: tuple[str, ...]
     results: tuple[str, ...]
     emit: Emit
+    access: Access | None = None
 
 
 @cache
@@ -135,7 +148,8 @@ def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
         return builder.select(where, loaded.value, loaded.constant(0).value)
 
     dtype = compute_dtype(storage)
-    return Named((POINTER, "int64", "bool", POINTER), (dtype,), emit)
+    access = Access(storage, (scope, scopes), is_store=False)
+    return Named((POINTER, "int64", "bool", POINTER), (dtype,), emit, access)
 
 
 def _function(fn: str, dtype: str) -> Named:
@@ -163,10 +177,12 @@ def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: Instruction) 
 
     Added to the bits of 2 ** 52 + 2 ** 51 it is that number plus the index.
     """
-    base = ir.Constant(ir.IntType(64), _INDEX_BASE)
-    number = builder.bitcast(builder.add(value, base), ir.DoubleType())
-    exact = builder.fsub(number, builder.bitcast(base, ir.DoubleType()))
-    return exact if dtype == "float64" else builder.fptrunc(exact, ir.FloatType())
+    index = Lane(builder, value, "int64")
+    base = index.constant(_INDEX_BASE)
+    # Not as Lanes: what was added must be subtracted as it stands.
+    number = (index + base).bitcast("float64").value
+    exact = builder.fsub(number, base.bitcast("float64").value)
+    return cast(Lane(builder, exact, "float64"), dtype).value
 
 
 def _select(dtype: str) -> Named:
@@ -198,25 +214,24 @@ def _order(name: str, dtype: str) -> Named:
     where ``llvm.maximum`` takes six that wait for each other.
     """
     bits, mantissa = _ORDERED_BITS[dtype]
-    kind = ir.IntType(bits)
+    word = f"int{bits}"
     # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
     turn = (1 << mantissa) - 1
-    turn = ir.Constant(kind, -turn if name.endswith("max") else turn)
+    turn = -turn if name.endswith("max") else turn
 
-    def flip(builder: ir.IRBuilder, value: Instruction) -> Instruction:
+    def flip(x: Lane) -> Lane:
         """Reverse the order of negative floats; the inverse of itself."""
-        sign = builder.ashr(value, ir.Constant(kind, bits - 1))
-        return builder.xor(value, builder.and_(sign, ir.Constant(kind, (1 << (bits - 1)) - 1)))
+        return x ^ ((x >> (bits - 1)) & ((1 << (bits - 1)) - 1))
 
     def order(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return builder.add(flip(builder, builder.bitcast(value, kind)), turn)
+        return (flip(Lane(builder, value, dtype).bitcast(word)) + turn).value
 
     def unorder(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return builder.bitcast(flip(builder, builder.sub(value, turn)), llvm_type(dtype))
+        return flip(Lane(builder, value, word) - turn).bitcast(dtype).value
 
     if name.startswith("un"):
-        return Named((f"int{bits}",), (dtype,), unorder)
-    return Named((dtype,), (f"int{bits}",), order)
+        return Named((word,), (dtype,), unorder)
+    return Named((dtype,), (word,), order)
 
 
 def _word(storage: str) -> Named:
@@ -229,7 +244,7 @@ def _word(storage: str) -> Named:
 
 def _on_stack(dtype: str) -> Named:
     def emit(builder: ir.IRBuilder, count: ir.Constant) -> Instruction:
-        kind = ir.ArrayType(stored_type(dtype), count.constant)
+        kind = ir.ArrayType(stored_type(dtype), count.constant + SPARE)
         with builder.goto_entry_block():
             place: Instruction = builder.alloca(kind)
             place.align = 64
@@ -243,7 +258,8 @@ def _reader(storage: str, scopes: Scopes) -> Named:
         place = element(builder, pointer, offset, storage)
         return load(builder, place, storage, scopes).value
 
-    return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
+    access = Access(storage, scopes, is_store=False)
+    return Named((POINTER, "int64"), (compute_dtype(storage),), emit, access)
 
 
 def _writer(storage: str, scopes: Scopes) -> Named:
@@ -253,7 +269,8 @@ def _writer(storage: str, scopes: Scopes) -> Named:
         place = element(builder, pointer, offset, storage)
         store(builder, place, value, storage, scopes)
 
-    return Named((POINTER, "int64", compute_dtype(storage)), (), emit)
+    access = Access(storage, scopes, is_store=True)
+    return Named((POINTER, "int64", compute_dtype(storage)), (), emit, access)
 
 
 _OF_LOCALS: dict[str, Callable[[str], Named]] = {

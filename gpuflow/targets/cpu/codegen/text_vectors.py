@@ -1,0 +1,511 @@
+"""Straight loops of a kernel's text, written as loops over vectors.
+
+A loop is straight if it is a list of assignments and stores that carry nothing from turn to turn,
+and all it reads and writes lies in memory one element behind the other. LLVM would make vectors of
+it, and then has to tidy up, which takes more than half of the time that it takes for a kernel; and
+it writes the loop three times. Here it is written once or twice:
+
+- ``bulk``, for loops of few instructions: two or four whole vectors a turn;
+- ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
+  stores slow, full vectors are stored without.
+
+What is the same for all elements is computed before the loop. What grows by one with the elements
+(``Line``) stays a single number: with one of them an access is one of a whole vector.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
+from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
+from gpuflow.targets.cpu.codegen.libm import NoVectors
+from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.text_names import POINTER, Access, Named
+from gpuflow.targets.cpu.codegen.text_values import Expressions
+from gpuflow.targets.cpu.codegen.text_variables import assigned
+from gpuflow.targets.llvm.lanes import Instruction, Lane, spread
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+# Loops of so many instructions work on four vectors at once, and on two: those of a series wait for
+# each other. tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four, softplus,
+# pow and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too much
+# over. Of lgamma, with some 190, registers go to memory and back.
+_MOST_FOR_FOUR = 70
+_MOST_FOR_TWO = 180
+
+
+class Unfit(Exception):
+    """The loop is none that is written as vectors."""
+
+
+@record(eq=False)
+class Line(Lane):
+    """An int64 that grows by one with the elements; ``value`` is that of the loop's first one."""
+
+
+@record
+class _Use:
+    """An access in a loop: what it accesses, and the texts of its pointer and of its index."""
+
+    access: Access
+    pointer: str
+    index: str
+
+    def meets(self, other: _Use, local: frozenset[str]) -> bool:
+        """Whether it may touch what the other one touches in another turn of the loop."""
+        if (self.pointer, self.index) == (other.pointer, other.index):
+            return False
+        if self.pointer != other.pointer and (self.pointer in local or other.pointer in local):
+            return False
+        mine, its = self.access.scopes, other.access.scopes
+        return mine is None or its is None or mine[0] == its[0]
+
+
+class Arrays:
+    """The arrays that a function has on the stack.
+
+    Attributes:
+        all: their names.
+        lines: those of which each loop over elements takes element k in turn k. A vector may write
+            behind what is needed of them, where nobody reads; ``local_`` makes room.
+    """
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self.all = frozenset(_locals(function.body))
+        self._broken: set[str] = set()
+        self._visit(function, {})
+        self.lines = self.all - self._broken
+
+    def _visit(self, node: ast.AST, starts: Mapping[str, str]) -> None:
+        match node:
+            case ast.For(target=ast.Name(id=name), iter=ast.Call(args=span), body=body):
+                begin = ast.unparse(span[0]) if len(span) > 1 else ""
+                for inner in body:
+                    self._visit(inner, {**starts, name: begin})
+                return
+            case ast.Call(func=ast.Name(id=verb), args=[ast.Name(id=array), index, *others]):
+                if array in self.all:
+                    is_access = verb.startswith(("load_", "store_"))
+                    if not is_access or not _is_turn(index, starts):
+                        self._broken.add(array)
+                for inner in (index, *others):
+                    self._visit(inner, starts)
+                return
+            case ast.Name(id=array, ctx=ast.Load()) if array in self.all:
+                self._broken.add(array)
+        for inner in ast.iter_child_nodes(node):
+            self._visit(inner, starts)
+
+
+def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=maker))
+            ) if maker.startswith("local_"):
+                yield name
+
+
+def _is_turn(index: ast.expr, starts: Mapping[str, str]) -> bool:
+    """Whether an index is the number of the turn of a loop around it."""
+    match index:
+        case ast.Name(id=name):
+            return starts.get(name) == ""
+        case ast.BinOp(left=ast.Name(id=name), op=ast.Sub(), right=start):
+            return name in starts and starts[name] == ast.unparse(start)
+    return False
+
+
+def _varying(body: Sequence[ast.stmt], counter: str) -> Iterator[int]:
+    """The expressions that differ from element to element, by identity."""
+    names, found = {counter}, set()
+
+    def visit(node: ast.AST) -> bool:
+        # All parts are visited: each has to be found.
+        parts = [visit(part) for part in ast.iter_child_nodes(node)]
+        differs = any(parts) or (isinstance(node, ast.Name) and node.id in names)
+        if differs:
+            found.add(id(node))
+        return differs
+
+    for statement in body:
+        if isinstance(statement, ast.Assign) and visit(statement.value):
+            names.update(assigned([statement]))
+        elif isinstance(statement, ast.Expr):
+            visit(statement.value)
+    yield from found
+
+
+class VectorLoop(Expressions):
+    """Writes one straight loop.
+
+    Args:
+        builder: where the loop begins.
+        names: what the text calls and defined itself.
+        outer: what a name stands for that is not assigned in the loop.
+        counter: the name that counts elements.
+        bounds: its first value, and that behind its last.
+        body: the loop's statements.
+        is_inner: whether it is in another loop.
+        arrays: those on the stack.
+
+    Raises:
+        Unfit: the loop is not straight.
+    """
+
+    def __init__(
+        self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
+        counter: str, bounds: tuple[Instruction, Instruction], body: Sequence[ast.stmt],
+        is_inner: bool, arrays: Arrays,
+    ) -> None:  # fmt: skip
+        super().__init__(builder, names)
+        self._outer, self._counter, self._bounds = outer, counter, bounds
+        self._body, self._arrays = body, arrays
+        self._most = 2 if is_inner else 4
+        self._uses = dict(self._accesses())
+        self._width = self._vector_width()
+        self._check()
+        function = builder.function
+        self._before = builder.block
+        self._start = function.append_basic_block("vectors")
+        # Of the loop that is being written: where its turn begins, and which elements are there.
+        self._at: Instruction = None
+        self._mask: Instruction | None = None
+        self._is_partial: Instruction | None = None
+        self._known: dict[str, Lane] = {}
+        # What is known of expressions, by their nodes' identities: whether they differ from element
+        # to element, and what those stand for that are written before the loop.
+        self._varying = set(_varying(body, counter))
+        self._before_loop: dict[int, tuple[Lane, ...]] = {}
+        self._spread: dict[Instruction, Lane] = {}
+        self._lines: dict[tuple[str, str], Instruction] = {}
+        self._stores: list[tuple[Instruction, Lane, Access]] = []
+
+    # --- what the loop is ------------------------------------------------------------------
+
+    def _accesses(self) -> Iterator[tuple[int, _Use]]:
+        for statement in self._body:
+            for node in ast.walk(statement):
+                match node:
+                    case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
+                        meaning = self.meaning(name)
+                        if meaning is not None and meaning.access is not None:
+                            use = _Use(meaning.access, ast.unparse(pointer), ast.unparse(index))
+                            yield id(node), use
+
+    def _vector_width(self) -> int:
+        """The elements of a vector: what a register holds of 32 bits, or of 64."""
+        target = cpu_target()
+        if not target.is_x86 or "avx2" not in target.features:
+            raise Unfit("masks")
+        sizes = {size_of(use.access.storage) for use in self._uses.values()}
+        register = 32
+        if target.has_masks:
+            if '"prefer-vector-width"="512"' in self.builder.function.attributes:
+                register = 64
+        elif not sizes <= {4, 8}:
+            raise Unfit("masks of bytes")
+        return register // (8 if sizes == {8} else 4)
+
+    def _check(self) -> None:
+        uses = self._uses.values()
+        stores = [use for use in uses if use.access.is_store]
+        if not stores:
+            raise Unfit("nothing is stored")
+        for store_ in stores:
+            if any(store_.meets(other, self._arrays.all) for other in uses):
+                raise Unfit("accesses meet")
+        if max(Counter(assigned(self._body)).values(), default=1) > 1:
+            raise Unfit("a name has two values")
+
+    # --- the loops -------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write the loop, and go on behind it."""
+        builder = self.builder
+        function, (begin, end) = builder.function, self._bounds
+        with builder.goto_block(self._start):
+            count = builder.sub(end, begin)
+        first = len(function.blocks)
+        rest, after = self._rest(count)
+        size = sum(len(block.instructions) for block in function.blocks[first:])
+        vectors = 4 if size <= _MOST_FOR_FOUR else 2 if size <= _MOST_FOR_TWO else 1
+        vectors = min(vectors, self._most)
+        (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
+        if vectors == 1:
+            at.add_incoming(_word(0), self._start)
+            with builder.goto_block(self._start):
+                builder.branch(rest)
+        else:
+            self._bulk(count, vectors, rest, at, after)
+        with builder.goto_block(self._before):
+            builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
+        builder.position_at_end(after)
+
+    def _rest(self, count: Instruction) -> tuple[ir.Block, ir.Block]:
+        """The loop whose last vector may not be full, and what is behind it."""
+        builder, width = self.builder, self._width
+        function = builder.function
+        rest = function.append_basic_block("rest")
+        builder.position_at_end(rest)
+        self._at = builder.phi(count.type, name="at")
+        left = Lane(builder, builder.sub(count, self._at), "int64")
+        self._is_partial = (left < width).value
+        there = builder.select(self._is_partial, left.value, _word(width))
+        there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
+        numbers = ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(width)))
+        self._mask = (spread(there, width) > there.like(numbers)).value
+        self._turn(0)
+        following = builder.add(self._at, _word(width), flags=("nsw",))
+        self._at.add_incoming(following, builder.block)
+        more = builder.icmp_signed("<", following, count)
+        after = function.append_basic_block("after")
+        self._loop_back(builder.cbranch(more, rest, after))
+        return rest, after
+
+    def _bulk(
+        self, count: Instruction, vectors: int, rest: ir.Block, at: ir.PhiInstr, after: ir.Block
+    ) -> None:
+        """The loop over whole vectors, several a turn."""
+        builder = self.builder
+        step = self._width * vectors
+        bulk = builder.function.append_basic_block("bulk")
+        builder.position_at_end(bulk)
+        self._at = builder.phi(count.type, name="at")
+        self._mask = self._is_partial = None
+        marks = [len(bulk.instructions)]
+        for vector in range(vectors):
+            self._turn(vector * self._width)
+            marks.append(len(bulk.instructions))
+        _interleave(bulk, marks)
+        following = builder.add(self._at, _word(step), flags=("nsw",))
+        self._at.add_incoming(_word(0), self._start)
+        self._at.add_incoming(following, builder.block)
+        with builder.goto_block(self._start):
+            whole = builder.and_(count, _word(-step))
+            builder.cbranch(builder.icmp_signed(">", whole, _word(0)), bulk, rest)
+        done = builder.function.append_basic_block("whole")
+        more = builder.icmp_signed("<", following, whole)
+        self._loop_back(builder.cbranch(more, bulk, done))
+        builder.position_at_end(done)
+        builder.cbranch(builder.icmp_signed("<", whole, count), rest, after)
+        at.add_incoming(_word(0), self._start)
+        at.add_incoming(whole, done)
+
+    def _loop_back(self, branch: Instruction) -> None:
+        """Let LLVM leave the loop as it is."""
+        module = self.builder.module
+        own = module.add_metadata([str(len(module.metadata))])
+        parts = [own, module.add_metadata(["llvm.loop.unroll.disable"])]
+        parts.append(module.add_metadata(["llvm.loop.isvectorized", ir.Constant(ir.IntType(32), 1)]))
+        mark = module.add_metadata(parts)
+        mark.operands = (mark, *parts[1:])
+        branch.set_metadata("llvm.loop", mark)
+
+    def _turn(self, shift: int) -> None:
+        """The loop's statements, for a vector of elements."""
+        self._known, self._shift, self._places = {}, shift, None
+        for node in self._body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._known[name] = self.value(value)
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
+                    for target, result in zip(targets, self.call(call), strict=True):
+                        assert isinstance(target, ast.Name)  # ``statement`` reports others
+                        self._known[target.id] = result
+                case ast.Expr(value=ast.Call() as call):
+                    self.call(call)
+                case _:
+                    raise Unfit("a statement")
+        self._flush()
+
+    # --- expressions -----------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Lane:
+        known = self._before_loop.get(id(node))
+        if known is None:
+            if id(node) in self._varying:
+                value = super().value(node)
+                if not isinstance(value, Line):
+                    return value
+            else:
+                with self.builder.goto_block(self._start):
+                    value = super().value(node)
+            known = self._before_loop[id(node)] = (value,)
+        return known[0]
+
+    def call(self, node: ast.Call) -> tuple[Lane, ...]:
+        if id(node) in self._varying:
+            return super().call(node)
+        if id(node) not in self._before_loop:
+            with self.builder.goto_block(self._start):
+                self._before_loop[id(node)] = super().call(node)
+        return self._before_loop[id(node)]
+
+    def variable(self, name: str) -> Lane:
+        if name == self._counter:
+            return Line(self.builder, self._bounds[0], "int64")
+        return self._known.get(name) or self._outer(name)
+
+    def operand(self, node: ast.expr) -> Lane:
+        return self._single(self.value(node))
+
+    def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
+        a, b = super().same(self._single(a), self._single(b))
+        return (a, b) if a.width == b.width else (self._vector(a), self._vector(b))
+
+    def arithmetic(self, operator: type, a: Lane, b: Lane) -> Lane:
+        is_line = isinstance(a, Line) != isinstance(b, Line)
+        is_sum = operator is ast.Add or (operator is ast.Sub and isinstance(a, Line))
+        if is_line and is_sum and a.width == b.width and a.dtype == b.dtype:
+            with self.builder.goto_block(self._start):
+                plain = super().arithmetic(operator, _number(a), _number(b))
+            return Line(self.builder, plain.value, "int64")
+        return super().arithmetic(operator, a, b)
+
+    def converted(self, argument: ast.expr, dtype: str) -> Lane:
+        if dtype == "int64":
+            value = self.value(argument)
+            if isinstance(value, Line):
+                return value
+        return super().converted(argument, dtype)
+
+    def named(self, node: ast.Call, name: str) -> tuple[Lane, ...]:
+        meaning = self.meaning(name)
+        if meaning is None or not meaning.parameters:
+            raise Unfit(name)
+        use = self._uses.get(id(node))
+        if use is not None:
+            if id(node) in self._varying:
+                return self._access(use, meaning, node.args)
+            self._check_single(use)
+        elif not meaning.results:
+            raise Unfit(name)
+        if id(node) not in self._varying:
+            return super().named(node, name)
+        return self.emitted(meaning, [self._vector(self.operand(one)) for one in node.args])
+
+    def _single(self, x: Lane) -> Lane:
+        """A value that is no Line."""
+        return self._numbered(x) if isinstance(x, Line) else x
+
+    def _vector(self, x: Lane) -> Lane:
+        """A value as a vector."""
+        if x.width > 1:
+            return x
+        if x.dtype == POINTER:
+            raise Unfit("a vector of pointers")
+        if isinstance(x.value, ir.Constant):
+            return spread(x, self._width)
+        if x.value not in self._spread:
+            with self.builder.goto_block(self._start):
+                self._spread[x.value] = spread(x, self._width)
+        return self._spread[x.value]
+
+    def _numbered(self, line: Line) -> Lane:
+        """The numbers of a vector's elements on a line."""
+        places = self._places
+        if places is None:
+            width = self._width
+            numbers = [self._shift + place for place in range(width)]
+            kind = ir.VectorType(ir.IntType(64), width)
+            at = spread(Lane(self.builder, self._at, "int64"), width)
+            places = self._places = at + at.like(ir.Constant(kind, numbers))
+        return places + self._vector(_number(line))
+
+    # --- memory ----------------------------------------------------------------------------
+
+    def _check_single(self, use: _Use) -> None:
+        """An element that is the same in all turns: nobody may write it."""
+        stores = (other for other in self._uses.values() if other.access.is_store)
+        if use.access.is_store or any(other.meets(use, self._arrays.all) for other in stores):
+            raise Unfit("a single element is written")
+
+    def _access(
+        self, use: _Use, meaning: Named, arguments: Sequence[ast.expr]
+    ) -> tuple[Lane, ...]:
+        access = use.access
+        pointer, index, *others = arguments
+        if id(pointer) in self._varying or len(others) != access.is_store:
+            raise Unfit("a gather")
+        line = self.value(index)
+        if not isinstance(line, Line):
+            raise Unfit("a gather")
+        place = self._place(use, pointer, line)
+        is_line = use.pointer in self._arrays.lines
+        if access.is_store:
+            value = self._vector(self.operand(others[0]))
+            if value.dtype != meaning.parameters[2]:
+                raise Unfit("a store")  # ``typed`` says what is wrong
+            if is_line or self._mask is None:
+                store(self.builder, place, value.value, access.storage, access.scopes)
+            else:
+                self._stores.append((place, value, access))
+            return ()
+        if any(access.scopes == waiting.scopes for _, _, waiting in self._stores):
+            self._flush()
+        mask = None if is_line else self._mask
+        return (load(self.builder, place, access.storage, access.scopes, self._width, mask),)
+
+    def _place(self, use: _Use, pointer: ast.expr, line: Line) -> Instruction:
+        """The address of a vector's first element."""
+        key = use.pointer, use.index
+        if key not in self._lines:
+            start = self.typed(pointer, POINTER).value
+            with self.builder.goto_block(self._start):
+                storage = use.access.storage
+                self._lines[key] = element(self.builder, start, line.value, storage)
+        first = self.builder.gep(self._lines[key], [self._at])
+        return self.builder.gep(first, [_word(self._shift)]) if self._shift else first
+
+    def _flush(self) -> None:
+        """Store what waits for it."""
+        stores, self._stores = self._stores, []
+        if not stores:
+            return
+        builder = self.builder
+        if cpu_target().has_masks:
+            for place, value, access in stores:
+                store(builder, place, value.value, access.storage, access.scopes, self._mask)
+            return
+        function = builder.function
+        partial, full, stored = (
+            function.append_basic_block(name) for name in ("partial", "full", "stored")
+        )
+        builder.cbranch(self._is_partial, partial, full)
+        for block, mask in ((partial, self._mask), (full, None)):
+            builder.position_at_end(block)
+            for place, value, access in stores:
+                store(builder, place, value.value, access.storage, access.scopes, mask)
+            builder.branch(stored)
+        builder.position_at_end(stored)
+
+
+def _interleave(block: ir.Block, marks: Sequence[int]) -> None:
+    """Put the instructions of several vectors by turns: those of one wait for each other.
+
+    LLVM leaves them in their order, and a processor does not look as far ahead as a long series is.
+    """
+    written = block.instructions
+    turns = [written[start:end] for start, end in itertools.pairwise(marks)]
+    together = itertools.chain.from_iterable(itertools.zip_longest(*turns))
+    written[marks[0] :] = [one for one in together if one is not None]
+
+
+def _word(number: int) -> ir.Constant:
+    return ir.Constant(ir.IntType(64), number)
+
+
+def _number(x: Lane) -> Lane:
+    """A Line's first value as a plain number."""
+    return Lane(x.builder, x.value, x.dtype)
