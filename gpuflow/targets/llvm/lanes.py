@@ -223,7 +223,8 @@ def spread(x: Lane, width: int) -> Lane:
 
 def is_spread(x: Lane) -> bool:
     """Whether ``spread`` made the vector."""
-    return isinstance(x.value, ir.ShuffleVector)
+    made = x.value
+    return isinstance(made, ir.ShuffleVector) and isinstance(made.operands[0], ir.InsertElement)
 
 
 def select(predicate: Lane, on_true: Lane, on_false: Lane | Number) -> Lane:

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# Loops of so many instructions work on four vectors at once, and on two: those of a series wait for
-# each other. tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four, softplus,
-# pow and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too much
-# over. Of lgamma, with some 190, registers go to memory and back.
-_MOST_FOR_FOUR = 70
-_MOST_FOR_TWO = 180
+# How many vectors a turn takes of loops of so many instructions: those of a series wait for each
+# other. tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four, softplus, pow
+# and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too much over.
+# Of lgamma, with some 190, registers go to memory and back; a loop of its own for whole vectors
+# takes 0.88 of the time.
+_MOST = {4: 70, 2: 180, 1: 400}
 
 
 class Unfit(Exception):
@@ -233,16 +233,14 @@ class VectorLoop(Expressions):
     def write(self) -> None:
         """Write the loop, and go on behind it."""
         builder = self.builder
-        function, (begin, end) = builder.function, self._bounds
+        begin, end = self._bounds
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
-        first = len(function.blocks)
         rest, after = self._rest(count)
-        size = sum(len(block.instructions) for block in function.blocks[first:])
-        vectors = 4 if size <= _MOST_FOR_FOUR else 2 if size <= _MOST_FOR_TWO else 1
+        vectors = next((n for n, most in _MOST.items() if self._size <= most), 0)
         vectors = min(vectors, self._most)
         (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
-        if vectors == 1:
+        if vectors == 0:
             at.add_incoming(_word(0), self._start)
             with builder.goto_block(self._start):
                 builder.branch(rest)
@@ -260,12 +258,15 @@ class VectorLoop(Expressions):
         builder.position_at_end(rest)
         self._at = builder.phi(count.type, name="at")
         left = Lane(builder, builder.sub(count, self._at), "int64")
-        self._is_partial = (left < width).value
+        self._left, self._is_partial = left.value, (left < width).value
         there = builder.select(self._is_partial, left.value, _word(width))
         there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
         numbers = ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(width)))
         self._mask = (spread(there, width) > there.like(numbers)).value
+        before = len(rest.instructions)
         self._turn(0)
+        self._size = len(rest.instructions) - before
+        self._take_out(function.blocks[function.blocks.index(rest) :])
         following = builder.add(self._at, _word(width), flags=("nsw",))
         self._at.add_incoming(following, builder.block)
         more = builder.icmp_signed("<", following, count)
@@ -286,6 +287,7 @@ class VectorLoop(Expressions):
         marks = [len(bulk.instructions)]
         for vector in range(vectors):
             self._turn(vector * self._width)
+            self._take_out([bulk])
             marks.append(len(bulk.instructions))
         _interleave(bulk, marks)
         following = builder.add(self._at, _word(step), flags=("nsw",))
@@ -302,6 +304,21 @@ class VectorLoop(Expressions):
         at.add_incoming(_word(0), self._start)
         at.add_incoming(whole, done)
 
+    def _take_out(self, blocks: Sequence[ir.Block]) -> None:
+        """Compute before the loop what does not depend on the turn: parts of functions."""
+        inside, start = set(blocks), self._start
+        for block in blocks:
+            kept = []
+            for one in block.instructions:
+                parents = [getattr(operand, "parent", None) for operand in one.operands]
+                if _is_pure(one) and inside.isdisjoint(parents):
+                    one.parent = start
+                    start.instructions.append(one)
+                else:
+                    kept.append(one)
+            block.instructions[:] = kept
+        self.builder.position_at_end(self.builder.block)
+
     def _loop_back(self, branch: Instruction) -> None:
         """Let LLVM leave the loop as it is."""
         module = self.builder.module
@@ -314,7 +331,7 @@ class VectorLoop(Expressions):
 
     def _turn(self, shift: int) -> None:
         """The loop's statements, for a vector of elements."""
-        self._known, self._shift, self._places = {}, shift, None
+        self._known, self._shift = {}, shift
         for node in self._body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -414,14 +431,11 @@ class VectorLoop(Expressions):
 
     def _numbered(self, line: Line) -> Lane:
         """The numbers of a vector's elements on a line."""
-        places = self._places
-        if places is None:
-            width = self._width
-            numbers = [self._shift + place for place in range(width)]
-            kind = ir.VectorType(ir.IntType(64), width)
-            at = spread(Lane(self.builder, self._at, "int64"), width)
-            places = self._places = at + at.like(ir.Constant(kind, numbers))
-        return places + self._vector(_number(line))
+        width = self._width
+        numbers = [self._shift + place for place in range(width)]
+        first = line.like(self.builder.add(self._at, line.value))
+        places = ir.Constant(ir.VectorType(ir.IntType(64), width), numbers)
+        return spread(_number(first), width) + first.like(places)
 
     # --- memory ----------------------------------------------------------------------------
 
@@ -483,12 +497,66 @@ class VectorLoop(Expressions):
             function.append_basic_block(name) for name in ("partial", "full", "stored")
         )
         builder.cbranch(self._is_partial, partial, full)
-        for block, mask in ((partial, self._mask), (full, None)):
-            builder.position_at_end(block)
-            for place, value, access in stores:
-                store(builder, place, value.value, access.storage, access.scopes, mask)
-            builder.branch(stored)
+        builder.position_at_end(full)
+        for place, value, access in stores:
+            store(builder, place, value.value, access.storage, access.scopes)
+        builder.branch(stored)
+        builder.position_at_end(partial)
+        self._store_parts(stores)
+        builder.branch(stored)
         builder.position_at_end(stored)
+
+    def _store_parts(self, stores: Sequence[tuple[Instruction, Lane, Access]]) -> None:
+        """Store vectors that are not full by halves: masked stores take ten times as long."""
+        builder, width = self.builder, self._width // 2
+        while width:
+            here = builder.block
+            part = builder.function.append_basic_block("part")
+            done = builder.function.append_basic_block("parts")
+            bit = builder.and_(self._left, _word(width))
+            builder.cbranch(builder.icmp_signed("!=", bit, _word(0)), part, done)
+            builder.position_at_end(part)
+            rest = []
+            for place, value, access in stores:
+                store(builder, place, _half(value, 0).value, access.storage, access.scopes)
+                rest.append((builder.gep(place, [_word(width)]), _half(value, 1)))
+            builder.branch(done)
+            builder.position_at_end(done)
+            if width > 1:
+                joined = []
+                for (place, value, access), (behind, other) in zip(stores, rest, strict=True):
+                    with builder.goto_block(here):
+                        first = _half(value, 0)
+                    at = builder.phi(place.type)
+                    at.add_incoming(place, here)
+                    at.add_incoming(behind, part)
+                    chosen = builder.phi(first.value.type)
+                    chosen.add_incoming(first.value, here)
+                    chosen.add_incoming(other.value, part)
+                    joined.append((at, value.like(chosen), access))
+                stores = joined
+            width //= 2
+
+
+def _half(x: Lane, which: int) -> Lane:
+    """The first or the second half of a vector; a single value of two."""
+    width = x.width // 2
+    word = ir.IntType(32)
+    if width == 1:
+        return x.like(x.builder.extract_element(x.value, ir.Constant(word, which)))
+    places = ir.Constant(ir.VectorType(word, width), list(range(which * width, width + which * width)))
+    return x.like(x.builder.shuffle_vector(x.value, x.value, places))
+
+
+def _is_pure(instruction: Instruction) -> bool:
+    """Whether it gives a value that depends on its operands alone."""
+    if isinstance(instruction, ir.CallInstr):
+        name = getattr(instruction.callee, "name", "")
+        return name.startswith("llvm.") and not name.startswith("llvm.masked.")
+    return not isinstance(
+        instruction,
+        ir.PhiInstr | ir.LoadInstr | ir.StoreInstr | ir.Terminator,
+    )
 
 
 def _interleave(block: ir.Block, marks: Sequence[int]) -> None:
