@@ -8,6 +8,7 @@ which takes less time to compile than calls of helper functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
@@ -202,8 +203,20 @@ def intrinsic(
 def constant(builder: ir.IRBuilder, dtype: str, number: Number, width: int = 1) -> Lane:
     """A constant of a compute dtype, or a vector that repeats it."""
     exact = float(number) if is_float(dtype) else int(number)
-    single = ir.Constant(llvm_type(dtype), exact)
-    return Lane(builder, single if width == 1 else repeated(single, width), dtype)
+    return Lane(builder, _constant(dtype, repr(exact), width), dtype)
+
+
+# llvmlite writes a constant out once: those that functions are made of are kept.
+@lru_cache(4096)
+def _constant(dtype: str, number: str, width: int) -> ir.Constant:
+    single = ir.Constant(llvm_type(dtype), float(number) if is_float(dtype) else int(number))
+    return single if width == 1 else repeated(single, width)
+
+
+@cache
+def counted(dtype: str, start: int, width: int) -> ir.Constant:
+    """The vector of some integers that follow each other."""
+    return ir.Constant(llvm_type(dtype, width), list(range(start, start + width)))
 
 
 def repeated(single: ir.Constant, width: int) -> ir.Constant:
@@ -215,10 +228,10 @@ def spread(x: Lane, width: int) -> Lane:
     """A vector that repeats one value."""
     if isinstance(x.value, ir.Constant):
         return x.like(repeated(x.value, width))
-    builder, places = x.builder, ir.VectorType(ir.IntType(32), width)
+    builder = x.builder
     undefined = ir.Constant(ir.VectorType(x.value.type, width), ir.Undefined)
-    first = builder.insert_element(undefined, x.value, ir.Constant(ir.IntType(32), 0))
-    return x.like(builder.shuffle_vector(first, undefined, ir.Constant(places, 0)))
+    first = builder.insert_element(undefined, x.value, _constant("int32", "0", 1))
+    return x.like(builder.shuffle_vector(first, undefined, _constant("int32", "0", width)))
 
 
 def is_spread(x: Lane) -> bool:

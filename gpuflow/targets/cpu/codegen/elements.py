@@ -6,7 +6,9 @@ which of them do not overlap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
@@ -21,6 +23,9 @@ else:
 
 # The number of an operand's scope, and how many there are; None: it may overlap any other access.
 Scopes = tuple[int, int] | None
+
+# What accesses of a module in a scope are marked with: its own scope, and the others.
+_scopes: WeakKeyDictionary[ir.Module, dict[tuple[int, int], tuple[Any, Any]]] = WeakKeyDictionary()
 
 
 def stored_type(storage: str) -> ir.Type:
@@ -59,7 +64,7 @@ def load(
         word = ir.IntType(32)
         parameters = [place.type, word, mask.type, kind]
         function = _masked(builder.module, "load", kind, kind, parameters)
-        size, zeros = ir.Constant(word, size_of(storage)), ir.Constant(kind, 0)
+        size, zeros = ir.Constant(word, size_of(storage)), _zeros_of(storage, width)
         loaded = builder.call(function, [place, size, mask, zeros])
     _set_scope(builder.module, loaded, scopes)
     return widened(builder, loaded, storage)
@@ -85,6 +90,12 @@ def store(
         size = ir.Constant(word, size_of(storage))
         stored = builder.call(function, [narrowed, place, size, mask])
     _set_scope(builder.module, stored, scopes)
+
+
+@cache
+def _zeros_of(storage: str, width: int) -> ir.Constant:
+    """A vector of zeros of a storage dtype."""
+    return ir.Constant(ir.VectorType(stored_type(storage), width), 0)
 
 
 def size_of(storage: str) -> int:
@@ -166,10 +177,15 @@ def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> N
     """Say which scope an access is in, and that it overlaps no access of the others."""
     if scopes is None:
         return
-    number, count = scopes
-    domain = module.add_metadata(["gpuflow operands"])
-    every = [module.add_metadata([f"gpuflow scope {k}", domain]) for k in range(count)]
-    others = [scope for k, scope in enumerate(every) if k != number]
-    instruction.set_metadata("alias.scope", module.add_metadata([every[number]]))
-    if others:
-        instruction.set_metadata("noalias", module.add_metadata(others))
+    known = _scopes.setdefault(module, {})
+    if scopes not in known:
+        number, count = scopes
+        domain = module.add_metadata(["gpuflow operands"])
+        every = [module.add_metadata([f"gpuflow scope {k}", domain]) for k in range(count)]
+        others = [scope for k, scope in enumerate(every) if k != number]
+        own = module.add_metadata([every[number]])
+        known[scopes] = own, module.add_metadata(others) if others else None
+    own, others = known[scopes]
+    instruction.set_metadata("alias.scope", own)
+    if others is not None:
+        instruction.set_metadata("noalias", others)

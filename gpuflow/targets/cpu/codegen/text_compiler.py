@@ -9,7 +9,7 @@ in a text is ``Unsupported``. The language is described in docs/text_compiler.md
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
@@ -156,7 +156,7 @@ class _Function(Expressions):
         self.variables = Variables(self.entry, node.body)
         self.exits: list[ir.Block] = []
         self.has_vectors = has_vectors
-        self.arrays, self.outside = Arrays(node), _read_outside(node)
+        self.arrays = Arrays(node)
 
     def compile(self) -> None:
         start = self.builder.block
@@ -260,8 +260,8 @@ class _Function(Expressions):
         Raises:
             Unfit: it is not straight, or there are none.
         """
-        if not self.is_straight(body) or not self.outside.isdisjoint(assigned(body)):
-            raise Unfit
+        if not self.is_straight(body):
+            raise Unfit("not straight")
         VectorLoop(
             self.builder, self.names, self.variable, name, bounds, body, bool(self.exits),
             self.arrays,
@@ -275,6 +275,8 @@ class _Function(Expressions):
 
     def variable(self, name: str) -> Lane:
         value = self.fixed.get(name) or self.variables.get(name, self.builder)
+        if value is None and self.has_vectors:
+            raise Unfit(name)  # what a vector was assigned to
         if value is None:
             raise Unsupported(name)
         return value
@@ -322,25 +324,12 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
     return _mark(module, hints)
 
 
-def _read_outside(function: ast.FunctionDef) -> set[str]:
-    """Names that are read where they are not assigned: in no loop without loops in it."""
-    rest = list(_outside(function.body))
-    given = {node.id for node in rest if isinstance(node.ctx, ast.Store)}
-    return {node.id for node in rest} - given
-
-
-def _outside(body: Sequence[ast.AST]) -> Iterator[ast.Name]:
-    for node in body:
-        if isinstance(node, ast.Name):
-            yield node
-        elif isinstance(node, ast.For) and _is_innermost(node.body):
-            yield from _outside([node.iter])
-        else:
-            yield from _outside(list(ast.iter_child_nodes(node)))
-
-
 def _is_innermost(body: Sequence[ast.stmt]) -> bool:
-    return not any(isinstance(node, ast.For) for part in body for node in ast.walk(part))
+    return all(
+        _is_innermost([*node.body, *node.orelse]) if isinstance(node, ast.If)
+        else not isinstance(node, (ast.For, ast.While))
+        for node in body
+    )  # fmt: skip
 
 
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:

@@ -29,7 +29,7 @@ from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Access, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions
 from gpuflow.targets.cpu.codegen.text_variables import assigned
-from gpuflow.targets.llvm.lanes import Instruction, Lane, spread
+from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -83,7 +83,8 @@ class Arrays:
     def __init__(self, function: ast.FunctionDef) -> None:
         self.all = frozenset(_locals(function.body))
         self._broken: set[str] = set()
-        self._visit(function, {})
+        if self.all:
+            self._visit(function, {})
         self.lines = self.all - self._broken
 
     def _visit(self, node: ast.AST, starts: Mapping[str, str]) -> None:
@@ -261,8 +262,8 @@ class VectorLoop(Expressions):
         self._left, self._is_partial = left.value, (left < width).value
         there = builder.select(self._is_partial, left.value, _word(width))
         there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
-        numbers = ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(width)))
-        self._mask = (spread(there, width) > there.like(numbers)).value
+        numbers = there.like(counted("int32", 0, width))
+        self._mask = (spread(there, width) > numbers).value
         before = len(rest.instructions)
         self._turn(0)
         self._size = len(rest.instructions) - before
@@ -431,11 +432,9 @@ class VectorLoop(Expressions):
 
     def _numbered(self, line: Line) -> Lane:
         """The numbers of a vector's elements on a line."""
-        width = self._width
-        numbers = [self._shift + place for place in range(width)]
-        first = line.like(self.builder.add(self._at, line.value))
-        places = ir.Constant(ir.VectorType(ir.IntType(64), width), numbers)
-        return spread(_number(first), width) + first.like(places)
+        first = _number(line) + Lane(self.builder, self._at, "int64")
+        numbers = first.like(counted("int64", self._shift, self._width))
+        return spread(first, self._width) + numbers
 
     # --- memory ----------------------------------------------------------------------------
 
@@ -544,7 +543,7 @@ def _half(x: Lane, which: int) -> Lane:
     word = ir.IntType(32)
     if width == 1:
         return x.like(x.builder.extract_element(x.value, ir.Constant(word, which)))
-    places = ir.Constant(ir.VectorType(word, width), list(range(which * width, width + which * width)))
+    places = counted("int32", which * width, width)
     return x.like(x.builder.shuffle_vector(x.value, x.value, places))
 
 
