@@ -13,8 +13,13 @@ else:
     ir = LazyModule("llvmlite.ir")
 
 
+def opaque(builder: ir.IRBuilder, value: Instruction) -> Instruction:
+    """A value of which LLVM does not know where it comes from."""
+    kind = value.type
+    return builder.asm(ir.FunctionType(kind, [kind]), "", "=r,0", [value], False)
+
+
 def hidden(builder: ir.IRBuilder, kind: ir.IntType, number: int) -> Instruction:
     """An integer, made where the function begins by an assembly without instructions."""
     with builder.goto_entry_block():
-        known = ir.Constant(kind, number)
-        return builder.asm(ir.FunctionType(kind, [kind]), "", "=r,0", [known], False)
+        return opaque(builder, ir.Constant(kind, number))

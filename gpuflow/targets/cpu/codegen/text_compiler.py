@@ -18,7 +18,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.targets.cpu.codegen import text_names
-from gpuflow.targets.cpu.codegen.hidden import hidden
+from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
@@ -238,6 +238,8 @@ class _Function(Expressions):
         self.block(body)
         self.exits.pop()
         following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
+        if self.has_vectors:
+            following = opaque(builder, following)
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
         if span.func.id == "short_range":

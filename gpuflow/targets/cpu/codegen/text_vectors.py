@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
+from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Access, Named
@@ -268,7 +269,7 @@ class VectorLoop(Expressions):
         self._turn(0)
         self._size = len(rest.instructions) - before
         self._take_out(function.blocks[function.blocks.index(rest) :])
-        following = builder.add(self._at, _word(width), flags=("nsw",))
+        following = opaque(builder, builder.add(self._at, _word(width)))
         self._at.add_incoming(following, builder.block)
         more = builder.icmp_signed("<", following, count)
         after = function.append_basic_block("after")
@@ -291,7 +292,7 @@ class VectorLoop(Expressions):
             self._take_out([bulk])
             marks.append(len(bulk.instructions))
         _interleave(bulk, marks)
-        following = builder.add(self._at, _word(step), flags=("nsw",))
+        following = opaque(builder, builder.add(self._at, _word(step)))
         self._at.add_incoming(_word(0), self._start)
         self._at.add_incoming(following, builder.block)
         with builder.goto_block(self._start):
