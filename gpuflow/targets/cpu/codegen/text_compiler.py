@@ -24,7 +24,7 @@ from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
 from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
-from gpuflow.targets.cpu.codegen.text_vectors import Arrays, Unfit, VectorLoop
+from gpuflow.targets.cpu.codegen.text_vectors import Arrays, Share, Unfit, VectorLoop
 from gpuflow.targets.llvm.lanes import Instruction, Lane
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
@@ -155,6 +155,8 @@ class _Function(Expressions):
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
         self.variables = Variables(self.entry, node.body)
         self.exits: list[ir.Block] = []
+        # For each loop around the statement at hand, how many loops are in one another in it.
+        self.depths: list[int] = []
         self.has_vectors = has_vectors
         self.arrays = Arrays(node)
 
@@ -235,7 +237,9 @@ class _Function(Expressions):
         self.fixed[name] = Lane(builder, counter, "int64")
         is_straight = self.is_straight(body)
         self.exits.append(after)
+        self.depths.append(max((_depth(node) for node in body), default=0))
         self.block(body)
+        self.depths.pop()
         self.exits.pop()
         following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
         if self.has_vectors:
@@ -264,10 +268,12 @@ class _Function(Expressions):
         """
         if not self.is_straight(body):
             raise Unfit("not straight")
+        share = Share.ALL
+        if self.depths:
+            share = Share.ROW if self.depths[-1] == 1 else Share.LITTLE
         VectorLoop(
-            self.builder, self.names, self.variable, name, bounds, body, bool(self.exits),
-            self.arrays,
-        ).write()  # fmt: skip
+            self.builder, self.names, self.variable, name, bounds, body, share, self.arrays
+        ).write()
 
     def is_straight(self, body: Sequence[ast.stmt]) -> bool:
         """Whether a loop is a list of assignments that carry nothing from turn to turn."""
@@ -332,6 +338,16 @@ def _is_innermost(body: Sequence[ast.stmt]) -> bool:
         else not isinstance(node, (ast.For, ast.While))
         for node in body
     )  # fmt: skip
+
+
+def _depth(node: ast.stmt) -> int:
+    """How many loops are in one another in a statement."""
+    match node:
+        case ast.For(body=body):
+            return 1 + max(map(_depth, body))
+        case ast.If(body=body, orelse=orelse):
+            return max(map(_depth, [*body, *orelse]))
+    return 0
 
 
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:

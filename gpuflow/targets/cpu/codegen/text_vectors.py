@@ -19,6 +19,7 @@ import ast
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
@@ -43,6 +44,14 @@ else:
 # Of lgamma, with some 190, registers go to memory and back; a loop of its own for whole vectors
 # takes 0.88 of the time.
 _MOST = {4: 70, 2: 180, 1: 400}
+
+
+class Share(Enum):
+    """What part of a function's work a loop does. Its value: how many vectors a turn may take."""
+
+    ALL = 4
+    ROW = 2  # it is in another loop, which is all there is
+    LITTLE = 0  # loops beside it are in more loops
 
 
 class Unfit(Exception):
@@ -158,7 +167,7 @@ class VectorLoop(Expressions):
         counter: the name that counts elements.
         bounds: its first value, and that behind its last.
         body: the loop's statements.
-        is_inner: whether it is in another loop.
+        share: of the work that its function does.
         arrays: those on the stack.
 
     Raises:
@@ -168,12 +177,12 @@ class VectorLoop(Expressions):
     def __init__(
         self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
         counter: str, bounds: tuple[Instruction, Instruction], body: Sequence[ast.stmt],
-        is_inner: bool, arrays: Arrays,
+        share: Share, arrays: Arrays,
     ) -> None:  # fmt: skip
         super().__init__(builder, names)
         self._outer, self._counter, self._bounds = outer, counter, bounds
         self._body, self._arrays = body, arrays
-        self._most = 2 if is_inner else 4
+        self._share = share
         self._uses = dict(self._accesses())
         self._width = self._vector_width()
         self._check()
@@ -240,7 +249,7 @@ class VectorLoop(Expressions):
             count = builder.sub(end, begin)
         rest, after = self._rest(count)
         vectors = next((n for n, most in _MOST.items() if self._size <= most), 0)
-        vectors = min(vectors, self._most)
+        vectors = min(vectors, self._share.value)
         (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
         if vectors == 0:
             at.add_incoming(_word(0), self._start)
@@ -502,7 +511,11 @@ class VectorLoop(Expressions):
             store(builder, place, value.value, access.storage, access.scopes)
         builder.branch(stored)
         builder.position_at_end(partial)
-        self._store_parts(stores)
+        if self._share is Share.LITTLE:
+            for place, value, access in stores:
+                store(builder, place, value.value, access.storage, access.scopes, self._mask)
+        else:
+            self._store_parts(stores)
         builder.branch(stored)
         builder.position_at_end(stored)
 
