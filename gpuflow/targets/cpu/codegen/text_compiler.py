@@ -73,31 +73,22 @@ def module_of(source: Source) -> Written:
     """
     tree = parsed(source.text)
     _fill_escapes()
-    if _may_have_vectors(source.text):
-        with suppress(Unfit, NoVectors):
-            return Written(_module(source.entry, tree, has_vectors=True), is_final=True)
-    return Written(_module(source.entry, tree, has_vectors=False), is_final=False)
-
-
-def _may_have_vectors(text: str) -> bool:
-    """Whether a text has loops that may be written as vectors, and none that LLVM has to look at."""
-    return " in range(" in text and "short_range(" not in text and "while True" not in text
-
-
-def _module(entry: str, tree: ast.Module, has_vectors: bool) -> ir.Module:
-    module = ir.Module(entry)
+    module = ir.Module(source.entry)
     names: dict[str, Named] = {}
+    is_final = False
     for node in tree.body:
         match node:
             case ast.Import():
                 pass
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 names[name] = _accessor(call)
-            case ast.FunctionDef(name=function) if function == entry:
-                _Function(module, node, names, has_vectors).compile()
+            case ast.FunctionDef(name=source.entry):
+                function = _Function(module, node, names)
+                function.compile()
+                is_final = function.vectors > 0 and function.scalars == 0
             case _:
                 raise Unsupported(ast.unparse(node))
-    return module
+    return Written(module, is_final)
 
 
 def _accessor(call: ast.Call) -> Named:
@@ -137,12 +128,12 @@ class _Function(Expressions):
         module: to which it is added.
         node: its text.
         names: what the text defined before.
-        has_vectors: whether its loops are written as loops of vectors.
+
+    Attributes:
+        vectors, scalars: how many loops are written as loops of vectors, and how many are not.
     """
 
-    def __init__(
-        self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named], has_vectors: bool
-    ) -> None:
+    def __init__(self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named]) -> None:
         signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _word(), _word()])
         function = ir.Function(module, signature, node.name)
         function.attributes.add("nounwind")
@@ -157,7 +148,7 @@ class _Function(Expressions):
         self.exits: list[ir.Block] = []
         # For each loop around the statement at hand, how many loops are in one another in it.
         self.depths: list[int] = []
-        self.has_vectors = has_vectors
+        self.vectors = self.scalars = 0
         self.arrays = Arrays(node)
 
     def compile(self) -> None:
@@ -214,9 +205,12 @@ class _Function(Expressions):
         *first, last = [self.typed(argument, "int64") for argument in span.args]
         begin = first[0].value if first else ir.Constant(_word(), 0)
         builder, function = self.builder, self.builder.function
-        if self.has_vectors and _is_innermost(body):
-            self.write_vectors(name, (begin, last.value), body)
-            return
+        scalars = self.scalars
+        if _is_innermost(body):
+            if span.func.id == "range" and self.write_vectors(name, (begin, last.value), body):
+                self.vectors += 1
+                return
+            self.scalars += 1
         turns, end = None, last.value
         if span.func.id == "short_range" and isinstance(end, ir.Constant):
             turns = end.constant
@@ -242,7 +236,7 @@ class _Function(Expressions):
         self.depths.pop()
         self.exits.pop()
         following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
-        if self.has_vectors:
+        if self.scalars == scalars:
             following = opaque(builder, following)
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
@@ -260,20 +254,24 @@ class _Function(Expressions):
 
     def write_vectors(
         self, name: str, bounds: tuple[Instruction, Instruction], body: Sequence[ast.stmt]
-    ) -> None:
-        """Write a loop as one of vectors.
-
-        Raises:
-            Unfit: it is not straight, or there are none.
-        """
+    ) -> bool:
+        """Write a loop as one of vectors; False if that cannot be done."""
         if not self.is_straight(body):
-            raise Unfit("not straight")
+            return False
         share = Share.ALL
         if self.depths:
             share = Share.ROW if self.depths[-1] == 1 else Share.LITTLE
-        VectorLoop(
-            self.builder, self.names, self.variable, name, bounds, body, share, self.arrays
-        ).write()
+        builder = self.builder
+        before, blocks = builder.block, builder.function.blocks
+        written = len(blocks)
+        arguments = (builder, self.names, self.variable, name, bounds, body, share, self.arrays)
+        try:
+            VectorLoop(*arguments).write()
+        except (Unfit, NoVectors):
+            del blocks[written:]
+            builder.position_at_end(before)
+            return False
+        return True
 
     def is_straight(self, body: Sequence[ast.stmt]) -> bool:
         """Whether a loop is a list of assignments that carry nothing from turn to turn."""
@@ -283,13 +281,12 @@ class _Function(Expressions):
 
     def variable(self, name: str) -> Lane:
         value = self.fixed.get(name) or self.variables.get(name, self.builder)
-        if value is None and self.has_vectors:
-            raise Unfit(name)  # what a vector was assigned to
         if value is None:
             raise Unsupported(name)
         return value
 
     def forever(self, body: Sequence[ast.stmt]) -> None:
+        self.scalars += 1
         builder, function = self.builder, self.builder.function
         inside = function.append_basic_block("again")
         after = function.append_basic_block("done")

@@ -219,14 +219,16 @@ class VectorLoop(Expressions):
         target = cpu_target()
         if not target.is_x86 or "avx2" not in target.features:
             raise Unfit("masks")
-        sizes = {size_of(use.access.storage) for use in self._uses.values()}
-        register = 32
+        uses = self._uses.values()
         if target.has_masks:
-            if '"prefer-vector-width"="512"' in self.builder.function.attributes:
-                register = 64
-        elif not sizes <= {4, 8}:
-            raise Unfit("masks of bytes")
-        return register // (8 if sizes == {8} else 4)
+            wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
+            register = 64 if wide else 32
+        else:
+            register = 32
+            masked = (use for use in uses if use.pointer not in self._arrays.lines)
+            if any(size_of(use.access.storage) < 4 for use in masked):
+                raise Unfit("masks of bytes")
+        return register // (8 if all(size_of(use.access.storage) == 8 for use in uses) else 4)
 
     def _check(self) -> None:
         uses = self._uses.values()
