@@ -28,12 +28,14 @@ from gpuflow.targets.cpu.codegen import (
     processor,
     product_tiles,
     scalar_functions,
+    straight_loops,
     text_compiler,
     text_names,
     text_values,
     text_variables,
     text_vectors,
     transposes,
+    vector_blocks,
 )
 from gpuflow.targets.cpu.codegen.build import (
     LoadedKernel,
@@ -108,11 +110,13 @@ _EMITTERS = (
     coefficients,
     processor,
     product_tiles,
+    straight_loops,
     text_compiler,
     text_values,
     text_variables,
     text_vectors,
     transposes,
+    vector_blocks,
     build,
 )
 

@@ -9,9 +9,10 @@ from cpu_harness import calls_of
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.targets.cpu.codegen import text_compiler
+from gpuflow.targets.cpu.codegen import text_compiler, text_vectors
 from gpuflow.targets.cpu.codegen.build import _level
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
+from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 
 
@@ -29,19 +30,30 @@ def sixty(x):
     return x
 
 
-@pytest.mark.parametrize(
-    "function, shape, level",
-    [
-        (jnp.tanh, (1000,), 3),
-        (lambda x: abs(x.T), (500, 500), 3),
-        (gf.vmap(steps), (1000,), 3),
-        (sixty, (1000,), 2),
-        (lambda x: x.sum((1, 2)), (30, 40, 50, 60), 2),
-    ],
-    ids=["short", "decides by strides", "lanes that stop", "long", "nest of loops"],
-)
-def test_levels(function, shape, level):
-    assert {_level(source) for source in sources(function, shape)} == {level}
+@pytest.fixture
+def plain(monkeypatch):
+    """No loop is written as one of vectors: a processor without AVX2."""
+    monkeypatch.setattr(text_vectors, "cpu_target", lambda: SimpleNamespace(is_x86=False))
+    monkeypatch.setattr(text_compiler, "cpu_target", lambda: SimpleNamespace(has_masks=False))
+
+
+def levels(function, shape):
+    return {_level(source, module_of(source)) for source in sources(function, shape)}
+
+
+PROGRAMS = {
+    "short": (jnp.tanh, (1000,), 3),
+    "decides by strides": (lambda x: abs(x.T), (500, 500), 3),
+    "lanes that stop": (gf.vmap(steps), (1000,), 3),
+    "long": (sixty, (1000,), 2),
+    "nest of loops": (lambda x: x.sum((1, 2)), (30, 40, 50, 60), 2),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_levels(name, plain):
+    function, shape, level = PROGRAMS[name]
+    assert levels(function, shape) == {level}
 
 
 @pytest.mark.parametrize(
@@ -56,10 +68,9 @@ def test_levels(function, shape, level):
     ],
     ids=["cheap", "a series", "long", "calls", "longer", "rows"],
 )
-def test_vectors_at_once(function, shapes, count, monkeypatch):
-    monkeypatch.setattr(text_compiler, "cpu_target", lambda: SimpleNamespace(has_masks=False))
+def test_vectors_at_once(function, shapes, count, plain):
     (source,) = sources(function, *shapes)
-    module = str(text_compiler.module_of(source))
+    module = str(module_of(source))
     assert [int(n) for n in re.findall(r'interleave\.count", i32 (\d)', module)] == count
 
 

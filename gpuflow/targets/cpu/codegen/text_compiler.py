@@ -21,10 +21,17 @@ from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.straight_loops import (
+    Arrays,
+    Share,
+    Unfit,
+    depth_of,
+    is_innermost,
+)
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
 from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
-from gpuflow.targets.cpu.codegen.text_vectors import Arrays, Share, Unfit, VectorLoop
+from gpuflow.targets.cpu.codegen.text_vectors import MOST, VectorLoop
 from gpuflow.targets.llvm.lanes import Instruction, Lane
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
@@ -107,15 +114,8 @@ def _accessor(call: ast.Call) -> Named:
 # operations, some 45, 70 and 140 statements, code then takes 0.9, 0.7 and 0.55 of the time to make,
 # and 1.2, 1.0 and 1.0 of the time to run: shorter loops work on several vectors at once.
 LONG_BODY = 64
-# Where a processor has no masks, a loop of so many instructions works on two or four vectors at
-# once. LLVM takes one of what is longer than some 20, and the instructions of a series wait for
-# each other: tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four,
-# softplus, pow and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors
-# leave too much over. Of lgamma, with some 190, registers go to memory and back. sin, which calls
-# libm for large numbers, took 1.1 of the time on four.
+# Of shorter loops LLVM knows how many vectors at once are good.
 _FEWEST = 32
-_MOST_FOR_FOUR = 70
-_MOST_FOR_TWO = 180
 # Functions that take long for a single element, and how many are done at once.
 _SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
 _LANES = 8
@@ -206,7 +206,7 @@ class _Function(Expressions):
         begin = first[0].value if first else ir.Constant(_word(), 0)
         builder, function = self.builder, self.builder.function
         scalars = self.scalars
-        if _is_innermost(body):
+        if is_innermost(body):
             if span.func.id == "range" and self.write_vectors(name, (begin, last.value), body):
                 self.vectors += 1
                 return
@@ -231,7 +231,7 @@ class _Function(Expressions):
         self.fixed[name] = Lane(builder, counter, "int64")
         is_straight = self.is_straight(body)
         self.exits.append(after)
-        self.depths.append(max((_depth(node) for node in body), default=0))
+        self.depths.append(depth_of(body))
         self.block(body)
         self.depths.pop()
         self.exits.pop()
@@ -329,24 +329,6 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
     return _mark(module, hints)
 
 
-def _is_innermost(body: Sequence[ast.stmt]) -> bool:
-    return all(
-        _is_innermost([*node.body, *node.orelse]) if isinstance(node, ast.If)
-        else not isinstance(node, (ast.For, ast.While))
-        for node in body
-    )  # fmt: skip
-
-
-def _depth(node: ast.stmt) -> int:
-    """How many loops are in one another in a statement."""
-    match node:
-        case ast.For(body=body):
-            return 1 + max(map(_depth, body))
-        case ast.If(body=body, orelse=orelse):
-            return max(map(_depth, [*body, *orelse]))
-    return 0
-
-
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
     """Whether a loop leaves turns over from vectors, and they are better done one by one.
 
@@ -367,10 +349,10 @@ def _straight_mark(
     if cpu_target().has_masks:
         return _with_masks(module) if statements >= LONG_BODY else None
     instructions = [one for block in written for one in block.instructions]
-    if not _FEWEST <= len(instructions) <= _MOST_FOR_TWO:
+    if not _FEWEST <= len(instructions) <= MOST[2]:
         return None
     calls = any(isinstance(one, ir.CallInstr) and _is_called(one) for one in instructions)
-    is_two = is_inner or calls or len(instructions) > _MOST_FOR_FOUR
+    is_two = is_inner or calls or len(instructions) > MOST[4]
     count = ir.Constant(ir.IntType(32), 2 if is_two else 4)
     return _mark(module, [["llvm.loop.interleave.count", count]])
 

@@ -47,7 +47,7 @@ from gpuflow.targets.cpu.codegen.elements import (
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, emit_tile
 from gpuflow.targets.cpu.codegen.scalar_functions import emit_function, truncated
 from gpuflow.targets.cpu.codegen.transposes import emit_transpose
-from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, is_float, llvm_type
+from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, is_float
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -57,7 +57,7 @@ else:
 POINTER = "pointer"
 INTERRUPTED = "gf_interrupted"
 # Elements behind an array on the stack, which vectors that are not full may write.
-SPARE = 16
+SPARE = 64
 _INDEX_BASE = 0x4338_0000_0000_0000  # bits of 2 ** 52 + 2 ** 51 as a float64
 
 Emit = Callable[..., Any]

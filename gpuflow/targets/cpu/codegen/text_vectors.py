@@ -16,21 +16,26 @@ What is the same for all elements is computed before the loop. What grows by one
 from __future__ import annotations
 
 import ast
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
 from gpuflow.targets.cpu.codegen.hidden import opaque
-from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_names import POINTER, Access, Named
+from gpuflow.targets.cpu.codegen.straight_loops import Arrays, Share, Unfit, Use, varying
+from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions
 from gpuflow.targets.cpu.codegen.text_variables import assigned
+from gpuflow.targets.cpu.codegen.vector_blocks import (
+    Store,
+    interleave,
+    leave_as_it_is,
+    store_parts,
+    take_out,
+)
 from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
 
 if TYPE_CHECKING:
@@ -40,121 +45,15 @@ else:
 
 # How many vectors a turn takes of loops of so many instructions: those of a series wait for each
 # other. tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four, softplus, pow
-# and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too much over.
-# Of lgamma, with some 190, registers go to memory and back; a loop of its own for whole vectors
-# takes 0.88 of the time.
-_MOST = {4: 70, 2: 180, 1: 400}
-
-
-class Share(Enum):
-    """What part of a function's work a loop does. Its value: how many vectors a turn may take."""
-
-    ALL = 4
-    ROW = 2  # it is in another loop, which is all there is
-    LITTLE = 0  # loops beside it are in more loops
-
-
-class Unfit(Exception):
-    """The loop is none that is written as vectors."""
+# and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too much
+# over. Of lgamma, with some 190, registers go to memory and back; a loop of its own for whole
+# vectors takes 0.88 of the time.
+MOST = {4: 70, 2: 180, 1: 400}
 
 
 @record(eq=False)
 class Line(Lane):
     """An int64 that grows by one with the elements; ``value`` is that of the loop's first one."""
-
-
-@record
-class _Use:
-    """An access in a loop: what it accesses, and the texts of its pointer and of its index."""
-
-    access: Access
-    pointer: str
-    index: str
-
-    def meets(self, other: _Use, local: frozenset[str]) -> bool:
-        """Whether it may touch what the other one touches in another turn of the loop."""
-        if (self.pointer, self.index) == (other.pointer, other.index):
-            return False
-        if self.pointer != other.pointer and (self.pointer in local or other.pointer in local):
-            return False
-        mine, its = self.access.scopes, other.access.scopes
-        return mine is None or its is None or mine[0] == its[0]
-
-
-class Arrays:
-    """The arrays that a function has on the stack.
-
-    Attributes:
-        all: their names.
-        lines: those of which each loop over elements takes element k in turn k. A vector may write
-            behind what is needed of them, where nobody reads; ``local_`` makes room.
-    """
-
-    def __init__(self, function: ast.FunctionDef) -> None:
-        self.all = frozenset(_locals(function.body))
-        self._broken: set[str] = set()
-        if self.all:
-            self._visit(function, {})
-        self.lines = self.all - self._broken
-
-    def _visit(self, node: ast.AST, starts: Mapping[str, str]) -> None:
-        match node:
-            case ast.For(target=ast.Name(id=name), iter=ast.Call(args=span), body=body):
-                begin = ast.unparse(span[0]) if len(span) > 1 else ""
-                for inner in body:
-                    self._visit(inner, {**starts, name: begin})
-                return
-            case ast.Call(func=ast.Name(id=verb), args=[ast.Name(id=array), index, *others]):
-                if array in self.all:
-                    is_access = verb.startswith(("load_", "store_"))
-                    if not is_access or not _is_turn(index, starts):
-                        self._broken.add(array)
-                for inner in (index, *others):
-                    self._visit(inner, starts)
-                return
-            case ast.Name(id=array, ctx=ast.Load()) if array in self.all:
-                self._broken.add(array)
-        for inner in ast.iter_child_nodes(node):
-            self._visit(inner, starts)
-
-
-def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        match node:
-            case ast.Assign(
-                targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=maker))
-            ) if maker.startswith("local_"):
-                yield name
-
-
-def _is_turn(index: ast.expr, starts: Mapping[str, str]) -> bool:
-    """Whether an index is the number of the turn of a loop around it."""
-    match index:
-        case ast.Name(id=name):
-            return starts.get(name) == ""
-        case ast.BinOp(left=ast.Name(id=name), op=ast.Sub(), right=start):
-            return name in starts and starts[name] == ast.unparse(start)
-    return False
-
-
-def _varying(body: Sequence[ast.stmt], counter: str) -> Iterator[int]:
-    """The expressions that differ from element to element, by identity."""
-    names, found = {counter}, set()
-
-    def visit(node: ast.AST) -> bool:
-        # All parts are visited: each has to be found.
-        parts = [visit(part) for part in ast.iter_child_nodes(node)]
-        differs = any(parts) or (isinstance(node, ast.Name) and node.id in names)
-        if differs:
-            found.add(id(node))
-        return differs
-
-    for statement in body:
-        if isinstance(statement, ast.Assign) and visit(statement.value):
-            names.update(assigned([statement]))
-        elif isinstance(statement, ast.Expr):
-            visit(statement.value)
-    yield from found
 
 
 class VectorLoop(Expressions):
@@ -184,8 +83,12 @@ class VectorLoop(Expressions):
         self._body, self._arrays = body, arrays
         self._share = share
         self._uses = dict(self._accesses())
-        self._width = self._vector_width()
         self._check()
+        self._width = self._vector_width()
+        if all(isinstance(bound, ir.Constant) for bound in bounds):
+            turns = bounds[1].constant - bounds[0].constant
+            if turns < 2 * self._width:
+                raise Unfit("a few turns, which LLVM writes out")
         function = builder.function
         self._before = builder.block
         self._start = function.append_basic_block("vectors")
@@ -196,30 +99,33 @@ class VectorLoop(Expressions):
         self._known: dict[str, Lane] = {}
         # What is known of expressions, by their nodes' identities: whether they differ from element
         # to element, and what those stand for that are written before the loop.
-        self._varying = set(_varying(body, counter))
+        self._varying = varying(body, counter)
         self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._spread: dict[Instruction, Lane] = {}
         self._lines: dict[tuple[str, str], Instruction] = {}
-        self._stores: list[tuple[Instruction, Lane, Access]] = []
+        self._stores: list[Store] = []
 
     # --- what the loop is ------------------------------------------------------------------
 
-    def _accesses(self) -> Iterator[tuple[int, _Use]]:
+    def _accesses(self) -> Iterator[tuple[int, Use]]:
         for statement in self._body:
             for node in ast.walk(statement):
                 match node:
                     case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
                         meaning = self.meaning(name)
                         if meaning is not None and meaning.access is not None:
-                            use = _Use(meaning.access, ast.unparse(pointer), ast.unparse(index))
+                            use = Use(meaning.access, ast.unparse(pointer), ast.unparse(index))
                             yield id(node), use
 
     def _vector_width(self) -> int:
-        """The elements of a vector: what a register holds of 32 bits, or of 64."""
+        """The elements of a vector: what a register holds of the widest, but for float64 beside
+        shorter ones. Those are few, and arrays of sums.
+        """
         target = cpu_target()
         if not target.is_x86 or "avx2" not in target.features:
             raise Unfit("masks")
         uses = self._uses.values()
+        sizes = {size_of(use.access.storage) for use in uses}
         if target.has_masks:
             wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
             register = 64 if wide else 32
@@ -228,7 +134,7 @@ class VectorLoop(Expressions):
             masked = (use for use in uses if use.pointer not in self._arrays.lines)
             if any(size_of(use.access.storage) < 4 for use in masked):
                 raise Unfit("masks of bytes")
-        return register // (8 if all(size_of(use.access.storage) == 8 for use in uses) else 4)
+        return register // (4 if 4 in sizes else max(sizes))
 
     def _check(self) -> None:
         uses = self._uses.values()
@@ -250,7 +156,7 @@ class VectorLoop(Expressions):
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
         rest, after = self._rest(count)
-        vectors = next((n for n, most in _MOST.items() if self._size <= most), 0)
+        vectors = next((n for n, most in MOST.items() if self._size <= most), 0)
         vectors = min(vectors, self._share.value)
         (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
         if vectors == 0:
@@ -279,12 +185,13 @@ class VectorLoop(Expressions):
         before = len(rest.instructions)
         self._turn(0)
         self._size = len(rest.instructions) - before
-        self._take_out(function.blocks[function.blocks.index(rest) :])
+        take_out(function.blocks[function.blocks.index(rest) :], self._start)
+        builder.position_at_end(builder.block)
         following = opaque(builder, builder.add(self._at, _word(width)))
         self._at.add_incoming(following, builder.block)
         more = builder.icmp_signed("<", following, count)
         after = function.append_basic_block("after")
-        self._loop_back(builder.cbranch(more, rest, after))
+        leave_as_it_is(builder.module, builder.cbranch(more, rest, after))
         return rest, after
 
     def _bulk(
@@ -300,9 +207,10 @@ class VectorLoop(Expressions):
         marks = [len(bulk.instructions)]
         for vector in range(vectors):
             self._turn(vector * self._width)
-            self._take_out([bulk])
+            take_out([bulk], self._start)
+            builder.position_at_end(bulk)
             marks.append(len(bulk.instructions))
-        _interleave(bulk, marks)
+        interleave(bulk, marks)
         following = opaque(builder, builder.add(self._at, _word(step)))
         self._at.add_incoming(_word(0), self._start)
         self._at.add_incoming(following, builder.block)
@@ -311,36 +219,11 @@ class VectorLoop(Expressions):
             builder.cbranch(builder.icmp_signed(">", whole, _word(0)), bulk, rest)
         done = builder.function.append_basic_block("whole")
         more = builder.icmp_signed("<", following, whole)
-        self._loop_back(builder.cbranch(more, bulk, done))
+        leave_as_it_is(builder.module, builder.cbranch(more, bulk, done))
         builder.position_at_end(done)
         builder.cbranch(builder.icmp_signed("<", whole, count), rest, after)
         at.add_incoming(_word(0), self._start)
         at.add_incoming(whole, done)
-
-    def _take_out(self, blocks: Sequence[ir.Block]) -> None:
-        """Compute before the loop what does not depend on the turn: parts of functions."""
-        inside, start = set(blocks), self._start
-        for block in blocks:
-            kept = []
-            for one in block.instructions:
-                parents = [getattr(operand, "parent", None) for operand in one.operands]
-                if _is_pure(one) and inside.isdisjoint(parents):
-                    one.parent = start
-                    start.instructions.append(one)
-                else:
-                    kept.append(one)
-            block.instructions[:] = kept
-        self.builder.position_at_end(self.builder.block)
-
-    def _loop_back(self, branch: Instruction) -> None:
-        """Let LLVM leave the loop as it is."""
-        module = self.builder.module
-        own = module.add_metadata([str(len(module.metadata))])
-        parts = [own, module.add_metadata(["llvm.loop.unroll.disable"])]
-        parts.append(module.add_metadata(["llvm.loop.isvectorized", ir.Constant(ir.IntType(32), 1)]))
-        mark = module.add_metadata(parts)
-        mark.operands = (mark, *parts[1:])
-        branch.set_metadata("llvm.loop", mark)
 
     def _turn(self, shift: int) -> None:
         """The loop's statements, for a vector of elements."""
@@ -423,7 +306,8 @@ class VectorLoop(Expressions):
             raise Unfit(name)
         if id(node) not in self._varying:
             return super().named(node, name)
-        return self.emitted(meaning, [self._vector(self.operand(one)) for one in node.args])
+        pairs = zip(node.args, meaning.parameters, strict=True)
+        return self.emitted(meaning, [self._vector(self.typed(*pair)) for pair in pairs])
 
     def _single(self, x: Lane) -> Lane:
         """A value that is no Line."""
@@ -450,14 +334,14 @@ class VectorLoop(Expressions):
 
     # --- memory ----------------------------------------------------------------------------
 
-    def _check_single(self, use: _Use) -> None:
+    def _check_single(self, use: Use) -> None:
         """An element that is the same in all turns: nobody may write it."""
         stores = (other for other in self._uses.values() if other.access.is_store)
         if use.access.is_store or any(other.meets(use, self._arrays.all) for other in stores):
             raise Unfit("a single element is written")
 
     def _access(
-        self, use: _Use, meaning: Named, arguments: Sequence[ast.expr]
+        self, use: Use, meaning: Named, arguments: Sequence[ast.expr]
     ) -> tuple[Lane, ...]:
         access = use.access
         pointer, index, *others = arguments
@@ -469,9 +353,7 @@ class VectorLoop(Expressions):
         place = self._place(use, pointer, line)
         is_line = use.pointer in self._arrays.lines
         if access.is_store:
-            value = self._vector(self.operand(others[0]))
-            if value.dtype != meaning.parameters[2]:
-                raise Unfit("a store")  # ``typed`` says what is wrong
+            value = self._vector(self.typed(others[0], meaning.parameters[2]))
             if is_line or self._mask is None:
                 store(self.builder, place, value.value, access.storage, access.scopes)
             else:
@@ -482,7 +364,7 @@ class VectorLoop(Expressions):
         mask = None if is_line else self._mask
         return (load(self.builder, place, access.storage, access.scopes, self._width, mask),)
 
-    def _place(self, use: _Use, pointer: ast.expr, line: Line) -> Instruction:
+    def _place(self, use: Use, pointer: ast.expr, line: Line) -> Instruction:
         """The address of a vector's first element."""
         key = use.pointer, use.index
         if key not in self._lines:
@@ -517,72 +399,9 @@ class VectorLoop(Expressions):
             for place, value, access in stores:
                 store(builder, place, value.value, access.storage, access.scopes, self._mask)
         else:
-            self._store_parts(stores)
+            store_parts(builder, stores, self._left, self._width)
         builder.branch(stored)
         builder.position_at_end(stored)
-
-    def _store_parts(self, stores: Sequence[tuple[Instruction, Lane, Access]]) -> None:
-        """Store vectors that are not full by halves: masked stores take ten times as long."""
-        builder, width = self.builder, self._width // 2
-        while width:
-            here = builder.block
-            part = builder.function.append_basic_block("part")
-            done = builder.function.append_basic_block("parts")
-            bit = builder.and_(self._left, _word(width))
-            builder.cbranch(builder.icmp_signed("!=", bit, _word(0)), part, done)
-            builder.position_at_end(part)
-            rest = []
-            for place, value, access in stores:
-                store(builder, place, _half(value, 0).value, access.storage, access.scopes)
-                rest.append((builder.gep(place, [_word(width)]), _half(value, 1)))
-            builder.branch(done)
-            builder.position_at_end(done)
-            if width > 1:
-                joined = []
-                for (place, value, access), (behind, other) in zip(stores, rest, strict=True):
-                    with builder.goto_block(here):
-                        first = _half(value, 0)
-                    at = builder.phi(place.type)
-                    at.add_incoming(place, here)
-                    at.add_incoming(behind, part)
-                    chosen = builder.phi(first.value.type)
-                    chosen.add_incoming(first.value, here)
-                    chosen.add_incoming(other.value, part)
-                    joined.append((at, value.like(chosen), access))
-                stores = joined
-            width //= 2
-
-
-def _half(x: Lane, which: int) -> Lane:
-    """The first or the second half of a vector; a single value of two."""
-    width = x.width // 2
-    word = ir.IntType(32)
-    if width == 1:
-        return x.like(x.builder.extract_element(x.value, ir.Constant(word, which)))
-    places = counted("int32", which * width, width)
-    return x.like(x.builder.shuffle_vector(x.value, x.value, places))
-
-
-def _is_pure(instruction: Instruction) -> bool:
-    """Whether it gives a value that depends on its operands alone."""
-    if isinstance(instruction, ir.CallInstr):
-        name = getattr(instruction.callee, "name", "")
-        return name.startswith("llvm.") and not name.startswith("llvm.masked.")
-    return not isinstance(
-        instruction,
-        ir.PhiInstr | ir.LoadInstr | ir.StoreInstr | ir.Terminator,
-    )
-
-
-def _interleave(block: ir.Block, marks: Sequence[int]) -> None:
-    """Put the instructions of several vectors by turns: those of one wait for each other.
-
-    LLVM leaves them in their order, and a processor does not look as far ahead as a long series is.
-    """
-    written = block.instructions
-    turns = [written[start:end] for start, end in itertools.pairwise(marks)]
-    together = itertools.chain.from_iterable(itertools.zip_longest(*turns))
-    written[marks[0] :] = [one for one in together if one is not None]
 
 
 def _word(number: int) -> ir.Constant:

@@ -1,0 +1,129 @@
+"""Blocks of LLVM instructions that are a loop over vectors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.targets.cpu.codegen.elements import store
+from gpuflow.targets.cpu.codegen.text_names import Access
+from gpuflow.targets.llvm.lanes import Instruction, Lane, counted
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+# An address, the vector to store there, and how.
+Store = tuple[Instruction, Lane, Access]
+
+
+def take_out(blocks: Sequence[ir.Block], start: ir.Block) -> None:
+    """Compute before a loop what does not depend on its turn: parts of functions.
+
+    Args:
+        blocks: the loop's.
+        start: the block before the loop, which has no end yet.
+    """
+    inside = set(blocks)
+    for block in blocks:
+        kept = []
+        for one in block.instructions:
+            parents = [getattr(operand, "parent", None) for operand in one.operands]
+            if _is_pure(one) and inside.isdisjoint(parents):
+                one.parent = start
+                start.instructions.append(one)
+            else:
+                kept.append(one)
+        block.instructions[:] = kept
+
+
+def _is_pure(instruction: Instruction) -> bool:
+    """Whether it gives a value that depends on its operands alone."""
+    if isinstance(instruction, ir.CallInstr):
+        name = getattr(instruction.callee, "name", "")
+        return name.startswith("llvm.") and not name.startswith("llvm.masked.")
+    effects = ir.PhiInstr | ir.LoadInstr | ir.StoreInstr | ir.Terminator
+    return not isinstance(instruction, effects)
+
+
+def interleave(block: ir.Block, marks: Sequence[int]) -> None:
+    """Put the instructions of several vectors by turns: those of one wait for each other.
+
+    LLVM leaves them in their order, and a processor does not look as far ahead as a long series is.
+
+    Args:
+        marks: where in the block each vector's instructions begin, and where those of the last end.
+    """
+    written = block.instructions
+    turns = [written[start:end] for start, end in itertools.pairwise(marks)]
+    together = itertools.chain.from_iterable(itertools.zip_longest(*turns))
+    written[marks[0] :] = [one for one in together if one is not None]
+
+
+def leave_as_it_is(module: ir.Module, branch: Instruction) -> None:
+    """Mark the end of a loop's turn: LLVM neither makes vectors of the loop nor unrolls it."""
+    own = module.add_metadata([str(len(module.metadata))])
+    one = ir.Constant(ir.IntType(32), 1)
+    hints = [["llvm.loop.unroll.disable"], ["llvm.loop.isvectorized", one]]
+    mark = module.add_metadata([own, *map(module.add_metadata, hints)])
+    mark.operands = (mark, *mark.operands[1:])
+    branch.set_metadata("llvm.loop", mark)
+
+
+def store_parts(
+    builder: ir.IRBuilder, stores: Sequence[Store], left: Instruction, width: int
+) -> None:
+    """Store the first elements of vectors, by halves: masked stores take ten times as long.
+
+    Args:
+        left: how many elements, as an int64 below ``width``.
+        width: of the vectors, a power of two.
+    """
+    function = builder.function
+    while width > 1:
+        width //= 2
+        here = builder.block
+        part, done = function.append_basic_block("part"), function.append_basic_block("parts")
+        halves = [(_half(value, 0), _half(value, 1)) for _, value, _ in stores]
+        size = ir.Constant(left.type, width)
+        is_there = builder.icmp_signed("!=", builder.and_(left, size), ir.Constant(left.type, 0))
+        builder.cbranch(is_there, part, done)
+        builder.position_at_end(part)
+        behind = []
+        for (place, _, access), (first, _) in zip(stores, halves, strict=True):
+            store(builder, place, first.value, access.storage, access.scopes)
+            behind.append(builder.gep(place, [size]))
+        builder.branch(done)
+        builder.position_at_end(done)
+        if width > 1:
+            stores = [
+                (
+                    _joined(builder, (place, here), (after, part)),
+                    first.like(_joined(builder, (first.value, here), (second.value, part))),
+                    access,
+                )
+                for (place, _, access), (first, second), after in zip(
+                    stores, halves, behind, strict=True
+                )
+            ]
+
+
+def _half(x: Lane, which: int) -> Lane:
+    """The first or the second half of a vector; a single value of two."""
+    width = x.width // 2
+    if width == 1:
+        place = ir.Constant(ir.IntType(32), which)
+        return x.like(x.builder.extract_element(x.value, place))
+    places = counted("int32", which * width, width)
+    return x.like(x.builder.shuffle_vector(x.value, x.value, places))
+
+
+def _joined(builder: ir.IRBuilder, *ways: tuple[Instruction, ir.Block]) -> Instruction:
+    """One of several values, by the block that was left last."""
+    chosen = builder.phi(ways[0][0].type)
+    for value, block in ways:
+        chosen.add_incoming(value, block)
+    return chosen

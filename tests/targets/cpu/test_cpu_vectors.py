@@ -1,0 +1,253 @@
+"""Straight loops that are written as loops of vectors (``text_vectors``)."""
+
+import ctypes
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cpu_harness import calls_of
+from guarded_memory import guarded, needs_guards
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import dlpack
+from gpuflow.targets.cpu.codegen import build, text_vectors
+from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
+from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.text_compiler import module_of
+from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.printer import Source
+
+pytestmark = pytest.mark.skipif(
+    not cpu_target().is_x86 or "avx2" not in cpu_target().features, reason="AVX2"
+)
+SIZES = (0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257)
+# Two inputs and one output, each in a scope of its own or in one that it shares.
+HEAD = """
+load_x = reader("{x}", 0, 2)
+load_y = reader("{y}", 0, 2)
+store_o = writer("{o}", 1, 2)
+
+def kernel_f(words, lo, hi):
+    x = word_pointer(words, 0)
+    y = word_pointer(words, 1)
+    o = word_pointer(words, 2)
+"""
+
+
+def source(body, x="float32", y="float32", o="float32", head=HEAD):
+    lines = head.format(x=x, y=y, o=o) + "".join(f"    {line}\n" for line in body)
+    return Source(lines, "kernel_f", "cpu")
+
+
+def loop(*statements, bounds="lo, hi"):
+    return [f"for i in range({bounds}):", *(f"    {one}" for one in statements)]
+
+
+def called(text, *arrays, size):
+    words = np.array([array.ctypes.data for array in arrays], "int64")
+    loaded = load_cpu(build_cpu(text))
+    loaded.call(words.ctypes.data_as(ctypes.c_void_p), 0, size)
+
+
+def vectors(text):
+    """How many vectors the loops of a text take a turn, or None: they are left to LLVM."""
+    written = module_of(text)
+    if not written.is_final:
+        return None
+    inside = re.search(r"^bulk:(.*?)br i1", str(written), re.DOTALL | re.MULTILINE)
+    return inside[1].count("store") if inside else 0
+
+
+@pytest.fixture(params=["own masks", "masks of all types"])
+def masks(request, monkeypatch):
+    """With AVX-512's rules, LLVM takes their instructions apart on other processors."""
+    if request.param == "masks of all types":
+        features = cpu_target().features
+        target = SimpleNamespace(is_x86=True, has_masks=True, features=features)
+        monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
+    return request.param
+
+
+# --- which loops ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body, count",
+    [
+        (loop("store_o(o, i, load_x(x, i) + load_y(y, i))"), 4),
+        (loop("store_o(o, i, load_x(x, i + 3) + load_y(y, i - 1))"), 4),
+        (loop("store_o(o, i, load_x(x, 5) + load_y(y, i))"), 4),
+        (loop("store_o(o, i, exp_float32(log1p_float32(load_x(x, i))))"), 2),
+        (loop("store_o(o, i, lgamma_float32(load_x(x, i)))"), 1),
+        (loop("a = digamma_float32(load_x(x, i))", "b = lgamma_float32(a)",
+              "store_o(o, i, digamma_float32(b))"), 0),
+        # A list of indices, every second element, the other way round, and one for all.
+        (loop("store_o(o, i, load_x(x, i * 2))"), None),
+        (loop("store_o(o, i, load_x(x, hi - i))"), None),
+        (loop("store_o(o, i * 2, load_x(x, i))"), None),
+        (loop("store_o(o, 0, load_x(x, i))"), None),
+        # A few turns; a sum; a decision.
+        (loop("store_o(o, i, load_x(x, i))", bounds="7"), None),
+        (["s = np.float32(0.0)", *loop("s = s + load_x(x, i)"), "store_o(o, 0, s)"], None),
+        (loop("if i < 3:", "    store_o(o, i, load_x(x, i))"), None),
+    ],
+)  # fmt: skip
+def test_which_loops_are_written(body, count):
+    assert vectors(source(body)) == count
+
+
+@pytest.mark.parametrize(
+    "statements, is_written",
+    [
+        (("store_o(o, i, load_z(o, i) + load_x(x, i))",), True),
+        (("store_o(o, i, load_z(o, i + 1) + load_x(x, i))",), False),
+        (("store_o(o, i, load_z(o, 0) + load_x(x, i))",), False),
+        (("store_o(o, i, load_x(x, i))", "store_o(o, i + 1, load_x(x, i))"), False),
+        # Nobody says that they are apart.
+        (("store_float32(o, i, load_float32(x, i))",), False),
+    ],
+    ids=["in place", "ahead", "the first", "twice", "anywhere"],
+)
+def test_accesses_that_may_meet(statements, is_written):
+    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
+    assert (vectors(source(loop(*statements), head=head)) is not None) == is_written
+
+
+def test_bytes_need_masks(masks):
+    text = source(loop("store_o(o, i, load_x(x, i))"), x="int8", o="int8")
+    assert (vectors(text) is not None) == (masks == "masks of all types" or cpu_target().has_masks)
+
+
+@pytest.mark.parametrize(
+    "index, has_masks", [("i - lo", False), ("(i - lo) * 1", True), ("i", True)]
+)
+def test_arrays_on_the_stack_have_room_behind(index, has_masks, monkeypatch):
+    """Of one that is accessed in another way as well, an element behind may be another's."""
+    target = SimpleNamespace(is_x86=True, has_masks=False, features=("avx2",))
+    monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
+    text = source(
+        [
+            "t = local_float32(512)",
+            *loop("store_float32(t, (i - lo), load_x(x, i))"),
+            *loop(f"store_o(o, i, load_float32(t, {index}))", bounds="lo, hi"),
+        ]
+    )
+    rest = str(module_of(text)).split("rest:")[1].split("bulk:")[0]
+    assert ("part:" in rest) == has_masks
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("x, o", [("float32", "int32"), ("float64", "float32"), ("int32", "int64")])
+def test_every_size_and_nothing_beside_it(x, o, size, masks):
+    values = (np.arange(300) * 3 % 101 - 40).astype(x)
+    text = source(loop(f"store_o(o, i, cast_{x}_{o}(load_x(x, i)))"), x=x, o=o)
+    out = np.full(320, 77, o)
+    called(text, values, values, out, size=size)
+    np.testing.assert_array_equal(out[:size], values[:size].astype(o))
+    assert (out[size:] == 77).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "storage", ["bool", "int8", "uint16", "bfloat16", "float16", "float8_e4m3fn"]
+)
+def test_short_elements(storage, size, masks):
+    with gf.enable_x64():
+        x = jnp.asarray(np.arange(size) % 7 - 3).astype(storage)
+        found = np.asarray(gf.jit(lambda x: jnp.where(x > 1, x, 0 * x))(x))
+        plain = np.asarray(x)
+        np.testing.assert_array_equal(found, np.where(plain > 1, plain, 0 * plain))
+
+
+def test_in_place():
+    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
+    text = source(loop("store_o(o, i, load_z(o, i) + load_x(x, i))"), head=head)
+    for size in SIZES:
+        out, x = np.ones(300, "float32"), np.arange(300, dtype="float32")
+        called(text, x, x, out, size=size)
+        np.testing.assert_array_equal(out[:size], 1 + x[:size])
+        assert (out[size:] == 1).all()
+
+
+def test_numbers_of_elements(masks):
+    text = source(
+        [*loop("store_o(o, i, cast_index_float64(i * 3 + 5) + cast_int64_float64(i - 7))")],
+        o="float64",
+    )
+    out = np.zeros(300)
+    called(text, out, out, out, size=201)
+    np.testing.assert_array_equal(out[:201], np.arange(201) * 4 - 2.0)
+
+
+def test_large_arguments_of_sin_in_some_lanes(masks):
+    text = source(loop("store_o(o, i, sin_float32(load_x(x, i)))"))
+    x, out = np.linspace(-9, 9, 101, dtype="float32"), np.zeros(101, "float32")
+    x[[3, 50, 100]] = 1e30, np.inf, -3e6
+    called(text, x, x, out, size=101)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(out, np.sin(x.astype("float64")), rtol=0, atol=3e-7)
+
+
+@needs_guards
+@pytest.mark.parametrize("size", [1, 5, 8, 31, 100])
+def test_nothing_is_touched_behind_an_array(size):
+    x = np.arange(size, dtype="float32")
+    program = gf.jit(lambda x, y: (x + y, x * 2 - y))
+    for at_end in (False, True):
+        a, b = (dlpack.from_dlpack(guarded(x, at_end)) for _ in range(2))
+        first, second = program(a, b)
+        np.testing.assert_array_equal(first, x + x)
+        np.testing.assert_array_equal(second, x)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (70, 9), (65, 33), (200, 100), (5, 1500)])
+def test_columns(shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    wide = x.astype("float64")
+    found = gf.jit(lambda x: (x.sum(0), x.max(0), x.argmin(0), x.var(0), (x * x).mean(0)))(x)
+    wanted = wide.sum(0), x.max(0), x.argmin(0), wide.var(0), (wide * wide).mean(0)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=2e-5, atol=2e-5)
+
+
+# --- how they are built -----------------------------------------------------------------------
+
+
+def test_what_is_the_same_for_all_is_computed_before():
+    """A divisor's reciprocal, and what the text says itself."""
+    body = ["s = word_int32(words, 3)", *loop("store_o(o, i, div_int32(load_x(x, i), s + s))")]
+    module = str(module_of(source(body, x="int32", o="int32")))
+    before, inside = module.split("rest:")[0], module.split("rest:")[1]
+    assert "fdiv" in before and "fdiv" not in inside
+    assert "add" in before
+
+
+def test_levels():
+    def level(function, *shapes):
+        (call,) = calls_of(function, *shapes)
+        text = print_cpu(call.kernel)
+        return build._level(text, module_of(text))
+
+    assert level(jnp.tanh, (1000,)) == 0
+    assert level(lambda x: x.sum(0), (20, 300)) == 0
+    assert level(lambda x: x[x.astype(int)] + 1, (1000,)) == 3
+    assert level(lambda x: x.sum(1), (100, 100)) == 3
+
+
+def test_loops_that_run_seldom_are_written_once():
+    (call,) = calls_of(lambda x: x.sum(0), (20, 300))
+    module = str(module_of(print_cpu(call.kernel)))
+    assert len(re.findall(r"^rest[.\d]*:", module, re.MULTILINE)) == 5
+    assert len(re.findall(r"^bulk[.\d]*:", module, re.MULTILINE)) == 1
+
+
+@pytest.mark.skipif(cpu_target().has_masks, reason="AVX2 alone")
+def test_no_masked_stores_where_they_are_many():
+    (call,) = calls_of(lambda x, row: x + row, (500, 300), (300,))
+    text = assembly(print_cpu(call.kernel))
+    assert not re.search(r"maskmov\w+\t(?:%[xy]mm\d+, ){2}", text)
