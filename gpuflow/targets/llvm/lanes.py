@@ -203,13 +203,19 @@ def intrinsic(
 def constant(builder: ir.IRBuilder, dtype: str, number: Number, width: int = 1) -> Lane:
     """A constant of a compute dtype, or a vector that repeats it."""
     exact = float(number) if is_float(dtype) else int(number)
-    return Lane(builder, _constant(dtype, repr(exact), width), dtype)
+    # As a key, 0.0 would be -0.0, and no nan another one.
+    known = _known_constant(dtype, repr(exact), width) if exact == exact else None
+    return Lane(builder, known or _constant(dtype, exact, width), dtype)
 
 
-# llvmlite writes a constant out once: those that functions are made of are kept.
 @lru_cache(4096)
-def _constant(dtype: str, number: str, width: int) -> ir.Constant:
-    single = ir.Constant(llvm_type(dtype), float(number) if is_float(dtype) else int(number))
+def _known_constant(dtype: str, number: str, width: int) -> ir.Constant:
+    """A constant that is made once: llvmlite keeps what it has written of it."""
+    return _constant(dtype, float(number) if is_float(dtype) else int(number), width)
+
+
+def _constant(dtype: str, number: float, width: int) -> ir.Constant:
+    single = ir.Constant(llvm_type(dtype), number)
     return single if width == 1 else repeated(single, width)
 
 
@@ -230,8 +236,8 @@ def spread(x: Lane, width: int) -> Lane:
         return x.like(repeated(x.value, width))
     builder = x.builder
     undefined = ir.Constant(ir.VectorType(x.value.type, width), ir.Undefined)
-    first = builder.insert_element(undefined, x.value, _constant("int32", "0", 1))
-    return x.like(builder.shuffle_vector(first, undefined, _constant("int32", "0", width)))
+    first = builder.insert_element(undefined, x.value, _known_constant("int32", "0", 1))
+    return x.like(builder.shuffle_vector(first, undefined, _known_constant("int32", "0", width)))
 
 
 def is_spread(x: Lane) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
@@ -23,9 +22,6 @@ else:
 
 # The number of an operand's scope, and how many there are; None: it may overlap any other access.
 Scopes = tuple[int, int] | None
-
-# What accesses of a module in a scope are marked with: its own scope, and the others.
-_scopes: WeakKeyDictionary[ir.Module, dict[tuple[int, int], tuple[Any, Any]]] = WeakKeyDictionary()
 
 
 def stored_type(storage: str) -> ir.Type:
@@ -177,7 +173,8 @@ def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> N
     """Say which scope an access is in, and that it overlaps no access of the others."""
     if scopes is None:
         return
-    known = _scopes.setdefault(module, {})
+    # What a scope's accesses are marked with is kept with the module that it is a part of.
+    known: dict[tuple[int, int], tuple[Any, Any]] = vars(module).setdefault("gpuflow_scopes", {})
     if scopes not in known:
         number, count = scopes
         domain = module.add_metadata(["gpuflow operands"])

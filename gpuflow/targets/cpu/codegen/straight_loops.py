@@ -54,28 +54,35 @@ class Arrays:
         self.all = frozenset(_locals(function.body))
         self._broken: set[str] = set()
         if self.all:
-            self._visit(function, {})
+            self._visit(function.body, {})
         self.lines = self.all - self._broken
 
-    def _visit(self, node: ast.AST, starts: Mapping[str, str]) -> None:
-        match node:
-            case ast.For(target=ast.Name(id=name), iter=ast.Call(args=span), body=body):
-                begin = ast.unparse(span[0]) if len(span) > 1 else ""
-                for inner in body:
+    def _visit(self, body: Sequence[ast.stmt], starts: Mapping[str, str]) -> None:
+        for node in body:
+            match node:
+                case ast.For(target=ast.Name(id=name), iter=ast.Call(args=span), body=inner):
+                    begin = text_of(span[0]) if len(span) > 1 else ""
                     self._visit(inner, {**starts, name: begin})
-                return
-            case ast.Call(func=ast.Name(id=verb), args=[ast.Name(id=array), index, *others]):
-                if array in self.all:
-                    is_access = verb.startswith(("load_", "store_"))
-                    if not is_access or not _is_turn(index, starts):
-                        self._broken.add(array)
-                for inner in (index, *others):
+                case ast.While(body=inner):
                     self._visit(inner, starts)
-                return
-            case ast.Name(id=array, ctx=ast.Load()) if array in self.all:
+                case ast.If(test=test, body=inner, orelse=other):
+                    self._visit_value(test, starts)
+                    self._visit([*inner, *other], starts)
+                case ast.Assign(value=value) | ast.Expr(value=value):
+                    self._visit_value(value, starts)
+
+    def _visit_value(self, node: ast.expr, starts: Mapping[str, str]) -> None:
+        parts = parts_of(node)
+        match node:
+            case ast.Call(func=ast.Name(id=verb), args=[ast.Name(id=array), index, *_]):
+                if array in self.all and verb.startswith(("load_", "store_")):
+                    if not _is_turn(index, starts):
+                        self._broken.add(array)
+                    parts = parts[1:]
+            case ast.Name(id=array) if array in self.all:
                 self._broken.add(array)
-        for inner in ast.iter_child_nodes(node):
-            self._visit(inner, starts)
+        for part in parts:
+            self._visit_value(part, starts)
 
 
 def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
@@ -93,21 +100,60 @@ def _is_turn(index: ast.expr, starts: Mapping[str, str]) -> bool:
         case ast.Name(id=name):
             return starts.get(name) == ""
         case ast.BinOp(left=ast.Name(id=name), op=ast.Sub(), right=start):
-            return name in starts and starts[name] == ast.unparse(start)
+            return name in starts and starts[name] == text_of(start)
     return False
 
 
-def varying(body: Sequence[ast.stmt], counter: str) -> set[int]:
-    """The expressions that differ from element to element, by identity."""
-    names = {counter}
-    found: set[int] = set()
+def parts_of(node: ast.expr) -> Sequence[ast.expr]:
+    """The expressions that an expression is made of; a call's name is none."""
+    match node:
+        case ast.Name() | ast.Constant():
+            return ()
+        case ast.Call(args=arguments):
+            return arguments
+        case ast.BinOp(left=left, right=right):
+            return (left, right)
+        case ast.Compare(left=left, comparators=others):
+            return (left, *others)
+        case ast.BoolOp(values=values):
+            return values
+        case ast.UnaryOp(operand=operand):
+            return (operand,)
+    return ()
 
-    def visit(node: ast.AST) -> bool:
-        # All parts are visited: each has to be found.
-        parts = [visit(part) for part in ast.iter_child_nodes(node)]
-        differs = any(parts) or (isinstance(node, ast.Name) and node.id in names)
+
+def text_of(node: ast.expr) -> str:
+    """An expression's text: two expressions in a loop's turn that have the same are the same."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.BinOp(left=left, op=operator, right=right):
+            return f"({text_of(left)} {type(operator).__name__} {text_of(right)})"
+    return ast.unparse(node)
+
+
+def expressions_of(body: Sequence[ast.stmt], counter: str) -> tuple[set[int], list[ast.Call]]:
+    """Of a straight loop: the expressions that differ from element to element, and the calls.
+
+    Args:
+        body: its statements.
+        counter: the name that counts elements.
+
+    Returns:
+        The identities of the former, and the latter in their order.
+    """
+    names, differ, calls = {counter}, set[int](), list[ast.Call]()
+
+    def visit(node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            differs = node.id in names
+        else:
+            if isinstance(node, ast.Call):
+                calls.append(node)
+            # All parts are visited: each has to be found.
+            differs = any([visit(part) for part in parts_of(node)])
         if differs:
-            found.add(id(node))
+            differ.add(id(node))
         return differs
 
     for statement in body:
@@ -115,7 +161,7 @@ def varying(body: Sequence[ast.stmt], counter: str) -> set[int]:
             names.update(assigned([statement]))
         elif isinstance(statement, ast.Expr):
             visit(statement.value)
-    return found
+    return differ, calls
 
 
 def is_innermost(body: Sequence[ast.stmt]) -> bool:

@@ -165,6 +165,14 @@ class _Function(Expressions):
             for node in body:
                 self.statement(node)
 
+    def inner_block(self, body: Sequence[ast.stmt], after: ir.Block) -> None:
+        """The statements of a loop that ``after`` is behind."""
+        self.exits.append(after)
+        self.depths.append(depth_of(body))
+        self.block(body)
+        self.depths.pop()
+        self.exits.pop()
+
     def statement(self, node: ast.stmt) -> None:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -230,11 +238,7 @@ class _Function(Expressions):
         outer = self.fixed.get(name)
         self.fixed[name] = Lane(builder, counter, "int64")
         is_straight = self.is_straight(body)
-        self.exits.append(after)
-        self.depths.append(depth_of(body))
-        self.block(body)
-        self.depths.pop()
-        self.exits.pop()
+        self.inner_block(body, after)
         following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
         if self.scalars == scalars:
             following = opaque(builder, following)
@@ -292,9 +296,7 @@ class _Function(Expressions):
         after = function.append_basic_block("done")
         builder.branch(inside)
         builder.position_at_end(inside)
-        self.exits.append(after)
-        self.block(body)
-        self.exits.pop()
+        self.inner_block(body, after)
         builder.branch(inside)
         builder.position_at_end(after)
 

@@ -25,7 +25,14 @@ from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
 from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.straight_loops import Arrays, Share, Unfit, Use, varying
+from gpuflow.targets.cpu.codegen.straight_loops import (
+    Arrays,
+    Share,
+    Unfit,
+    Use,
+    expressions_of,
+    text_of,
+)
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions
 from gpuflow.targets.cpu.codegen.text_variables import assigned
@@ -82,7 +89,11 @@ class VectorLoop(Expressions):
         self._outer, self._counter, self._bounds = outer, counter, bounds
         self._body, self._arrays = body, arrays
         self._share = share
-        self._uses = dict(self._accesses())
+        # Of expressions, by their nodes' identities: those that differ from element to element, the
+        # accesses, and what is written before the loop.
+        self._varying, calls = expressions_of(body, counter)
+        self._uses = dict(self._accesses(calls))
+        self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._check()
         self._width = self._vector_width()
         if all(isinstance(bound, ir.Constant) for bound in bounds):
@@ -97,25 +108,19 @@ class VectorLoop(Expressions):
         self._mask: Instruction | None = None
         self._is_partial: Instruction | None = None
         self._known: dict[str, Lane] = {}
-        # What is known of expressions, by their nodes' identities: whether they differ from element
-        # to element, and what those stand for that are written before the loop.
-        self._varying = varying(body, counter)
-        self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._spread: dict[Instruction, Lane] = {}
         self._lines: dict[tuple[str, str], Instruction] = {}
         self._stores: list[Store] = []
 
     # --- what the loop is ------------------------------------------------------------------
 
-    def _accesses(self) -> Iterator[tuple[int, Use]]:
-        for statement in self._body:
-            for node in ast.walk(statement):
-                match node:
-                    case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
-                        meaning = self.meaning(name)
-                        if meaning is not None and meaning.access is not None:
-                            use = Use(meaning.access, ast.unparse(pointer), ast.unparse(index))
-                            yield id(node), use
+    def _accesses(self, calls: Sequence[ast.Call]) -> Iterator[tuple[int, Use]]:
+        for node in calls:
+            match node:
+                case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
+                    meaning = self.meaning(name)
+                    if meaning is not None and meaning.access is not None:
+                        yield id(node), Use(meaning.access, text_of(pointer), text_of(index))
 
     def _vector_width(self) -> int:
         """The elements of a vector: what a register holds of the widest, but for float64 beside
@@ -340,9 +345,7 @@ class VectorLoop(Expressions):
         if use.access.is_store or any(other.meets(use, self._arrays.all) for other in stores):
             raise Unfit("a single element is written")
 
-    def _access(
-        self, use: Use, meaning: Named, arguments: Sequence[ast.expr]
-    ) -> tuple[Lane, ...]:
+    def _access(self, use: Use, meaning: Named, arguments: Sequence[ast.expr]) -> tuple[Lane, ...]:
         access = use.access
         pointer, index, *others = arguments
         if id(pointer) in self._varying or len(others) != access.is_store:
