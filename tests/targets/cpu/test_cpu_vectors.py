@@ -88,6 +88,10 @@ def masks(request, monkeypatch):
         (loop("store_o(o, i, load_x(x, hi - i))"), None),
         (loop("store_o(o, i * 2, load_x(x, i))"), None),
         (loop("store_o(o, 0, load_x(x, i))"), None),
+        # Either of two for all elements: LLVM leaves the work for the other one out.
+        (["c = hi < 9", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")],
+         None),
+        (["c = True", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")], 4),
         # A few turns; a sum; a decision.
         (loop("store_o(o, i, load_x(x, i))", bounds="7"), None),
         (["s = np.float32(0.0)", *loop("s = s + load_x(x, i)"), "store_o(o, 0, s)"], None),

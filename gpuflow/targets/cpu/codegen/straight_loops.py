@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from enum import Enum, auto
 
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.text_names import Access
@@ -12,11 +12,11 @@ from gpuflow.targets.cpu.codegen.text_variables import assigned
 
 
 class Share(Enum):
-    """What part of a function's work a loop does. Its value: how many vectors a turn may take."""
+    """What part of a function's work a loop does."""
 
-    ALL = 4
-    ROW = 2  # it is in another loop, which is all there is
-    LITTLE = 0  # loops beside it are in more loops
+    ALL = auto()
+    ROW = auto()  # it is in another loop, which is all there is
+    LITTLE = auto()  # loops beside it are in more loops: it begins or ends what they do
 
 
 class Unfit(Exception):

@@ -56,6 +56,8 @@ else:
 # over. Of lgamma, with some 190, registers go to memory and back; a loop of its own for whole
 # vectors takes 0.88 of the time.
 MOST = {4: 70, 2: 180, 1: 400}
+# Instructions of a loop that is not worth a second one, if it is there for others.
+_CHEAP = 32
 
 
 @record(eq=False)
@@ -162,7 +164,10 @@ class VectorLoop(Expressions):
             count = builder.sub(end, begin)
         rest, after = self._rest(count)
         vectors = next((n for n, most in MOST.items() if self._size <= most), 0)
-        vectors = min(vectors, self._share.value)
+        if self._share is not Share.ALL:
+            vectors = min(vectors, 2)
+        if self._share is Share.LITTLE and self._size <= _CHEAP:
+            vectors = 0
         (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
         if vectors == 0:
             at.add_incoming(_word(0), self._start)
@@ -312,7 +317,10 @@ class VectorLoop(Expressions):
         if id(node) not in self._varying:
             return super().named(node, name)
         pairs = zip(node.args, meaning.parameters, strict=True)
-        return self.emitted(meaning, [self._vector(self.typed(*pair)) for pair in pairs])
+        values = [self.typed(*pair) for pair in pairs]
+        if name.startswith("select_") and values[0].width == 1 and not values[0].is_constant:
+            raise Unfit("a decision for all elements, which LLVM takes out of the loop")
+        return self.emitted(meaning, [self._vector(value) for value in values])
 
     def _single(self, x: Lane) -> Lane:
         """A value that is no Line."""
