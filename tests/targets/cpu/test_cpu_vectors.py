@@ -122,12 +122,20 @@ def test_accesses_that_may_meet(statements, is_written):
 def test_bytes_need_masks(masks):
     text = source(loop("store_o(o, i, load_x(x, i))"), x="int8", o="int8")
     assert (vectors(text) is not None) == (masks == "masks of all types" or cpu_target().has_masks)
+    whole = loop("store_o(o, i, load_x(x, i))", bounds="lo, lo + 256")
+    assert vectors(source(whole, x="int8", o="int8")) == 4
 
 
 @pytest.mark.parametrize(
-    "index, has_masks", [("i - lo", False), ("(i - lo) * 1", True), ("i", True)]
+    "index, bounds, has_masks",
+    [
+        ("i - lo", "lo, hi", False),
+        ("(i - lo) * 1", "lo, hi", True),
+        ("i", "lo, hi", True),
+        ("i - lo", "lo, hi + 8", True),
+    ],
 )
-def test_arrays_on_the_stack_have_room_behind(index, has_masks, monkeypatch):
+def test_arrays_on_the_stack_have_room_behind(index, bounds, has_masks, monkeypatch):
     """Of one that is accessed in another way as well, an element behind may be another's."""
     target = SimpleNamespace(is_x86=True, has_masks=False, features=("avx2",))
     monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
@@ -135,7 +143,7 @@ def test_arrays_on_the_stack_have_room_behind(index, has_masks, monkeypatch):
         [
             "t = local_float32(512)",
             *loop("store_float32(t, (i - lo), load_x(x, i))"),
-            *loop(f"store_o(o, i, load_float32(t, {index}))", bounds="lo, hi"),
+            *loop(f"store_o(o, i, load_float32(t, {index}))", bounds=bounds),
         ]
     )
     rest = str(module_of(text)).split("rest:")[1].split("bulk:")[0]
@@ -176,6 +184,24 @@ def test_in_place():
         called(text, x, x, out, size=size)
         np.testing.assert_array_equal(out[:size], 1 + x[:size])
         assert (out[size:] == 1).all()
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 13, 63])
+@pytest.mark.parametrize("storage", ["float32", "bool"])
+def test_what_lies_behind_a_shorter_loop_stays(storage, size, masks):
+    """As with lanes: all of a block are made, and those that there are are made again."""
+    text = source(
+        [
+            f"t = local_{storage}(64)",
+            *loop(f"store_{storage}(t, (i - lo), load_y(y, i))", bounds="lo, lo + 64"),
+            *loop(f"store_{storage}(t, (i - lo), load_x(x, i))"),
+            *loop(f"store_o(o, i, load_{storage}(t, (i - lo)))", bounds="lo, lo + 64"),
+        ],
+        x=storage, y=storage, o=storage,
+    )  # fmt: skip
+    x, y, out = (np.full(64, value, storage) for value in (0, 1, 0))
+    called(text, x, y, out, size=size)
+    np.testing.assert_array_equal(out, np.arange(64) >= size)
 
 
 def test_numbers_of_elements(masks):

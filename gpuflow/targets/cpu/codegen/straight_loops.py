@@ -10,6 +10,8 @@ from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.text_names import Access
 from gpuflow.targets.cpu.codegen.text_variables import assigned
 
+Span = tuple[str, str]
+
 
 class Share(Enum):
     """What part of a function's work a loop does."""
@@ -31,11 +33,15 @@ class Use:
     pointer: str
     index: str
 
-    def meets(self, other: Use, local: frozenset[str]) -> bool:
-        """Whether it may touch what the other one touches in another turn of the loop."""
+    def meets(self, other: Use, apart: frozenset[str]) -> bool:
+        """Whether it may touch what the other one touches in another turn of the loop.
+
+        Args:
+            apart: arrays that no other pointer points to.
+        """
         if (self.pointer, self.index) == (other.pointer, other.index):
             return False
-        if self.pointer != other.pointer and (self.pointer in local or other.pointer in local):
+        if self.pointer != other.pointer and not apart.isdisjoint((self.pointer, other.pointer)):
             return False
         mine, its = self.access.scopes, other.access.scopes
         return mine is None or its is None or mine[0] == its[0]
@@ -45,44 +51,48 @@ class Arrays:
     """The arrays that a function has on the stack.
 
     Attributes:
-        all: their names.
-        lines: those of which each loop over elements takes element k in turn k. A vector may write
-            behind what is needed of them, where nobody reads; ``local_`` makes room.
+        apart: those that are accessed by their own names alone.
+        lines: those of which each loop over elements takes element k in turn k, from the same first
+            to the same last one. A vector may write behind what is needed of them, where nobody
+            reads; ``local_`` makes room.
     """
 
     def __init__(self, function: ast.FunctionDef) -> None:
-        self.all = frozenset(_locals(function.body))
-        self._broken: set[str] = set()
-        if self.all:
+        every = frozenset(_locals(function.body))
+        self._apart, self._spans = every, dict[str, set[Span | None]]()
+        if every:
             self._visit(function.body, {})
-        self.lines = self.all - self._broken
+        self.apart = self._apart
+        self.lines = frozenset(
+            array
+            for array, spans in self._spans.items()
+            if array in self.apart and len(spans) == 1 and None not in spans
+        )
 
-    def _visit(self, body: Sequence[ast.stmt], starts: Mapping[str, str]) -> None:
+    def _visit(self, body: Sequence[ast.stmt], loops: Mapping[str, Span]) -> None:
         for node in body:
             match node:
-                case ast.For(target=ast.Name(id=name), iter=ast.Call(args=span), body=inner):
-                    begin = text_of(span[0]) if len(span) > 1 else ""
-                    self._visit(inner, {**starts, name: begin})
+                case ast.For(target=ast.Name(id=name), iter=ast.Call(args=bounds), body=inner):
+                    self._visit(inner, {**loops, name: span_of(bounds)})
                 case ast.While(body=inner):
-                    self._visit(inner, starts)
+                    self._visit(inner, loops)
                 case ast.If(test=test, body=inner, orelse=other):
-                    self._visit_value(test, starts)
-                    self._visit([*inner, *other], starts)
+                    self._visit_value(test, loops)
+                    self._visit([*inner, *other], loops)
                 case ast.Assign(value=value) | ast.Expr(value=value):
-                    self._visit_value(value, starts)
+                    self._visit_value(value, loops)
 
-    def _visit_value(self, node: ast.expr, starts: Mapping[str, str]) -> None:
+    def _visit_value(self, node: ast.expr, loops: Mapping[str, Span]) -> None:
         parts = parts_of(node)
         match node:
             case ast.Call(func=ast.Name(id=verb), args=[ast.Name(id=array), index, *_]):
-                if array in self.all and verb.startswith(("load_", "store_")):
-                    if not _is_turn(index, starts):
-                        self._broken.add(array)
+                if verb.startswith(("load_", "store_")):
+                    self._spans.setdefault(array, set()).add(_span_of_turn(index, loops))
                     parts = parts[1:]
-            case ast.Name(id=array) if array in self.all:
-                self._broken.add(array)
+            case ast.Name(id=array):
+                self._apart -= {array}
         for part in parts:
-            self._visit_value(part, starts)
+            self._visit_value(part, loops)
 
 
 def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
@@ -94,14 +104,32 @@ def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
                 yield name
 
 
-def _is_turn(index: ast.expr, starts: Mapping[str, str]) -> bool:
-    """Whether an index is the number of the turn of a loop around it."""
+def span_of(bounds: Sequence[ast.expr]) -> Span:
+    """The first value of a loop's counter and that behind its last, as texts."""
+    *first, last = map(text_of, bounds)
+    return (first[0] if first else "0"), last
+
+
+def turns_of(bounds: Sequence[ast.expr]) -> int | None:
+    """How many turns a loop has, if its text says so: ``range(9)`` or ``range(i, i + 9)``."""
+    match bounds:
+        case [ast.Constant(value=int(last))]:
+            return last
+        case [ast.Constant(value=int(first)), ast.Constant(value=int(last))]:
+            return last - first
+        case [first, ast.BinOp(left=same, op=ast.Add(), right=ast.Constant(value=int(turns)))]:
+            return turns if text_of(first) == text_of(same) else None
+    return None
+
+
+def _span_of_turn(index: ast.expr, loops: Mapping[str, Span]) -> Span | None:
+    """The span of the loop whose turn an index is the number of."""
     match index:
-        case ast.Name(id=name):
-            return starts.get(name) == ""
+        case ast.Name(id=name) if name in loops and loops[name][0] == "0":
+            return loops[name]
         case ast.BinOp(left=ast.Name(id=name), op=ast.Sub(), right=start):
-            return name in starts and starts[name] == text_of(start)
-    return False
+            return loops[name] if name in loops and loops[name][0] == text_of(start) else None
+    return None
 
 
 def parts_of(node: ast.expr) -> Sequence[ast.expr]:

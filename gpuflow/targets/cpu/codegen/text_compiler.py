@@ -27,6 +27,7 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
     Unfit,
     depth_of,
     is_innermost,
+    turns_of,
 )
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
@@ -215,7 +216,8 @@ class _Function(Expressions):
         builder, function = self.builder, self.builder.function
         scalars = self.scalars
         if is_innermost(body):
-            if span.func.id == "range" and self.write_vectors(name, (begin, last.value), body):
+            bounds = begin, last.value
+            if span.func.id == "range" and self.write_vectors(name, bounds, span.args, body):
                 self.vectors += 1
                 return
             self.scalars += 1
@@ -257,8 +259,9 @@ class _Function(Expressions):
             self.fixed[name] = outer
 
     def write_vectors(
-        self, name: str, bounds: tuple[Instruction, Instruction], body: Sequence[ast.stmt]
-    ) -> bool:
+        self, name: str, bounds: tuple[Instruction, Instruction], span: Sequence[ast.expr],
+        body: Sequence[ast.stmt],
+    ) -> bool:  # fmt: skip
         """Write a loop as one of vectors; False if that cannot be done."""
         if not self.is_straight(body):
             return False
@@ -268,9 +271,11 @@ class _Function(Expressions):
         builder = self.builder
         before, blocks = builder.block, builder.function.blocks
         written = len(blocks)
-        arguments = (builder, self.names, self.variable, name, bounds, body, share, self.arrays)
         try:
-            VectorLoop(*arguments).write()
+            VectorLoop(
+                builder, self.names, self.variable, name, bounds, turns_of(span), body, share,
+                self.arrays,
+            ).write()  # fmt: skip
         except (Unfit, NoVectors):
             del blocks[written:]
             builder.position_at_end(before)

@@ -74,6 +74,7 @@ class VectorLoop(Expressions):
         outer: what a name stands for that is not assigned in the loop.
         counter: the name that counts elements.
         bounds: its first value, and that behind its last.
+        turns: how many there are, if that is known.
         body: the loop's statements.
         share: of the work that its function does.
         arrays: those on the stack.
@@ -84,8 +85,8 @@ class VectorLoop(Expressions):
 
     def __init__(
         self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
-        counter: str, bounds: tuple[Instruction, Instruction], body: Sequence[ast.stmt],
-        share: Share, arrays: Arrays,
+        counter: str, bounds: tuple[Instruction, Instruction], turns: int | None,
+        body: Sequence[ast.stmt], share: Share, arrays: Arrays,
     ) -> None:  # fmt: skip
         super().__init__(builder, names)
         self._outer, self._counter, self._bounds = outer, counter, bounds
@@ -98,17 +99,19 @@ class VectorLoop(Expressions):
         self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._check()
         self._width = self._vector_width()
-        if all(isinstance(bound, ir.Constant) for bound in bounds):
-            turns = bounds[1].constant - bounds[0].constant
-            if turns < 2 * self._width:
-                raise Unfit("a few turns, which LLVM writes out")
+        if turns is not None and turns < 2 * self._width:
+            raise Unfit("a few turns, which LLVM writes out")
+        self._has_masks = turns is None or turns % self._width != 0
+        if self._has_masks and not self._masks_all():
+            raise Unfit("masks of bytes")
         function = builder.function
         self._before = builder.block
         self._start = function.append_basic_block("vectors")
         # Of the loop that is being written: where its turn begins, and which elements are there.
         self._at: Instruction = None
         self._mask: Instruction | None = None
-        self._is_partial: Instruction | None = None
+        self._left: Instruction = None
+        self._is_partial: Instruction = None
         self._known: dict[str, Lane] = {}
         self._spread: dict[Instruction, Lane] = {}
         self._lines: dict[tuple[str, str], Instruction] = {}
@@ -131,17 +134,15 @@ class VectorLoop(Expressions):
         target = cpu_target()
         if not target.is_x86 or "avx2" not in target.features:
             raise Unfit("masks")
-        uses = self._uses.values()
-        sizes = {size_of(use.access.storage) for use in uses}
-        if target.has_masks:
-            wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
-            register = 64 if wide else 32
-        else:
-            register = 32
-            masked = (use for use in uses if use.pointer not in self._arrays.lines)
-            if any(size_of(use.access.storage) < 4 for use in masked):
-                raise Unfit("masks of bytes")
+        sizes = {size_of(use.access.storage) for use in self._uses.values()}
+        wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
+        register = 64 if target.has_masks and wide else 32
         return register // (4 if 4 in sizes else max(sizes))
+
+    def _masks_all(self) -> bool:
+        """Whether the processor has masks for all that the loop accesses."""
+        masked = (use for use in self._uses.values() if use.pointer not in self._arrays.lines)
+        return cpu_target().has_masks or all(size_of(use.access.storage) >= 4 for use in masked)
 
     def _check(self) -> None:
         uses = self._uses.values()
@@ -149,7 +150,7 @@ class VectorLoop(Expressions):
         if not stores:
             raise Unfit("nothing is stored")
         for store_ in stores:
-            if any(store_.meets(other, self._arrays.all) for other in uses):
+            if any(store_.meets(other, self._arrays.apart) for other in uses):
                 raise Unfit("accesses meet")
         if max(Counter(assigned(self._body)).values(), default=1) > 1:
             raise Unfit("a name has two values")
@@ -186,12 +187,13 @@ class VectorLoop(Expressions):
         rest = function.append_basic_block("rest")
         builder.position_at_end(rest)
         self._at = builder.phi(count.type, name="at")
-        left = Lane(builder, builder.sub(count, self._at), "int64")
-        self._left, self._is_partial = left.value, (left < width).value
-        there = builder.select(self._is_partial, left.value, _word(width))
-        there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
-        numbers = there.like(counted("int32", 0, width))
-        self._mask = (spread(there, width) > numbers).value
+        if self._has_masks:
+            left = Lane(builder, builder.sub(count, self._at), "int64")
+            self._left, self._is_partial = left.value, (left < width).value
+            there = builder.select(self._is_partial, left.value, _word(width))
+            there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
+            numbers = there.like(counted("int32", 0, width))
+            self._mask = (spread(there, width) > numbers).value
         before = len(rest.instructions)
         self._turn(0)
         self._size = len(rest.instructions) - before
@@ -213,7 +215,7 @@ class VectorLoop(Expressions):
         bulk = builder.function.append_basic_block("bulk")
         builder.position_at_end(bulk)
         self._at = builder.phi(count.type, name="at")
-        self._mask = self._is_partial = None
+        self._mask = None
         marks = [len(bulk.instructions)]
         for vector in range(vectors):
             self._turn(vector * self._width)
@@ -350,7 +352,7 @@ class VectorLoop(Expressions):
     def _check_single(self, use: Use) -> None:
         """An element that is the same in all turns: nobody may write it."""
         stores = (other for other in self._uses.values() if other.access.is_store)
-        if use.access.is_store or any(other.meets(use, self._arrays.all) for other in stores):
+        if use.access.is_store or any(other.meets(use, self._arrays.apart) for other in stores):
             raise Unfit("a single element is written")
 
     def _access(self, use: Use, meaning: Named, arguments: Sequence[ast.expr]) -> tuple[Lane, ...]:
