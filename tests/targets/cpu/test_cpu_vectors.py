@@ -119,6 +119,39 @@ def test_accesses_that_may_meet(statements, is_written):
     assert (vectors(source(loop(*statements), head=head)) is not None) == is_written
 
 
+@pytest.mark.parametrize("size", [1, 13, 64])
+@pytest.mark.parametrize("read", ["load_z(o, i)", "load_float32(o, i)"])
+def test_what_a_turn_stores_it_may_read(read, size):
+    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
+    body = loop("store_o(o, i, load_x(x, i))", f"store_o(o, i, {read} + load_y(y, i))")
+    x, y, out = np.arange(64, dtype="float32"), np.ones(64, "float32"), np.zeros(64, "float32")
+    called(source(body, head=head), x, y, out, size=size)
+    np.testing.assert_array_equal(out, np.where(np.arange(64) < size, x + 1, 0))
+
+
+def test_what_the_last_turn_leaves():
+    after = [*loop("t = load_x(x, i)", "store_o(o, i, t)"), "store_o(o, 0, t)"]
+    assert vectors(source(after)) is None
+    x, out = np.arange(9, dtype="float32"), np.zeros(9, "float32")
+    called(source(after), x, x, out, size=9)
+    np.testing.assert_array_equal(out, [8, *range(1, 9)])
+
+
+def test_an_array_on_the_stack_that_is_another_one():
+    text = source(["t = local_float32(64)", "t = o", *loop("store_float32(t, i, load_y(y, i))")])
+    out = np.zeros(64, "float32")
+    called(text, out, out + 1, out, size=3)
+    np.testing.assert_array_equal(out, np.arange(64) < 3)
+
+
+def test_one_array_as_two_types():
+    body = ["t = local_float32(64)"]
+    body += loop("store_float32(t, i, load_x(x, i))", "store_o(o, i, load_int32(t, i))")
+    x, out = np.arange(40, dtype="float32"), np.zeros(40, "int32")
+    called(source(body, o="int32"), x, x, out, size=40)
+    np.testing.assert_array_equal(out, x.view("int32"))
+
+
 def test_bytes_need_masks(masks):
     text = source(loop("store_o(o, i, load_x(x, i))"), x="int8", o="int8")
     assert (vectors(text) is not None) == (masks == "masks of all types" or cpu_target().has_masks)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Instruction, Lane
+from gpuflow.targets.llvm.lanes import Instruction, Lane, intrinsic
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -237,7 +237,7 @@ def _emit_beyond(function: ir.Function, called: ir.Function, bound: float, lanes
     entry, rare, done = (function.append_basic_block(name) for name in ("entry", "rare", "done"))
     builder = ir.IRBuilder(entry)
     limit = ir.Constant(size.type, bound if lanes == 1 else [bound] * lanes)
-    absolute = builder.call(_absolute(function.module, size.type), [size])
+    absolute = builder.call(intrinsic(function.module, "fabs", size.type, [size.type]), [size])
     beyond = builder.fcmp_ordered(">", absolute, limit)
     word = ir.IntType(lanes)
     any_beyond = builder.icmp_unsigned("!=", builder.bitcast(beyond, word), ir.Constant(word, 0))
@@ -264,16 +264,6 @@ def _called(
         one = builder.call(called, [builder.extract_element(x, place) for x in arguments])
         result = builder.insert_element(result, one, place)
     return result
-
-
-def _absolute(module: ir.Module, kind: ir.Type) -> ir.Function:
-    """llvm.fabs; llvmlite does not know the names of intrinsics on vectors."""
-    element, lanes = kind, ""
-    if isinstance(kind, ir.VectorType):
-        element, lanes = kind.element, f"v{kind.count}"
-    name = f"llvm.fabs.{lanes}f{64 if isinstance(element, ir.DoubleType) else 32}"
-    declared = module.globals.get(name)
-    return declared or ir.Function(module, ir.FunctionType(kind, [kind]), name)
 
 
 def inline_variants(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:

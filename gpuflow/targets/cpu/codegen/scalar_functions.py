@@ -170,7 +170,7 @@ def truncated(x: Lane, dtype: str) -> Lane:
 
 
 def _is_fixed(x: Lane) -> bool:
-    """Whether a value is made where its function begins, before the loop at hand."""
+    """Whether a value is made before the loop at hand: where its function begins, or a vector."""
     if is_spread(x):
         return True
     here, blocks = x.builder.block, x.builder.function.blocks

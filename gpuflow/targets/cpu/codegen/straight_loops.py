@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 
@@ -40,9 +41,13 @@ class Use:
             apart: arrays that no other pointer points to.
         """
         if (self.pointer, self.index) == (other.pointer, other.index):
-            return False
+            return self.access.storage != other.access.storage
         if self.pointer != other.pointer and not apart.isdisjoint((self.pointer, other.pointer)):
             return False
+        return self.may_touch(other)
+
+    def may_touch(self, other: Use) -> bool:
+        """Whether nobody says that they are in different scopes."""
         mine, its = self.access.scopes, other.access.scopes
         return mine is None or its is None or mine[0] == its[0]
 
@@ -54,11 +59,13 @@ class Arrays:
         apart: those that are accessed by their own names alone.
         lines: those of which each loop over elements takes element k in turn k, from the same first
             to the same last one. A vector may write behind what is needed of them, where nobody
-            reads; ``local_`` makes room.
+            reads; ``local_`` makes room. What an array holds is for one first and one last element:
+            printers have it made anew where they are others, in the strip's next turn.
     """
 
     def __init__(self, function: ast.FunctionDef) -> None:
-        every = frozenset(_locals(function.body))
+        once = Counter(assigned(function.body))
+        every = frozenset(name for name in _locals(function.body) if once[name] == 1)
         self._apart, self._spans = every, dict[str, set[Span | None]]()
         if every:
             self._visit(function.body, {})
@@ -73,6 +80,8 @@ class Arrays:
         for node in body:
             match node:
                 case ast.For(target=ast.Name(id=name), iter=ast.Call(args=bounds), body=inner):
+                    for bound in bounds:
+                        self._visit_value(bound, loops)
                     self._visit(inner, {**loops, name: span_of(bounds)})
                 case ast.While(body=inner):
                     self._visit(inner, loops)

@@ -9,6 +9,7 @@ in a text is ``Unsupported``. The language is described in docs/text_compiler.md
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -33,6 +34,7 @@ from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
 from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
 from gpuflow.targets.cpu.codegen.text_vectors import MOST, VectorLoop
+from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
 from gpuflow.targets.llvm.lanes import Instruction, Lane
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
@@ -150,6 +152,7 @@ class _Function(Expressions):
         # For each loop around the statement at hand, how many loops are in one another in it.
         self.depths: list[int] = []
         self.vectors = self.scalars = 0
+        self.assignments, self.reads = Counter(assigned(node.body)), _reads(node.body)
         self.arrays = Arrays(node)
 
     def compile(self) -> None:
@@ -263,7 +266,7 @@ class _Function(Expressions):
         body: Sequence[ast.stmt],
     ) -> bool:  # fmt: skip
         """Write a loop as one of vectors; False if that cannot be done."""
-        if not self.is_straight(body):
+        if not self.is_straight(body) or self.is_read_elsewhere(body):
             return False
         share = Share.ALL
         if self.depths:
@@ -287,6 +290,12 @@ class _Function(Expressions):
         if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
             return False
         return not self.variables.is_changed(assigned(body))
+
+    def is_read_elsewhere(self, body: Sequence[ast.stmt]) -> bool:
+        """Whether what a loop's last turn leaves in a name may be wanted: vectors leave nothing."""
+        names = {name for name in assigned(body) if self.assignments[name] == 1}
+        inside = _reads(body)
+        return any(self.reads[name] > inside[name] for name in names)
 
     def variable(self, name: str) -> Lane:
         value = self.fixed.get(name) or self.variables.get(name, self.builder)
@@ -333,7 +342,17 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
         if is_hidden and turns < _LANES:
             width = 1 << (turns.bit_length() - 1)
             hints.append(["llvm.loop.vectorize.width", ir.Constant(ir.IntType(32), width)])
-    return _mark(module, hints)
+    return mark_of(module, hints)
+
+
+def _reads(body: Sequence[ast.stmt]) -> Counter[str]:
+    """How often names stand in statements, but for where they are assigned."""
+    return Counter(
+        node.id
+        for part in body
+        for node in ast.walk(part)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
 
 
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
@@ -361,7 +380,7 @@ def _straight_mark(
     calls = any(isinstance(one, ir.CallInstr) and _is_called(one) for one in instructions)
     is_two = is_inner or calls or len(instructions) > MOST[4]
     count = ir.Constant(ir.IntType(32), 2 if is_two else 4)
-    return _mark(module, [["llvm.loop.interleave.count", count]])
+    return mark_of(module, [["llvm.loop.interleave.count", count]])
 
 
 def _is_called(call: ir.CallInstr) -> bool:
@@ -377,15 +396,7 @@ def _with_masks(module: ir.Module) -> ir.MDValue:
     """
     true = ir.Constant(ir.IntType(1), 1)
     names = ("llvm.loop.vectorize.predicate.enable", "llvm.loop.vectorize.enable")
-    return _mark(module, [[name, true] for name in names])
-
-
-def _mark(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
-    """The mark of a loop: a node that names itself, and what LLVM should do with the loop."""
-    parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
-    mark = module.add_metadata(parts)
-    mark.operands = (mark, *parts[1:])
-    return mark
+    return mark_of(module, [[name, true] for name in names])
 
 
 def _byte_pointer() -> ir.Type:

@@ -5,7 +5,7 @@ and all it reads and writes lies in memory one element behind the other. LLVM wo
 it, and then has to tidy up, which takes more than half of the time that it takes for a kernel; and
 it writes the loop three times. Here it is written once or twice:
 
-- ``bulk``, for loops of few instructions: two or four whole vectors a turn;
+- ``bulk``, for loops of few instructions: one to four whole vectors a turn;
 - ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
   stores slow, full vectors are stored without.
 
@@ -101,8 +101,8 @@ class VectorLoop(Expressions):
         self._width = self._vector_width()
         if turns is not None and turns < 2 * self._width:
             raise Unfit("a few turns, which LLVM writes out")
-        self._has_masks = turns is None or turns % self._width != 0
-        if self._has_masks and not self._masks_all():
+        self._needs_masks = turns is None or turns % self._width != 0
+        if self._needs_masks and not self._masks_all():
             raise Unfit("masks of bytes")
         function = builder.function
         self._before = builder.block
@@ -115,7 +115,9 @@ class VectorLoop(Expressions):
         self._known: dict[str, Lane] = {}
         self._spread: dict[Instruction, Lane] = {}
         self._lines: dict[tuple[str, str], Instruction] = {}
-        self._stores: list[Store] = []
+        self._stores: list[Store] = []  # that wait for the turn's end
+        self._waiting: list[Use] = []
+        self._shift = self._size = 0
 
     # --- what the loop is ------------------------------------------------------------------
 
@@ -187,18 +189,18 @@ class VectorLoop(Expressions):
         rest = function.append_basic_block("rest")
         builder.position_at_end(rest)
         self._at = builder.phi(count.type, name="at")
-        if self._has_masks:
+        if self._needs_masks:
             left = Lane(builder, builder.sub(count, self._at), "int64")
             self._left, self._is_partial = left.value, (left < width).value
             there = builder.select(self._is_partial, left.value, _word(width))
             there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
             numbers = there.like(counted("int32", 0, width))
             self._mask = (spread(there, width) > numbers).value
-        before = len(rest.instructions)
+        self._size = -len(rest.instructions)
         self._turn(0)
-        self._size = len(rest.instructions) - before
+        self._size += len(builder.block.instructions)
         take_out(function.blocks[function.blocks.index(rest) :], self._start)
-        builder.position_at_end(builder.block)
+        builder.position_at_end(builder.block)  # behind what is left
         following = opaque(builder, builder.add(self._at, _word(width)))
         self._at.add_incoming(following, builder.block)
         more = builder.icmp_signed("<", following, count)
@@ -318,6 +320,8 @@ class VectorLoop(Expressions):
             raise Unfit(name)
         if id(node) not in self._varying:
             return super().named(node, name)
+        if len(node.args) != len(meaning.parameters):
+            raise Unfit(name)
         pairs = zip(node.args, meaning.parameters, strict=True)
         values = [self.typed(*pair) for pair in pairs]
         if name.startswith("select_") and values[0].width == 1 and not values[0].is_constant:
@@ -371,8 +375,9 @@ class VectorLoop(Expressions):
                 store(self.builder, place, value.value, access.storage, access.scopes)
             else:
                 self._stores.append((place, value, access))
+                self._waiting.append(use)
             return ()
-        if any(access.scopes == waiting.scopes for _, _, waiting in self._stores):
+        if not is_line and any(use.may_touch(waiting) for waiting in self._waiting):
             self._flush()
         mask = None if is_line else self._mask
         return (load(self.builder, place, access.storage, access.scopes, self._width, mask),)
@@ -390,7 +395,7 @@ class VectorLoop(Expressions):
 
     def _flush(self) -> None:
         """Store what waits for it."""
-        stores, self._stores = self._stores, []
+        stores, self._stores, self._waiting = self._stores, [], []
         if not stores:
             return
         builder = self.builder
@@ -398,6 +403,7 @@ class VectorLoop(Expressions):
             for place, value, access in stores:
                 store(builder, place, value.value, access.storage, access.scopes, self._mask)
             return
+        self._size += len(builder.block.instructions)
         function = builder.function
         partial, full, stored = (
             function.append_basic_block(name) for name in ("partial", "full", "stored")
@@ -408,7 +414,7 @@ class VectorLoop(Expressions):
             store(builder, place, value.value, access.storage, access.scopes)
         builder.branch(stored)
         builder.position_at_end(partial)
-        if self._share is Share.LITTLE:
+        if self._share is Share.LITTLE:  # slower, and less code
             for place, value, access in stores:
                 store(builder, place, value.value, access.storage, access.scopes, self._mask)
         else:

@@ -63,14 +63,19 @@ def interleave(block: ir.Block, marks: Sequence[int]) -> None:
     written[marks[0] :] = [one for one in together if one is not None]
 
 
+def mark_of(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
+    """The mark of a loop: a node that names itself, and what LLVM should do with the loop."""
+    parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
+    mark = module.add_metadata(parts)
+    mark.operands = (mark, *parts[1:])
+    return mark
+
+
 def leave_as_it_is(module: ir.Module, branch: Instruction) -> None:
     """Mark the end of a loop's turn: LLVM neither makes vectors of the loop nor unrolls it."""
-    own = module.add_metadata([str(len(module.metadata))])
     one = ir.Constant(ir.IntType(32), 1)
     hints = [["llvm.loop.unroll.disable"], ["llvm.loop.isvectorized", one]]
-    mark = module.add_metadata([own, *map(module.add_metadata, hints)])
-    mark.operands = (mark, *mark.operands[1:])
-    branch.set_metadata("llvm.loop", mark)
+    branch.set_metadata("llvm.loop", mark_of(module, hints))
 
 
 def store_parts(
