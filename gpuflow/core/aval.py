@@ -305,6 +305,9 @@ def check_fits(value: int, dtype: Any) -> None:
 
 
 def _inherited_rule(cls: type) -> Callable[[Any], ShapedArray] | None:
+    # NumPy imports its masked arrays, which takes long, when they are asked for.
+    if issubclass(cls, np.ndarray) and issubclass(cls, np.ma.MaskedArray):
+        return _masked_array_aval
     for base in cls.__mro__[1:]:
         if base in _aval_rules:
             return _aval_rules[base]
@@ -339,7 +342,6 @@ def _python_scalar_rule(cls: type) -> Callable[[Any], ShapedArray]:
 
 
 register_value_type(np.ndarray, _numpy_array_aval)
-register_value_type(np.ma.MaskedArray, _masked_array_aval)
 register_value_type(np.generic, _numpy_array_aval)
 for _cls in (bool, int, float, complex):
     register_value_type(_cls, _python_scalar_rule(_cls))

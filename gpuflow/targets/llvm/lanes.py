@@ -186,18 +186,24 @@ class Lane:
 
 
 def intrinsic(
-    module: ir.Module, name: str, result: ir.Type, parameters: Sequence[ir.Type]
-) -> ir.Function:
-    """The declaration of an LLVM intrinsic that is overloaded on its result.
+    module: ir.Module, name: str, result: ir.Type, parameters: Sequence[ir.Type],
+    overloads: Sequence[ir.Type] = (),
+) -> ir.Function:  # fmt: skip
+    """The declaration of an LLVM intrinsic; llvmlite does not know the names of those of vectors.
 
-    llvmlite does not know the names of those of vectors.
+    Args:
+        overloads: the types that it is overloaded on, in their order; none: its result.
     """
-    element, lanes = result, ""
-    if isinstance(result, ir.VectorType):
-        element, lanes = result.element, f"v{result.count}"
-    full = f"llvm.{name}.{lanes}{element.intrinsic_name}"
+    full = ".".join(["llvm", name, *map(_spelled, overloads or [result])])
     declared = module.globals.get(full)
     return declared or ir.Function(module, ir.FunctionType(result, parameters), full)
+
+
+def _spelled(kind: ir.Type) -> str:
+    """A type as a part of an intrinsic's name."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{kind.element.intrinsic_name}"
+    return "p0" if isinstance(kind, ir.PointerType) else kind.intrinsic_name
 
 
 def constant(builder: ir.IRBuilder, dtype: str, number: Number, width: int = 1) -> Lane:
@@ -288,7 +294,6 @@ def _from_float(x: Lane, dtype: str) -> Instruction:
     if is_float(dtype):
         widen = bits(dtype) > bits(x.dtype)
         return builder.fpext(x.value, kind) if widen else builder.fptrunc(x.value, kind)
-    name = "llvm.fptosi.sat" if is_signed(dtype) else "llvm.fptoui.sat"
-    signature = ir.FunctionType(kind, [x.value.type])
-    function = builder.module.declare_intrinsic(name, [kind, x.value.type], signature)
+    name, source = "fptosi.sat" if is_signed(dtype) else "fptoui.sat", x.value.type
+    function = intrinsic(builder.module, name, kind, [source], [kind, source])
     return builder.call(function, [x.value])

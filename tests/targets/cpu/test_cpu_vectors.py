@@ -12,7 +12,7 @@ from guarded_memory import guarded, needs_guards
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import dlpack
-from gpuflow.targets.cpu.codegen import build, text_vectors
+from gpuflow.targets.cpu.codegen import build, libm, text_vectors
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
@@ -254,6 +254,89 @@ def test_large_arguments_of_sin_in_some_lanes(masks):
     called(text, x, x, out, size=101)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(out, np.sin(x.astype("float64")), rtol=0, atol=3e-7)
+
+
+# --- series that wait for each other ----------------------------------------------------------
+
+
+def chain(*functions, x="float32"):
+    """A loop in which functions are called one after the other."""
+    lines = ["t = load_x(x, i)", *(f"t{k} = {f}" for k, f in enumerate(functions))]
+    return source(loop(*lines, f"store_o(o, i, t{len(functions) - 1})"), x=x, y=x, o=x)
+
+
+def copies(text):
+    """The functions that a text's loops call, without what those are for."""
+    names = re.findall(r"^define internal .*?@\"?([\w.]+)", str(module_of(text)), re.MULTILINE)
+    return sorted(name.partition(".")[0] for name in names if "." in name)
+
+
+def test_series_of_a_chain_are_called():
+    links = "sin_float32(t)", "sin_float32(t0)", "exp_float32(t1)", "sin_float32(t2)"
+    assert copies(chain(*links[:3])) == []
+    assert copies(chain(*links)) == ["exp_float32", "sin_float32"]
+    assert vectors(chain(*links)) == 4
+    # What has no name of its own waits as well, what is beside it does not.
+    nested = "sin_float32(sin_float32(t))", "sin_float32(exp_float32(t0))"
+    assert copies(chain(*nested)) == ["exp_float32", "sin_float32"]
+    beside = [f"sin_float32(t * np.float32({k}))" for k in range(8)]
+    assert copies(chain(*beside)) == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_chains_of_all_sizes(size, masks):
+    links = "sin_float32(t)", "exp_float32(t0)", "log1p_float32(t1)", "tanh_float32(t2)"
+    x = np.random.default_rng(0).standard_normal(300).astype("float32")
+    x[[0, 8, 40, 64]] = 1e30, np.inf, -3e6, np.nan
+    out = np.zeros(300, "float32")
+    called(chain(*links, "cos_float32(t3)"), x, x, out, size=size)
+    with np.errstate(invalid="ignore"):
+        wanted = np.cos(np.tanh(np.log1p(np.exp(np.sin(x[:size].astype("float64"))))))
+    np.testing.assert_allclose(out[:size], wanted, rtol=3e-7, atol=0)
+    assert (out[size:] == 0).all()
+
+
+def test_constants_are_a_part_of_what_is_called():
+    exponents = "np.float32(1.5)", "np.float32(-0.5)", "np.float32(1.5)", "t"
+    bases = "t", "t0", "t1", "t2"
+    text = chain(*(f"pow_float32({pair})" for pair in map(", ".join, zip(bases, exponents))))
+    assert copies(text) == ["pow_float32"] * 3
+    x, out = np.linspace(0.5, 2, 101, dtype="float32"), np.zeros(101, "float32")
+    called(text, x, x, out, size=101)
+    wide = x.astype("float64")
+    np.testing.assert_allclose(out, (((wide**1.5) ** -0.5) ** 1.5) ** wide, rtol=1e-6)
+
+
+def test_chains_where_the_library_has_no_vectors(monkeypatch):
+    """The loop is LLVM's then, and what was begun of it is gone."""
+    monkeypatch.setattr(libm, "vector_variants", lambda *_: ())
+    text = chain(*(f"asinh_float64({t})" for t in ("t", "t0", "t1", "t2")), x="float64")
+    assert vectors(text) is None
+    assert copies(text) == []
+    x, out = np.linspace(-9, 9, 37), np.zeros(37)
+    called(text, x, x, out, size=37)
+    np.testing.assert_allclose(out, np.arcsinh(np.arcsinh(np.arcsinh(np.arcsinh(x)))), rtol=1e-14)
+
+
+def test_chains_of_programs():
+    def function(x, y):
+        for k in range(12):
+            x = jnp.sin(x) * 1.5 + jnp.tanh(y + k) if k % 3 else jnp.exp(-x * x) + y
+        return x, x * y
+
+    x, y = np.random.default_rng(0).standard_normal((2, 7, 33))
+    wide = x, y
+    for k in range(12):
+        sine = np.sin(wide[0]) * 1.5 + np.tanh(y + k)
+        wide = (sine if k % 3 else np.exp(-(wide[0] ** 2)) + y), y
+    for shape in ((7, 33), (231,), (77, 3)):
+        a, b = (one.astype("float32").reshape(shape) for one in (x, y))
+        found = gf.jit(function)(a, b)
+        np.testing.assert_allclose(found[0].ravel(), wide[0].ravel(), rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(found[1], np.asarray(found[0]) * b, rtol=1e-6)
+
+
+# --- memory -----------------------------------------------------------------------------------
 
 
 @needs_guards

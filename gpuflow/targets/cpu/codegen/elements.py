@@ -13,7 +13,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
 from gpuflow.targets.cpu.codegen.hidden import hidden
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type, spread
+from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, intrinsic, llvm_type, spread
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -58,8 +58,8 @@ def load(
         place = _vector(builder, place, width)
         kind = place.type.pointee
         word = ir.IntType(32)
-        parameters = [place.type, word, mask.type, kind]
-        function = _masked(builder.module, "load", kind, kind, parameters)
+        parameters, overloads = [place.type, word, mask.type, kind], [kind, place.type]
+        function = intrinsic(builder.module, "masked.load", kind, parameters, overloads)
         size, zeros = ir.Constant(word, size_of(storage)), _zeros_of(storage, width)
         loaded = builder.call(function, [place, size, mask, zeros])
     _set_scope(builder.module, loaded, scopes)
@@ -81,8 +81,8 @@ def store(
         stored = builder.store(narrowed, place, align=size_of(storage) if width > 1 else None)
     else:
         kind, word = narrowed.type, ir.IntType(32)
-        parameters = [kind, place.type, word, mask.type]
-        function = _masked(builder.module, "store", ir.VoidType(), kind, parameters)
+        parameters, overloads = [kind, place.type, word, mask.type], [kind, place.type]
+        function = intrinsic(builder.module, "masked.store", ir.VoidType(), parameters, overloads)
         size = ir.Constant(word, size_of(storage))
         stored = builder.call(function, [narrowed, place, size, mask])
     _set_scope(builder.module, stored, scopes)
@@ -103,14 +103,6 @@ def size_of(storage: str) -> int:
 def _vector(builder: ir.IRBuilder, place: Instruction, width: int) -> Instruction:
     """The address of an element as that of a vector."""
     return builder.bitcast(place, ir.VectorType(place.type.pointee, width).as_pointer())
-
-
-def _masked(
-    module: ir.Module, verb: str, result: ir.Type, kind: ir.VectorType, parameters: list[ir.Type]
-) -> ir.Function:
-    name = f"llvm.masked.{verb}.v{kind.count}{kind.element.intrinsic_name}.p0"
-    declared = module.globals.get(name)
-    return declared or ir.Function(module, ir.FunctionType(result, parameters), name)
 
 
 def widened(builder: ir.IRBuilder, stored: Instruction, storage: str) -> Lane:

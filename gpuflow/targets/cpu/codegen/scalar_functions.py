@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.targets.cpu.codegen import gamma, libm, narrow_floats, polynomials
 from gpuflow.targets.cpu.codegen.polynomials import has_fused_multiply_add
 from gpuflow.targets.llvm.lanes import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
+# Those whose instructions wait for each other, a long time.
+SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
 _LARGEST_QUOTIENT = 2.0**28
 
 # LLVM intrinsics that have vector forms on every target.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import Enum, auto
 
 from gpuflow.base.records import record
@@ -61,11 +60,13 @@ class Arrays:
             to the same last one. A vector may write behind what is needed of them, where nobody
             reads; ``local_`` makes room. What an array holds is for one first and one last element:
             printers have it made anew where they are others, in the strip's next turn.
+
+    Args:
+        once: the names that the function assigns once.
     """
 
-    def __init__(self, function: ast.FunctionDef) -> None:
-        once = Counter(assigned(function.body))
-        every = frozenset(name for name in _locals(function.body) if once[name] == 1)
+    def __init__(self, function: ast.FunctionDef, once: frozenset[str]) -> None:
+        every = once.intersection(_locals(function.body))
         self._apart, self._spans = every, dict[str, set[Span | None]]()
         if every:
             self._visit(function.body, {})
@@ -199,6 +200,33 @@ def expressions_of(body: Sequence[ast.stmt], counter: str) -> tuple[set[int], li
         elif isinstance(statement, ast.Expr):
             visit(statement.value)
     return differ, calls
+
+
+def longest_chain(body: Sequence[ast.stmt], differ: Container[int], links: Container[str]) -> int:
+    """How many functions of a straight loop wait for each other, at most.
+
+    Args:
+        body: its statements.
+        differ: the identities of the expressions that are looked at.
+        links: the names of those functions, without dtypes.
+    """
+    lengths: dict[str, int] = {}
+
+    def length(node: ast.expr) -> int:
+        if id(node) not in differ:
+            return 0
+        longest = max(map(length, parts_of(node)), default=0)
+        match node:
+            case ast.Name(id=name):
+                return lengths.get(name, 0)
+            case ast.Call(func=ast.Name(id=name)) if name.rpartition("_")[0] in links:
+                return longest + 1
+        return longest
+
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            lengths.update(dict.fromkeys(assigned([statement]), length(statement.value)))
+    return max(lengths.values(), default=0)
 
 
 def is_innermost(body: Sequence[ast.stmt]) -> bool:

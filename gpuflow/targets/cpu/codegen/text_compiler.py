@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
     Arrays,
     Share,
@@ -32,7 +32,7 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
 )
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
-from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
+from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned, assigned_once
 from gpuflow.targets.cpu.codegen.text_vectors import MOST, VectorLoop
 from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
 from gpuflow.targets.llvm.lanes import Instruction, Lane
@@ -119,8 +119,7 @@ def _accessor(call: ast.Call) -> Named:
 LONG_BODY = 64
 # Of shorter loops LLVM knows how many vectors at once are good.
 _FEWEST = 32
-# Functions that take long for a single element, and how many are done at once.
-_SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
+# How many elements a series of instructions is done for at once.
 _LANES = 8
 
 
@@ -147,13 +146,13 @@ class _Function(Expressions):
         for argument, value in zip(node.args.args, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
-        self.variables = Variables(self.entry, node.body)
+        self.once, self.reads = assigned_once(node.body), _reads(node.body)
+        self.variables = Variables(self.entry, self.once)
         self.exits: list[ir.Block] = []
         # For each loop around the statement at hand, how many loops are in one another in it.
         self.depths: list[int] = []
         self.vectors = self.scalars = 0
-        self.assignments, self.reads = Counter(assigned(node.body)), _reads(node.body)
-        self.arrays = Arrays(node)
+        self.arrays = Arrays(node, self.once)
 
     def compile(self) -> None:
         start = self.builder.block
@@ -293,8 +292,7 @@ class _Function(Expressions):
 
     def is_read_elsewhere(self, body: Sequence[ast.stmt]) -> bool:
         """Whether what a loop's last turn leaves in a name may be wanted: vectors leave nothing."""
-        names = {name for name in assigned(body) if self.assignments[name] == 1}
-        inside = _reads(body)
+        inside, names = _reads(body), self.once.intersection(assigned(body))
         return any(self.reads[name] > inside[name] for name in names)
 
     def variable(self, name: str) -> Lane:
@@ -364,7 +362,7 @@ def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
     if cpu_target().has_masks or turns in (1, 2, 4, 8) or turns >= 2 * _LANES:
         return False
     called = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
-    is_slow = not {name.rpartition("_")[0] for name in called}.isdisjoint(_SERIES)
+    is_slow = not {name.rpartition("_")[0] for name in called}.isdisjoint(SERIES)
     return not is_slow or _LANES < turns <= _LANES + _LANES // 2
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,12 +37,11 @@ class Variables:
 
     Args:
         entry: the function's first block, which has no end yet: places are made there.
-        body: the function's statements.
+        once: the names that the function assigns once.
     """
 
-    def __init__(self, entry: ir.Block, body: Sequence[ast.stmt]) -> None:
-        self._entry = entry
-        self._once = {name for name, count in Counter(assigned(body)).items() if count == 1}
+    def __init__(self, entry: ir.Block, once: frozenset[str]) -> None:
+        self._entry, self._once = entry, once
         self._values: dict[str, _Value] = {}
         self._places: dict[str, tuple[Instruction, str]] = {}
         self._open = [0]  # the lists of statements around the one at hand, by number
@@ -101,6 +100,11 @@ class Variables:
         kind = ir.IntType(8).as_pointer() if is_pointer else llvm_type(value.dtype)
         with value.builder.goto_block(self._entry):
             return value.builder.alloca(kind, name=name)
+
+
+def assigned_once(body: Iterable[ast.stmt]) -> frozenset[str]:
+    """The names that statements assign once."""
+    return frozenset(name for name, count in Counter(assigned(body)).items() if count == 1)
 
 
 def assigned(body: Iterable[ast.stmt]) -> Iterator[str]:

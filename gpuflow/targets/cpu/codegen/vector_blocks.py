@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.elements import store
-from gpuflow.targets.cpu.codegen.text_names import Access
+from gpuflow.targets.cpu.codegen.libm import NoVectors
+from gpuflow.targets.cpu.codegen.straight_loops import Use
+from gpuflow.targets.cpu.codegen.text_names import Named
 from gpuflow.targets.llvm.lanes import Instruction, Lane, counted
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# An address, the vector to store there, and how.
-Store = tuple[Instruction, Lane, Access]
+# An address, the vector to store there, and what asked for it.
+Store = tuple[Instruction, Lane, Use]
 
 
 def take_out(blocks: Sequence[ir.Block], start: ir.Block) -> None:
@@ -63,6 +65,42 @@ def interleave(block: ir.Block, marks: Sequence[int]) -> None:
     written[marks[0] :] = [one for one in together if one is not None]
 
 
+def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequence[Lane]) -> Lane:
+    """What a function gives for vectors, from a copy in the module that is called for it.
+
+    Args:
+        symbol: the copy's name, which says for which types and constants it is.
+        function: one with one result.
+        vectors: its arguments; constants among them are a part of the copy.
+
+    Raises:
+        NoVectors: the function has no instructions for vectors.
+    """
+    module = builder.module
+    (dtype,) = function.results
+    if symbol not in module.globals:
+        parameters = [one.value.type for one in _given(vectors)]
+        result = vectors[0].type_of(dtype)
+        copy = ir.Function(module, ir.FunctionType(result, parameters), symbol)
+        copy.linkage = "internal"
+        for attribute in (*builder.function.attributes, "noinline"):
+            set.add(copy.attributes, attribute)  # llvmlite refuses some that it does not know
+        inside = ir.IRBuilder(copy.append_basic_block("entry"))
+        passed = iter(copy.args)
+        values = [one.value if one.is_constant else next(passed) for one in vectors]
+        try:
+            inside.ret(function.emit(inside, *values))
+        except NoVectors:
+            del module.globals[symbol]
+            raise
+    given = [one.value for one in _given(vectors)]
+    return Lane(builder, builder.call(module.globals[symbol], given), dtype)
+
+
+def _given(vectors: Sequence[Lane]) -> list[Lane]:
+    return [one for one in vectors if not one.is_constant]
+
+
 def mark_of(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
     """The mark of a loop: a node that names itself, and what LLVM should do with the loop."""
     parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
@@ -98,8 +136,8 @@ def store_parts(
         builder.cbranch(is_there, part, done)
         builder.position_at_end(part)
         behind = []
-        for (place, _, access), (first, _) in zip(stores, halves, strict=True):
-            store(builder, place, first.value, access.storage, access.scopes)
+        for (place, _, use), (first, _) in zip(stores, halves, strict=True):
+            store(builder, place, first.value, use.access.storage, use.access.scopes)
             behind.append(builder.gep(place, [size]))
         builder.branch(done)
         builder.position_at_end(done)
@@ -108,9 +146,9 @@ def store_parts(
                 (
                     _joined(builder, (place, here), (after, part)),
                     first.like(_joined(builder, (first.value, here), (second.value, part))),
-                    access,
+                    use,
                 )
-                for (place, _, access), (first, second), after in zip(
+                for (place, _, use), (first, second), after in zip(
                     stores, halves, behind, strict=True
                 )
             ]
