@@ -336,6 +336,30 @@ def test_chains_of_programs():
         np.testing.assert_allclose(found[1], np.asarray(found[0]) * b, rtol=1e-6)
 
 
+def many_constants(count):
+    words = [f"c{k} = word_float32(words, {k + 3})" for k in range(count)]
+    steps = [f"t{k + 1} = t{k} * u + c{k}" for k in range(count)]
+    body = ["t0 = load_x(x, i)", "u = load_y(y, i)", *steps, f"store_o(o, i, t{count})"]
+    return source([*words, *loop(*body)])
+
+
+@pytest.mark.parametrize("count, turn", [(3, 4), (12, 4), (40, 4), (100, 4), (200, 0)])
+def test_constants_beyond_the_registers(count, turn):
+    """Most are read from memory, and do not keep four vectors from being worked on at once."""
+    text = many_constants(count)
+    assert vectors(text) == turn
+    generator = np.random.default_rng(0)
+    x, y = generator.uniform(-1, 1, (2, 101)).astype("float32")
+    constants, out = generator.standard_normal(count).astype("float32"), np.zeros(101, "float32")
+    words = [array.ctypes.data for array in (x, y, out)]
+    words = np.array([*words, *constants.view("uint32")], "int64")
+    load_cpu(build_cpu(text)).call(words.ctypes.data_as(ctypes.c_void_p), 0, 101)
+    wanted = x.astype("float64")
+    for constant in constants:
+        wanted = wanted * y + constant
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 

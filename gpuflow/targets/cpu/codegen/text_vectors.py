@@ -42,7 +42,9 @@ from gpuflow.targets.cpu.codegen.vector_blocks import (
     Store,
     call_of,
     interleave,
+    kept,
     leave_as_it_is,
+    most_alive,
     store_parts,
     take_out,
 )
@@ -66,6 +68,8 @@ MOST = {4: 70, 2: 180, 1: 400}
 # not wait for each other take 1.03 to 1.3.
 CHAIN = {Share.ALL: 4, Share.ROW: 6, Share.LITTLE: 6}
 MOST_OF_CHAINS = {4: 400, 2: 1000}
+# How many vectors that repeat a value stay in registers.
+_NEAR = 6
 # Instructions of a loop that is not worth a second one, if it is there for others.
 _CHEAP = 32
 
@@ -124,10 +128,13 @@ class VectorLoop(Expressions):
         self._left: Instruction = None
         self._is_partial: Instruction = None
         self._known: dict[str, Lane] = {}
-        self._spread: dict[Instruction, Lane] = {}
+        # What is the same for all elements, as vectors or the places of such.
+        self._spread: dict[Instruction, Instruction] = {}
         self._lines: dict[tuple[str, str], Instruction] = {}
         self._waiting: list[Store] = []  # for the turn's end
-        self._shift = self._size = 0
+        self._shift = 0
+        # Of ``rest``: its instructions, and how many vectors are needed at the same time.
+        self._size = self._alive = 0
 
     # --- what the loop is ------------------------------------------------------------------
 
@@ -176,12 +183,7 @@ class VectorLoop(Expressions):
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
         rest, after = self._rest(count)
-        most = MOST_OF_CHAINS if self._is_chain else MOST
-        vectors = next((n for n, size in most.items() if self._size <= size), 0)
-        if self._share is not Share.ALL:
-            vectors = min(vectors, 2)
-        if self._share is Share.LITTLE and self._size <= _CHEAP:
-            vectors = 0
+        vectors = self._vectors()
         (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
         if vectors == 0:
             at.add_incoming(_word(0), self._start)
@@ -192,6 +194,19 @@ class VectorLoop(Expressions):
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
         builder.position_at_end(after)
+
+    def _vectors(self) -> int:
+        """How many vectors a turn of ``bulk`` takes; 0: none are worth a loop of their own."""
+        most = MOST_OF_CHAINS if self._is_chain else MOST
+        vectors = next((n for n, size in most.items() if self._size <= size), 0)
+        registers = 32 if cpu_target().has_masks else 16
+        if vectors and max(most) * self._alive <= registers:
+            vectors = max(most)
+        if self._share is not Share.ALL:
+            vectors = min(vectors, 2)
+        if self._share is Share.LITTLE and self._size <= _CHEAP:
+            vectors = 0
+        return vectors
 
     def _rest(self, count: Instruction) -> tuple[ir.Block, ir.Block]:
         """The loop whose last vector may not be full, and what is behind it."""
@@ -209,6 +224,7 @@ class VectorLoop(Expressions):
             self._mask = (spread(there, width) > numbers).value
         self._size = -len(rest.instructions)
         self._turn(0)
+        self._alive = most_alive(rest.instructions)
         self._size += len(builder.block.instructions)
         take_out(function.blocks[function.blocks.index(rest) :], self._start)
         builder.position_at_end(builder.block)  # behind what is left
@@ -361,8 +377,14 @@ class VectorLoop(Expressions):
             return spread(x, self._width)
         if x.value not in self._spread:
             with self.builder.goto_block(self._start):
-                self._spread[x.value] = spread(x, self._width)
-        return self._spread[x.value]
+                repeated = spread(x, self._width).value
+                is_near = len(self._spread) < _NEAR or x.dtype == "bool"  # bits, in memory
+                self._spread[x.value] = repeated if is_near else kept(self.builder, repeated)
+        value = self._spread[x.value]
+        if isinstance(value.type, ir.PointerType):
+            self._size -= 1  # a part of the instruction that takes it
+            value = self.builder.load(value)
+        return x.like(value)
 
     def _numbered(self, line: Line) -> Lane:
         """The numbers of a vector's elements on a line."""

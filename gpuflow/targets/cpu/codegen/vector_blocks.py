@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.elements import store
+from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.straight_loops import Use
 from gpuflow.targets.cpu.codegen.text_names import Named
@@ -99,6 +100,29 @@ def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequen
 
 def _given(vectors: Sequence[Lane]) -> list[Lane]:
     return [one for one in vectors if not one.is_constant]
+
+
+def kept(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
+    """The place of a vector in memory, of which LLVM makes no register.
+
+    With more of them than there are registers it would put the instructions of several vectors one
+    behind the other, so that fewer values are alive.
+    """
+    with builder.goto_entry_block():
+        place = opaque(builder, builder.alloca(vector.type))
+    builder.store(vector, place)
+    return place
+
+
+def most_alive(instructions: Sequence[Instruction]) -> int:
+    """How many vectors are needed at the same time, at most, of those that instructions give."""
+    made = {one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)}
+    last = dict(made)
+    for k, one in enumerate(instructions):
+        last.update((operand, k) for operand in one.operands if operand in made)
+    # One more where a vector is made, one less behind its last use.
+    changes = sorted([(k, 1) for k in made.values()] + [(k, -1) for k in last.values()])
+    return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
 def mark_of(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
