@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from compiler_builds import hundred_functions
 from models import layernorm
 from numpy_library import numpy_library
 from reference import check_close, double
@@ -148,6 +149,13 @@ ROWS = [
         lambda: (uniforms(MILLION), uniforms(MILLION, seed=1)),
         hundred_ops,
         {"jax": 0.6},
+    ),
+    array_row(
+        "100 sines and tangents, 100k",
+        lambda: (normals(MILLION // 10),),
+        lambda jax, jnp: hundred_functions(jax, jnp)[0],
+        {"jax": 0.6},
+        tolerance=(1e-2, 1e-2),  # each of them makes errors larger
     ),
     array_row(
         "softmax over rows, 4096 x 1024",

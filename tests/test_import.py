@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 
-SLOW_PACKAGES = ("numba", "scipy", "cupy", "sklearn", "rich", "matplotlib", "safetensors")
+SLOW_PACKAGES = (
+    "numba", "scipy", "cupy", "sklearn", "rich", "matplotlib", "safetensors", "numpy.ma",
+)  # fmt: skip
 # What compiles programs and what runs them is imported when there is one.
 OUR_LATER_MODULES = (
     "gpuflow.compiler.pipeline", "gpuflow.targets.cpu", "gpuflow.targets.cuda",

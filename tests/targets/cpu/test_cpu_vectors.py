@@ -65,7 +65,9 @@ def masks(request, monkeypatch):
     """With AVX-512's rules, LLVM takes their instructions apart on other processors."""
     if request.param == "masks of all types":
         features = cpu_target().features
-        target = SimpleNamespace(is_x86=True, has_masks=True, features=features)
+        target = SimpleNamespace(
+            is_x86=True, has_masks=True, features=features, vector_registers=(32, 512)
+        )
         monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
     return request.param
 
@@ -170,7 +172,9 @@ def test_bytes_need_masks(masks):
 )
 def test_arrays_on_the_stack_have_room_behind(index, bounds, has_masks, monkeypatch):
     """Of one that is accessed in another way as well, an element behind may be another's."""
-    target = SimpleNamespace(is_x86=True, has_masks=False, features=("avx2",))
+    target = SimpleNamespace(
+        is_x86=True, has_masks=False, features=("avx2",), vector_registers=(16, 256)
+    )
     monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
     text = source(
         [
@@ -276,6 +280,7 @@ def test_series_of_a_chain_are_called():
     assert copies(chain(*links[:3])) == []
     assert copies(chain(*links)) == ["exp_float32", "sin_float32"]
     assert vectors(chain(*links)) == 4
+    assert str(module_of(chain(*links))).count(" noinline ") == 2
     # What has no name of its own waits as well, what is beside it does not.
     nested = "sin_float32(sin_float32(t))", "sin_float32(exp_float32(t0))"
     assert copies(chain(*nested)) == ["exp_float32", "sin_float32"]
@@ -318,6 +323,73 @@ def test_chains_where_the_library_has_no_vectors(monkeypatch):
     np.testing.assert_allclose(out, np.arcsinh(np.arcsinh(np.arcsinh(np.arcsinh(x)))), rtol=1e-14)
 
 
+def test_a_copy_that_cannot_be_made_is_not_tried_again():
+    """Of float64 beside float32 vectors have more elements than the library has functions for."""
+
+    def long(x):
+        for _ in range(8):
+            x = jnp.arcsinh(x)
+        return x
+
+    def function(x, y):
+        start = long(x.astype("float64"))
+        step = gf.lax.fori_loop(0, 3, lambda i, t: long(t) + y * i, start)
+        return step.astype("float32")
+
+    x, y = np.random.default_rng(0).standard_normal((2, 64, 300)).astype("float32")
+    wanted = x.astype("float64")
+    for k in range(4):
+        for _ in range(8):
+            wanted = np.arcsinh(wanted)
+        wanted = wanted + y * max(k - 1, 0)
+    with gf.enable_x64():
+        found = gf.jit(function)(x, y)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_copies_for_vectors_of_two_lengths():
+    head = """
+load_x = reader("float32", 0, 3)
+load_w = reader("float64", 0, 3)
+store_o = writer("float32", 1, 3)
+store_p = writer("float64", 2, 3)
+
+def kernel_f(words, lo, hi):
+    x = word_pointer(words, 0)
+    w = word_pointer(words, 1)
+    o = word_pointer(words, 2)
+    p = word_pointer(words, 3)
+"""
+    links = [f"u{k + 1} = sin_float32(u{k})" for k in range(4)]
+    first = loop("u0 = load_x(x, i)", *links, "store_o(o, i, u4)")
+    links = [f"v{k + 1} = sin_float32(v{k})" for k in range(4)]
+    second = ["v0 = cast_float64_float32(load_w(w, i))", *links, "r = cast_float32_float64(v4)"]
+    text = source([*first, *loop(*second, "store_p(p, i, r)")], head=head)
+    assert copies(text) == ["sin_float32"] * 2
+    x, w = np.linspace(-2, 2, 101, dtype="float32"), np.linspace(-1, 3, 101)
+    out, other = np.zeros(101, "float32"), np.zeros(101)
+    called(text, x, w, out, other, size=101)
+    for got, start in ((out, x.astype("float64")), (other, w)):
+        np.testing.assert_allclose(got, np.sin(np.sin(np.sin(np.sin(start)))), atol=3e-7)
+
+
+@pytest.mark.parametrize("length, is_called", [(5, False), (10, True)])
+def test_chains_in_rows(length, is_called):
+    def function(x, row):
+        x = x + row
+        for k in range(length):
+            x = jnp.sin(x) if k % 2 else jnp.tanh(x) * 3
+        return x
+
+    (call,) = calls_of(function, (70, 33), (33,))
+    assert copies(print_cpu(call.kernel)) == ["sin_float32", "tanh_float32"] * is_called
+    x = np.random.default_rng(0).standard_normal((70, 33)).astype("float32")
+    wanted = x.astype("float64") + x[0]
+    for k in range(length):
+        wanted = np.sin(wanted) if k % 2 else np.tanh(wanted) * 3
+    np.testing.assert_allclose(gf.jit(function)(x, x[0]), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_chains_of_programs():
     def function(x, y):
         for k in range(12):
@@ -343,11 +415,13 @@ def many_constants(count):
     return source([*words, *loop(*body)])
 
 
-@pytest.mark.parametrize("count, turn", [(3, 4), (12, 4), (40, 4), (100, 4), (200, 0)])
-def test_constants_beyond_the_registers(count, turn):
+@pytest.mark.parametrize("count, turn", [(3, 4), (12, 4), (40, 4), (150, 4), (220, 0)])
+def test_constants_beyond_the_registers(count, turn, masks):
     """Most are read from memory, and do not keep four vectors from being worked on at once."""
     text = many_constants(count)
     assert vectors(text) == turn
+    before = str(module_of(text)).split("vectors:")[1].split("rest:")[0]
+    assert before.count("store <") == max(count - 6, 0)
     generator = np.random.default_rng(0)
     x, y = generator.uniform(-1, 1, (2, 101)).astype("float32")
     constants, out = generator.standard_normal(count).astype("float32"), np.zeros(101, "float32")

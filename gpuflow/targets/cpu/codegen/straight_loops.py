@@ -223,10 +223,13 @@ def longest_chain(body: Sequence[ast.stmt], differ: Container[int], links: Conta
                 return longest + 1
         return longest
 
+    longest = 0
     for statement in body:
-        if isinstance(statement, ast.Assign):
-            lengths.update(dict.fromkeys(assigned([statement]), length(statement.value)))
-    return max(lengths.values(), default=0)
+        if isinstance(statement, ast.Assign | ast.Expr):
+            found = length(statement.value)
+            lengths.update(dict.fromkeys(assigned([statement]), found))
+            longest = max(longest, found)
+    return longest
 
 
 def is_innermost(body: Sequence[ast.stmt]) -> bool:

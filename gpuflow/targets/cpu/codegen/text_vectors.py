@@ -41,8 +41,8 @@ from gpuflow.targets.cpu.codegen.text_variables import assigned
 from gpuflow.targets.cpu.codegen.vector_blocks import (
     Store,
     call_of,
+    in_memory,
     interleave,
-    kept,
     leave_as_it_is,
     most_alive,
     store_parts,
@@ -199,12 +199,12 @@ class VectorLoop(Expressions):
         """How many vectors a turn of ``bulk`` takes; 0: none are worth a loop of their own."""
         most = MOST_OF_CHAINS if self._is_chain else MOST
         vectors = next((n for n, size in most.items() if self._size <= size), 0)
-        registers = 32 if cpu_target().has_masks else 16
+        registers, _ = cpu_target().vector_registers
         if vectors and max(most) * self._alive <= registers:
             vectors = max(most)
         if self._share is not Share.ALL:
             vectors = min(vectors, 2)
-        if self._share is Share.LITTLE and self._size <= _CHEAP:
+        if self._share is Share.LITTLE and self._size <= _CHEAP and not self._is_chain:
             vectors = 0
         return vectors
 
@@ -379,7 +379,7 @@ class VectorLoop(Expressions):
             with self.builder.goto_block(self._start):
                 repeated = spread(x, self._width).value
                 is_near = len(self._spread) < _NEAR or x.dtype == "bool"  # bits, in memory
-                self._spread[x.value] = repeated if is_near else kept(self.builder, repeated)
+                self._spread[x.value] = repeated if is_near else in_memory(self.builder, repeated)
         value = self._spread[x.value]
         if isinstance(value.type, ir.PointerType):
             self._size -= 1  # a part of the instruction that takes it

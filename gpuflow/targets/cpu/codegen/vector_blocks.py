@@ -77,32 +77,40 @@ def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequen
     Raises:
         NoVectors: the function has no instructions for vectors.
     """
-    module = builder.module
-    (dtype,) = function.results
-    if symbol not in module.globals:
-        parameters = [one.value.type for one in _given(vectors)]
-        result = vectors[0].type_of(dtype)
-        copy = ir.Function(module, ir.FunctionType(result, parameters), symbol)
-        copy.linkage = "internal"
-        for attribute in (*builder.function.attributes, "noinline"):
-            set.add(copy.attributes, attribute)  # llvmlite refuses some that it does not know
-        inside = ir.IRBuilder(copy.append_basic_block("entry"))
-        passed = iter(copy.args)
-        values = [one.value if one.is_constant else next(passed) for one in vectors]
-        try:
-            inside.ret(function.emit(inside, *values))
-        except NoVectors:
-            del module.globals[symbol]
-            raise
-    given = [one.value for one in _given(vectors)]
-    return Lane(builder, builder.call(module.globals[symbol], given), dtype)
+    # The copies of a module are kept with it; None: there can be none.
+    copies: dict[str, ir.Function | None] = vars(builder.module).setdefault("gpuflow_copies", {})
+    if symbol not in copies:
+        copies[symbol] = _copy(builder.function, symbol, function, vectors)
+    copy = copies[symbol]
+    if copy is None:
+        raise NoVectors(symbol)
+    given = [one.value for one in vectors if not one.is_constant]
+    return Lane(builder, builder.call(copy, given), *function.results)
 
 
-def _given(vectors: Sequence[Lane]) -> list[Lane]:
-    return [one for one in vectors if not one.is_constant]
+def _copy(
+    caller: ir.Function, symbol: str, function: Named, vectors: Sequence[Lane]
+) -> ir.Function | None:
+    """The copy of ``call_of``."""
+    module = caller.module
+    (result,) = (vectors[0].type_of(dtype) for dtype in function.results)
+    given = [one.value.type for one in vectors if not one.is_constant]
+    copy = ir.Function(module, ir.FunctionType(result, given), symbol)
+    copy.linkage = "internal"
+    for attribute in (*caller.attributes, "noinline"):
+        set.add(copy.attributes, attribute)  # llvmlite refuses some that it does not know
+    builder = ir.IRBuilder(copy.append_basic_block("entry"))
+    arguments = iter(copy.args)
+    values = [one.value if one.is_constant else next(arguments) for one in vectors]
+    try:
+        builder.ret(function.emit(builder, *values))
+    except NoVectors:
+        del module.globals[symbol]
+        return None
+    return copy
 
 
-def kept(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
+def in_memory(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
     """The place of a vector in memory, of which LLVM makes no register.
 
     With more of them than there are registers it would put the instructions of several vectors one
