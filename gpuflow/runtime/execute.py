@@ -50,8 +50,7 @@ class Compiled:
         with building(len(jaxpr.jaxpr.eqns)):
             self._build(jaxpr, donated, driver, others)
         self.constants = [driver.from_host(as_numpy(v, aval_of(v))) for v in self._values]
-        taken = set(self.plan.in_place.values())
-        self.overwritten = [k for k in donated if k in taken]
+        self.overwritten = [k for k in donated if k in self.plan.overwritten]
         outputs = [out for out in self.plan.outputs if isinstance(out, int)]
         self.forwarded = [out for out in outputs if self.plan.is_input(out)]
 

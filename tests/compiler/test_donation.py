@@ -249,3 +249,25 @@ def test_a_loop_keeps_a_carry_that_rows_overwrite():
         e = np.exp(wanted - wanted.max(1, keepdims=True))
         wanted = e / e.sum(1, keepdims=True) * 2
     np.testing.assert_allclose(gf.jit(function)(x), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
+def test_what_numpy_sees_stays_where_an_update_is_no_output(dtype):
+    """The updated array is what others are made of, and its memory the operand's."""
+
+    def function(x):
+        updated = x.at[jnp.array([3, 5])].set(0)
+        small = jnp.resize(updated, (5, 3))
+        return gf.lax.dynamic_update_slice(updated, small, (jnp.int32(2), jnp.int32(3)))
+
+    start = np.ones((19, 31), dtype)
+    wanted = start.copy()
+    wanted[[3, 5]] = 0
+    wanted[2:7, 3:6] = np.resize(wanted, (5, 3))
+    for is_seen in (True, False):
+        x = jnp.array(start)
+        seen = np.asarray(x) if is_seen else start
+        found = gf.jit(function, donate_argnums=0)(x)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(seen, start)
+        assert x.is_deleted()

@@ -219,6 +219,13 @@ class Plan:
         programs = {s.eqn: s.programs for s in self.steps if isinstance(s, ProgramStep)}
         return describe_program(self.jaxpr, self.donated, kept_by(programs))
 
+    @cached_property
+    def overwritten(self) -> frozenset[int]:
+        """The inputs whose memory it writes into, for an output or for what others are made of."""
+        written = {buffer for step in self.steps for buffer in _written(step)}
+        written.update(self.in_place.values())
+        return frozenset(buffer for buffer in written if buffer < len(self.jaxpr.invars))
+
     def aval(self, buffer: int) -> ShapedArray:
         """The type of what is in a buffer."""
         is_variable = buffer < len(self.variables)
@@ -331,6 +338,13 @@ def writes_of(step: Step) -> tuple[int, ...]:
     if isinstance(step, ProgramStep):
         return (*step.outputs, step.workspace)
     return step.outputs if isinstance(step, CallStep) else (step.target,)
+
+
+def _written(step: Step) -> tuple[int, ...]:
+    """The buffers that a step writes."""
+    if isinstance(step, KernelStep):
+        return step.shape.writes
+    return (step.target,) if isinstance(step, CopyStep) else step.outputs
 
 
 def scratch_of(step: Step) -> tuple[int, ...]:

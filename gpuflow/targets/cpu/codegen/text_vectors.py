@@ -41,8 +41,10 @@ from gpuflow.targets.cpu.codegen.text_variables import assigned
 from gpuflow.targets.cpu.codegen.vector_blocks import (
     Store,
     call_of,
+    float_constants,
     in_memory,
     interleave,
+    is_place,
     leave_as_it_is,
     most_alive,
     store_parts,
@@ -68,7 +70,10 @@ MOST = {4: 70, 2: 180, 1: 400}
 # not wait for each other take 1.03 to 1.3.
 CHAIN = {Share.ALL: 4, Share.ROW: 6, Share.LITTLE: 6}
 MOST_OF_CHAINS = {4: 400, 2: 1000}
-# How many vectors that repeat a value stay in registers.
+# How many vectors that repeat one value stay in registers while four vectors are worked on: more
+# values than registers, and LLVM puts the instructions of the four one behind the other. Loops with
+# more constants than that take 1.0 to 1.2 of the time with four (i0e, ndtri), and those whose four
+# vectors need more registers than there are up to 1.5 with values in memory (gamma).
 _NEAR = 6
 # Instructions of a loop that is not worth a second one, if it is there for others.
 _CHEAP = 32
@@ -133,8 +138,8 @@ class VectorLoop(Expressions):
         self._lines: dict[tuple[str, str], Instruction] = {}
         self._waiting: list[Store] = []  # for the turn's end
         self._shift = 0
-        # Of ``rest``: its instructions, and how many vectors are needed at the same time.
-        self._size = self._alive = 0
+        # Of ``rest``: its instructions, and whether what four vectors need fits in the registers.
+        self._size, self._fits_four = 0, False
 
     # --- what the loop is ------------------------------------------------------------------
 
@@ -199,9 +204,8 @@ class VectorLoop(Expressions):
         """How many vectors a turn of ``bulk`` takes; 0: none are worth a loop of their own."""
         most = MOST_OF_CHAINS if self._is_chain else MOST
         vectors = next((n for n, size in most.items() if self._size <= size), 0)
-        registers, _ = cpu_target().vector_registers
-        if vectors and max(most) * self._alive <= registers:
-            vectors = max(most)
+        if vectors and self._fits_four:
+            vectors = 4
         if self._share is not Share.ALL:
             vectors = min(vectors, 2)
         if self._share is Share.LITTLE and self._size <= _CHEAP and not self._is_chain:
@@ -224,7 +228,9 @@ class VectorLoop(Expressions):
             self._mask = (spread(there, width) > numbers).value
         self._size = -len(rest.instructions)
         self._turn(0)
-        self._alive = most_alive(rest.instructions)
+        registers, _ = cpu_target().vector_registers
+        constants = float_constants(rest.instructions)
+        self._fits_four = 4 * most_alive(rest.instructions) <= registers and constants <= _NEAR
         self._size += len(builder.block.instructions)
         take_out(function.blocks[function.blocks.index(rest) :], self._start)
         builder.position_at_end(builder.block)  # behind what is left
@@ -245,6 +251,8 @@ class VectorLoop(Expressions):
         builder.position_at_end(bulk)
         self._at = builder.phi(count.type, name="at")
         self._mask = None
+        if vectors == 4 and self._fits_four:
+            self._put_into_memory()
         marks = [len(bulk.instructions)]
         for vector in range(vectors):
             self._turn(vector * self._width)
@@ -265,6 +273,13 @@ class VectorLoop(Expressions):
         builder.cbranch(builder.icmp_signed("<", whole, count), rest, after)
         at.add_incoming(_word(0), self._start)
         at.add_incoming(whole, done)
+
+    def _put_into_memory(self) -> None:
+        """Leave registers to what four vectors need at the same time."""
+        with self.builder.goto_block(self._start):
+            for single, vector in [*self._spread.items()][_NEAR:]:
+                if vector.type.element != ir.IntType(1):  # of which memory holds bits
+                    self._spread[single] = in_memory(self.builder, vector)
 
     def _turn(self, shift: int) -> None:
         """The loop's statements, for a vector of elements."""
@@ -377,14 +392,9 @@ class VectorLoop(Expressions):
             return spread(x, self._width)
         if x.value not in self._spread:
             with self.builder.goto_block(self._start):
-                repeated = spread(x, self._width).value
-                is_near = len(self._spread) < _NEAR or x.dtype == "bool"  # bits, in memory
-                self._spread[x.value] = repeated if is_near else in_memory(self.builder, repeated)
+                self._spread[x.value] = spread(x, self._width).value
         value = self._spread[x.value]
-        if isinstance(value.type, ir.PointerType):
-            self._size -= 1  # a part of the instruction that takes it
-            value = self.builder.load(value)
-        return x.like(value)
+        return x.like(self.builder.load(value) if is_place(value) else value)
 
     def _numbered(self, line: Line) -> Lane:
         """The numbers of a vector's elements on a line."""

@@ -122,6 +122,25 @@ def in_memory(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
     return place
 
 
+def is_place(value: Instruction) -> bool:
+    """Whether ``in_memory`` gave it."""
+    return isinstance(value.type, ir.PointerType)
+
+
+def float_constants(instructions: Sequence[Instruction]) -> int:
+    """How many vectors of float constants some instructions take: most of integers are in them."""
+    return len(
+        {
+            operand
+            for one in instructions
+            for operand in one.operands
+            if isinstance(operand, ir.Constant)
+            and isinstance(operand.type, ir.VectorType)
+            and not isinstance(operand.type.element, ir.IntType)
+        }
+    )
+
+
 def most_alive(instructions: Sequence[Instruction]) -> int:
     """How many vectors are needed at the same time, at most, of those that instructions give."""
     made = {one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)}
