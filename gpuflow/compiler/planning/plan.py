@@ -222,7 +222,7 @@ class Plan:
     @cached_property
     def overwritten(self) -> frozenset[int]:
         """The inputs whose memory it writes into, for an output or for what others are made of."""
-        written = {buffer for step in self.steps for buffer in _written(step)}
+        written = {buffer for step in self.steps for buffer in writes_of(step)}
         written.update(self.in_place.values())
         return frozenset(buffer for buffer in written if buffer < len(self.jaxpr.invars))
 
@@ -338,13 +338,6 @@ def writes_of(step: Step) -> tuple[int, ...]:
     if isinstance(step, ProgramStep):
         return (*step.outputs, step.workspace)
     return step.outputs if isinstance(step, CallStep) else (step.target,)
-
-
-def _written(step: Step) -> tuple[int, ...]:
-    """The buffers that a step writes."""
-    if isinstance(step, KernelStep):
-        return step.shape.writes
-    return (step.target,) if isinstance(step, CopyStep) else step.outputs
 
 
 def scratch_of(step: Step) -> tuple[int, ...]:
