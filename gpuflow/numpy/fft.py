@@ -17,6 +17,7 @@ from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.fft_transform import transform
+from gpuflow.numpy.logic import where
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
@@ -440,12 +441,11 @@ def irfft2(
 # --- frequencies and shifts ----------------------------------------------------------------
 
 
-def _frequencies(name: str, start: int, stop: int, n: Any, d: Any, dtype: Any) -> Any:
+def _frequencies(name: str, place: Any, n: int, d: Any, dtype: Any) -> Any:
     wanted = user_dtype(float if dtype is None else dtype, name)
-    place = arange(start, stop, dtype=inexact_dtype(wanted))
     spacing = asarray(d, inexact_dtype(wanted))
     length = lax.mul(spacing, convert(n, aval_of(spacing).dtype))
-    frequencies = lax.div(place, length)
+    frequencies = lax.div(convert(place, aval_of(spacing).dtype), length)
     if wanted == aval_of(frequencies).dtype:
         return frequencies
     return lax.convert_element_type(frequencies, wanted)
@@ -486,8 +486,9 @@ def fftfreq(
     """
     count = _check_count("fftfreq", n, d)
     first = (count + 1) // 2
-    frequencies = _frequencies("fftfreq", first - count, first, count, d, dtype)
-    return _placed(roll(frequencies, first), device)
+    place = arange(count)
+    place = where(place < first, place, place - count)
+    return _placed(_frequencies("fftfreq", place, count, d, dtype), device)
 
 
 @composite
@@ -513,7 +514,8 @@ def rfftfreq(
         Array([0., 1., 2.], dtype=float32)
     """
     count = _check_count("rfftfreq", n, d)
-    return _placed(_frequencies("rfftfreq", 0, count // 2 + 1, count, d, dtype), device)
+    place = arange(count // 2 + 1)
+    return _placed(_frequencies("rfftfreq", place, count, d, dtype), device)
 
 
 def _placed(x: Any, device: Any) -> Any:

@@ -98,11 +98,36 @@ class ThreadPool:
         dispatch(self.runtime.addresses["gf_dispatch"])(function, words, extent, chunk)
 
 
-@cache
 def pool() -> ThreadPool:
-    """The process's pool, of GPUFLOW_NUM_THREADS threads."""
+    """The process's pool, of GPUFLOW_NUM_THREADS threads; one, whichever threads ask first."""
+    if not is_made():
+        with _making:
+            return _made()
+    return _made()
+
+
+def is_made() -> bool:
+    """Whether ``pool`` has been asked for."""
+    return _made.cache_info().currsize > 0
+
+
+@cache
+def _made() -> ThreadPool:
     workers = ThreadPool(load_native(core_module(), kernel_cache()), config.environment.num_threads)
     atexit.register(workers.stop)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=workers.forget_workers)
     return workers
+
+
+_making = threading.Lock()
+
+
+def _forget_lock() -> None:
+    """In a forked child: the thread that may have held it is gone."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)

@@ -13,7 +13,7 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
 from gpuflow.targets.cpu.kernels import compile_cpu, compile_text, load_stored
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
-from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.pool import is_made, pool
 from gpuflow.targets.printer import Source
 
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
@@ -44,16 +44,17 @@ class NativeServices:
         return compile_text(source, kernel_cache())
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
-        """Load several kernels; those that are new are built on all cores at once."""
+        """Load kernels; those that are new, and the runtime, are built on all cores at once."""
         cache, check = kernel_cache(), config.environment.check
         kernels = [kernel for kernel in kernels if not load_stored(kernel, cache, check)]
-        threads = min(len(kernels), config.environment.num_threads)
-        if threads < 2:
-            return
         # The smallest first: threads take from the end, and none is left alone with a large one.
         ordered = sorted(kernels, key=lambda kernel: sum(1 for _ in statements(kernel.body)))
         left: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
-        left.append(lambda: pool().runtime)
+        if kernels and not is_made():
+            left.append(pool)
+        threads = min(len(left), config.environment.num_threads)
+        if threads < 2:
+            return
 
         def build() -> None:
             while True:
