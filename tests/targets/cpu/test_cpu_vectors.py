@@ -434,6 +434,105 @@ def test_constants_beyond_the_registers(count, turn, masks):
     np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
 
 
+# --- pairs of neighbors -----------------------------------------------------------------------
+
+PAIR = ("a = load_x(x, (i) * 2)", "b = load_x(x, (i) * 2 + 1)")
+
+
+@pytest.mark.parametrize(
+    "statements, is_written",
+    [
+        ((*PAIR, "store_o(o, i, a - b)"), True),
+        ((*PAIR, "store_o(o, (i) * 2, b)", "store_o(o, (i) * 2 + 1, a)"), True),
+        (("a = load_x(x, (i + 3) * 2)", "b = load_x(x, (i + 3) * 2 + 1)", "store_o(o, i, a)"),
+         True),
+        # In place, in another pair of the same array, and as a part of what no pair is.
+        ((*PAIR, "c = load_z(o, i * 2)", "d = load_z(o, i * 2 + 1)",
+          "store_o(o, i * 2, a + d)", "store_o(o, i * 2 + 1, b - c)"), True),
+        ((*PAIR, "c = load_z(o, (i + 1) * 2)", "d = load_z(o, (i + 1) * 2 + 1)",
+          "store_o(o, i * 2, a + d)", "store_o(o, i * 2 + 1, b - c)"), False),
+        ((*PAIR, "c = load_z(o, i)", "store_o(o, i * 2, a + c)", "store_o(o, i * 2 + 1, b)"),
+         False),
+        # Halves: alone, the other way round, of two pairs, with something between them.
+        (("a = load_x(x, i * 2)", "store_o(o, i, a)"), False),
+        ((*PAIR[::-1], "store_o(o, i, a - b)"), False),
+        ((PAIR[0], "b = load_y(y, i * 2 + 1)", "store_o(o, i, a - b)"), False),
+        ((*PAIR, "store_o(o, i * 2, a)", "c = load_y(y, i)", "store_o(o, i * 2 + 1, b + c)"),
+         False),
+        ((*PAIR, "store_o(o, i * 2, a)"), False),
+        # Every fourth element, and neighbors that are apart.
+        (("a = load_x(x, i * 4)", "b = load_x(x, i * 4 + 1)", "store_o(o, i, a - b)"), False),
+        (("a = load_x(x, i * 2)", "b = load_x(x, i * 2 + 2)", "store_o(o, i, a - b)"), False),
+    ],
+)  # fmt: skip
+def test_which_pairs_are_written(statements, is_written):
+    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
+    assert (vectors(source(loop(*statements), head=head)) is not None) == is_written
+
+
+@needs_guards
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("storage", ["float32", "float64", "int16"])
+def test_pairs_of_every_size_and_nothing_beside_them(storage, size, masks):
+    """Products of complex numbers, whose sums are a second result."""
+    head = HEAD.replace(", 2)\nload_y", ', 2)\nstore_p = writer("{o}", 2, 3)\nload_y')
+    head = head.replace(", 0, 2)", ", 0, 3)").replace(", 1, 2)", ", 1, 3)")
+    head += "    p = word_pointer(words, 3)\n"
+    text = source(
+        loop(
+            *PAIR, "c = load_y(y, (i) * 2)", "d = load_y(y, (i) * 2 + 1)",
+            "re = a * c - b * d", "im = a * d + b * c",
+            "store_o(o, (i) * 2, re)", "store_o(o, (i) * 2 + 1, im)", "store_p(p, i, re + im)",
+        ),
+        x=storage, y=storage, o=storage, head=head,
+    )  # fmt: skip
+    kept = storage == "int16" and masks == "own masks"  # bytes and shorts need masks
+    assert (vectors(text) is None) == (kept and not cpu_target().has_masks)
+    x, y = (np.arange(2 * size) * k % 13 - 6 for k in (3, 5))
+    z = (x[::2] + 1j * x[1::2]) * (y[::2] + 1j * y[1::2])
+    for at_end in (False, True):
+        memory = [np.zeros(size * k, storage) for k in (2, 2, 2, 1)]
+        x_, y_, out, total = (guarded(array, at_end) for array in memory)
+        x_[:], y_[:] = x, y
+        called(text, x_, y_, out, total, size=size)
+        np.testing.assert_array_equal(out[::2], z.real)
+        np.testing.assert_array_equal(out[1::2], z.imag)
+        np.testing.assert_array_equal(total, z.real + z.imag)
+
+
+def test_pairs_in_place(masks):
+    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
+    body = ("a = load_z(o, i * 2)", "b = load_z(o, i * 2 + 1)",
+            "store_o(o, i * 2, b + load_x(x, i))", "store_o(o, i * 2 + 1, a)")  # fmt: skip
+    assert vectors(source(loop(*body), head=head)) is None  # something is between the halves
+    body = (*body[:2], "c = load_x(x, i)", "store_o(o, i * 2, b + c)", body[3])
+    assert vectors(source(loop(*body), head=head)) is not None
+    for size in SIZES:
+        out, x = np.arange(600, dtype="float32"), np.arange(300, dtype="float32")
+        called(source(loop(*body), head=head), x, x, out, size=size)
+        np.testing.assert_array_equal(out[: 2 * size : 2], 1 + 3 * x[:size])
+        np.testing.assert_array_equal(out[1 : 2 * size : 2], 2 * x[:size])
+        np.testing.assert_array_equal(out[2 * size :], np.arange(2 * size, 600))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(1,), (5,), (67,), (1003,), (3, 40), (7, 33)])
+def test_complex_programs(shape, dtype):
+    rng = np.random.default_rng(0)
+    with gf.enable_x64():
+        z = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+        z.flat[0] = complex(-0.0, np.nan)
+        program = gf.jit(lambda z, row: (z * jnp.conj(z) + row, jnp.real(z), z.imag * (1 - 2j), -z))
+        row = z[..., ::-1][..., :1, :] if z.ndim > 1 else z[::-1]
+        found = program(z, np.ascontiguousarray(row))
+        wanted = z * np.conj(z) + row, z.real, z.imag * (1 - 2j), -z
+        for one, other in zip(found, wanted, strict=True):
+            kind = np.asarray(one).dtype
+            scale = 1e-6 if kind.itemsize < 16 and kind != "float64" else 1e-14
+            np.testing.assert_allclose(one, other.astype(kind), rtol=scale, atol=scale)
+        assert np.signbit(np.asarray(found[1]).flat[0])
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 

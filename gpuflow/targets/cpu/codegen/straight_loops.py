@@ -27,11 +27,29 @@ class Unfit(Exception):
 
 @record
 class Use:
-    """An access in a loop: what it accesses, and the texts of its pointer and of its index."""
+    """An access in a loop.
+
+    Attributes:
+        access: what it does.
+        pointer: the text of the pointer.
+        index: the text of the index; of that of a pair, where it takes one of two neighbors.
+        half: which one of the two, 0 or 1; None: none of a pair.
+    """
 
     access: Access
     pointer: str
     index: str
+    half: int | None = None
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it takes one of a pair."""
+        return self.half is not None
+
+    @property
+    def place(self) -> tuple[str, str, bool]:
+        """What is the same for accesses of the same element, or pair."""
+        return self.pointer, self.index, self.is_half
 
     def meets(self, other: Use, apart: frozenset[str]) -> bool:
         """Whether it may touch what the other one touches in another turn of the loop.
@@ -39,7 +57,7 @@ class Use:
         Args:
             apart: arrays that no other pointer points to.
         """
-        if (self.pointer, self.index) == (other.pointer, other.index):
+        if self.place == other.place:
             return self.access.storage != other.access.storage
         if self.pointer != other.pointer and not apart.isdisjoint((self.pointer, other.pointer)):
             return False
@@ -49,6 +67,20 @@ class Use:
         """Whether nobody says that they are in different scopes."""
         mine, its = self.access.scopes, other.access.scopes
         return mine is None or its is None or mine[0] == its[0]
+
+
+def halved(index: ast.expr) -> tuple[ast.expr, int | None]:
+    """An index ``2 * k`` or ``2 * k + 1`` as k and 0 or 1; another one as it is, and None.
+
+    Complex numbers are such pairs.
+    """
+    match index:
+        case ast.BinOp(left=ast.BinOp() as pair, op=ast.Add(), right=ast.Constant(value=1)):
+            pair, half = halved(pair)
+            return (index, None) if half is None else (pair, 1)
+        case ast.BinOp(left=pair, op=ast.Mult(), right=ast.Constant(value=2)):
+            return pair, 0
+    return index, None
 
 
 class Arrays:

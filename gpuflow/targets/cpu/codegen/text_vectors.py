@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
@@ -32,6 +33,7 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
     Unfit,
     Use,
     expressions_of,
+    halved,
     longest_chain,
     text_of,
 )
@@ -40,6 +42,7 @@ from gpuflow.targets.cpu.codegen.text_values import Expressions
 from gpuflow.targets.cpu.codegen.text_variables import assigned
 from gpuflow.targets.cpu.codegen.vector_blocks import (
     Store,
+    apart,
     call_of,
     float_constants,
     in_memory,
@@ -47,6 +50,7 @@ from gpuflow.targets.cpu.codegen.vector_blocks import (
     is_place,
     leave_as_it_is,
     most_alive,
+    paired,
     store_parts,
     take_out,
 )
@@ -130,13 +134,16 @@ class VectorLoop(Expressions):
         # Of the loop that is being written: where its turn begins, and which elements are there.
         self._at: Instruction = None
         self._mask: Instruction | None = None
+        self._mask_of_pairs: Instruction | None = None
         self._left: Instruction = None
         self._is_partial: Instruction = None
         self._known: dict[str, Lane] = {}
         # What is the same for all elements, as vectors or the places of such.
         self._spread: dict[Instruction, Instruction] = {}
-        self._lines: dict[tuple[str, str], Instruction] = {}
+        self._lines: dict[tuple[str, str, bool], Instruction] = {}
         self._waiting: list[Store] = []  # for the turn's end
+        # One of a pair, which has been loaded with the other one, or is stored with it.
+        self._half: Lane | None = None
         self._shift = 0
         # Of ``rest``: its instructions, and whether what four vectors need fits in the registers.
         self._size, self._fits_four = 0, False
@@ -149,7 +156,8 @@ class VectorLoop(Expressions):
                 case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
                     meaning = self.meaning(name)
                     if meaning is not None and meaning.access is not None:
-                        yield id(node), Use(meaning.access, text_of(pointer), text_of(index))
+                        place, half = halved(index)
+                        yield id(node), Use(meaning.access, text_of(pointer), text_of(place), half)
 
     def _vector_width(self) -> int:
         """The elements of a vector: what a register holds of the widest, but for float64 beside
@@ -178,6 +186,10 @@ class VectorLoop(Expressions):
                 raise Unfit("accesses meet")
         if max(Counter(assigned(self._body)).values(), default=1) > 1:
             raise Unfit("a name has two values")
+        following = iter([use for node, use in self._uses.items() if node in self._varying])
+        for use in following:
+            if use.is_half and (use.half, next(following, None)) != (0, replace(use, half=1)):
+                raise Unfit("half of a pair")
 
     # --- the loops -------------------------------------------------------------------------
 
@@ -224,13 +236,15 @@ class VectorLoop(Expressions):
             self._left, self._is_partial = left.value, (left < width).value
             there = builder.select(self._is_partial, left.value, _word(width))
             there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
-            numbers = there.like(counted("int32", 0, width))
-            self._mask = (spread(there, width) > numbers).value
+            self._mask = _first_ones(there, width)
+            if any(use.is_half for use in self._uses.values()):
+                self._mask_of_pairs = _first_ones(there + there, 2 * width)
         self._size = -len(rest.instructions)
         self._turn(0)
         registers, _ = cpu_target().vector_registers
         constants = float_constants(rest.instructions)
-        self._fits_four = 4 * most_alive(rest.instructions) <= registers and constants <= _NEAR
+        alive = most_alive(rest.instructions, width)
+        self._fits_four = 4 * alive <= registers and constants <= _NEAR
         self._size += len(builder.block.instructions)
         take_out(function.blocks[function.blocks.index(rest) :], self._start)
         builder.position_at_end(builder.block)  # behind what is left
@@ -250,7 +264,7 @@ class VectorLoop(Expressions):
         bulk = builder.function.append_basic_block("bulk")
         builder.position_at_end(bulk)
         self._at = builder.phi(count.type, name="at")
-        self._mask = None
+        self._mask = self._mask_of_pairs = None
         if vectors == 4 and self._fits_four:
             self._put_into_memory()
         marks = [len(bulk.instructions)]
@@ -415,33 +429,51 @@ class VectorLoop(Expressions):
         pointer, index, *others = arguments
         if id(pointer) in self._varying or len(others) != access.is_store:
             raise Unfit("a gather")
-        line = self.value(index)
+        line = self.value(halved(index)[0])
         if not isinstance(line, Line):
             raise Unfit("a gather")
+        if access.is_store and use.half == 0:  # it goes with the other half
+            self._half = self._vector(self.typed(others[0], meaning.parameters[2]))
+            return ()
+        if use.half == 1 and not access.is_store:  # it has come with the other half
+            return (self._other_half(),)
         place = self._place(use, pointer, line)
         is_line = use.pointer in self._arrays.lines
         if access.is_store:
             value = self._vector(self.typed(others[0], meaning.parameters[2]))
+            if use.is_half:
+                value = paired(self._other_half(), value)
             if is_line or self._mask is None:
-                self._store([(place, value, use)], None)
+                self._store([(place, value, use)], False)
             else:
                 self._waiting.append((place, value, use))
             return ()
         if not is_line and any(use.may_touch(other) for *_, other in self._waiting):
             self._flush()
-        mask = None if is_line else self._mask
-        return (load(self.builder, place, access.storage, access.scopes, self._width, mask),)
+        mask, width = None if is_line else self._mask, self._width
+        if use.is_half:
+            mask, width = self._mask_of_pairs, 2 * width
+        loaded = load(self.builder, place, access.storage, access.scopes, width, mask)
+        if use.is_half:
+            loaded, self._half = apart(loaded)
+        return (loaded,)
+
+    def _other_half(self) -> Lane:
+        """What the access before this one left: ``_check`` has seen that it is of the same pair."""
+        assert self._half is not None
+        return self._half
 
     def _place(self, use: Use, pointer: ast.expr, line: Line) -> Instruction:
         """The address of a vector's first element."""
-        key = use.pointer, use.index
-        if key not in self._lines:
+        size = 2 if use.is_half else 1
+        if use.place not in self._lines:
             start = self.typed(pointer, POINTER).value
             with self.builder.goto_block(self._start):
-                storage = use.access.storage
-                self._lines[key] = element(self.builder, start, line.value, storage)
-        first = self.builder.gep(self._lines[key], [self._at])
-        return self.builder.gep(first, [_word(self._shift)]) if self._shift else first
+                begin = self.builder.mul(line.value, _word(size)) if use.is_half else line.value
+                self._lines[use.place] = element(self.builder, start, begin, use.access.storage)
+        at = self.builder.mul(self._at, _word(size)) if use.is_half else self._at
+        first = self.builder.gep(self._lines[use.place], [at])
+        return self.builder.gep(first, [_word(size * self._shift)]) if self._shift else first
 
     def _flush(self) -> None:
         """Store what waits for it."""
@@ -450,7 +482,7 @@ class VectorLoop(Expressions):
             return
         builder = self.builder
         if cpu_target().has_masks:
-            self._store(stores, self._mask)
+            self._store(stores, True)
             return
         self._size += len(builder.block.instructions)
         function = builder.function
@@ -459,24 +491,31 @@ class VectorLoop(Expressions):
         )
         builder.cbranch(self._is_partial, partial, full)
         builder.position_at_end(full)
-        self._store(stores, None)
+        self._store(stores, False)
         builder.branch(stored)
         builder.position_at_end(partial)
         if self._share is Share.LITTLE:  # slower, and less code
-            self._store(stores, self._mask)
+            self._store(stores, True)
         else:
             store_parts(builder, stores, self._left, self._width)
         builder.branch(stored)
         builder.position_at_end(stored)
 
-    def _store(self, stores: Sequence[Store], mask: Instruction | None) -> None:
+    def _store(self, stores: Sequence[Store], is_masked: bool) -> None:
         for place, value, use in stores:
-            access = use.access
+            access, mask = use.access, None
+            if is_masked:
+                mask = self._mask_of_pairs if use.is_half else self._mask
             store(self.builder, place, value.value, access.storage, access.scopes, mask)
 
 
 def _word(number: int) -> ir.Constant:
     return ir.Constant(ir.IntType(64), number)
+
+
+def _first_ones(count: Lane, width: int) -> Instruction:
+    """The mask of the first elements of a vector."""
+    return (spread(count, width) > count.like(counted(count.dtype, 0, width))).value
 
 
 def _number(x: Lane) -> Lane:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
@@ -141,14 +141,20 @@ def float_constants(instructions: Sequence[Instruction]) -> int:
     )
 
 
-def most_alive(instructions: Sequence[Instruction]) -> int:
-    """How many vectors are needed at the same time, at most, of those that instructions give."""
+def most_alive(instructions: Sequence[Instruction], width: int) -> int:
+    """How many vectors are needed at the same time, at most, of those that instructions give.
+
+    Args:
+        width: the elements of one; those of pairs count as two.
+    """
     made = {one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)}
     last = dict(made)
     for k, one in enumerate(instructions):
         last.update((operand, k) for operand in one.operands if operand in made)
-    # One more where a vector is made, one less behind its last use.
-    changes = sorted([(k, 1) for k in made.values()] + [(k, -1) for k in last.values()])
+    sizes = {one: one.type.count // width for one in made}
+    # More where a vector is made, less behind its last use.
+    changes = [(k, sizes[one]) for one, k in made.items()]
+    changes = sorted(changes + [(k, -sizes[one]) for one, k in last.items()])
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
@@ -174,7 +180,7 @@ def store_parts(
 
     Args:
         left: how many elements, as an int64 below ``width``.
-        width: of the vectors, a power of two.
+        width: of the vectors, a power of two; vectors of pairs have twice as many.
     """
     function = builder.function
     while width > 1:
@@ -189,7 +195,7 @@ def store_parts(
         behind = []
         for (place, _, use), (first, _) in zip(stores, halves, strict=True):
             store(builder, place, first.value, use.access.storage, use.access.scopes)
-            behind.append(builder.gep(place, [size]))
+            behind.append(builder.gep(place, [ir.Constant(left.type, first.width)]))
         builder.branch(done)
         builder.position_at_end(done)
         if width > 1:
@@ -203,6 +209,27 @@ def store_parts(
                     stores, halves, behind, strict=True
                 )
             ]
+
+
+def apart(pairs: Lane) -> tuple[Lane, Lane]:
+    """The first ones of the pairs in a vector, and the second ones."""
+    builder, value = pairs.builder, pairs.value
+    every = [_numbers(range(half, pairs.width, 2)) for half in (0, 1)]
+    first, second = (pairs.like(builder.shuffle_vector(value, value, one)) for one in every)
+    return first, second
+
+
+def paired(first: Lane, second: Lane) -> Lane:
+    """The vector of the pairs that two vectors make."""
+    width = first.width
+    turns = _numbers(place for k in range(width) for place in (k, width + k))
+    return first.like(first.builder.shuffle_vector(first.value, second.value, turns))
+
+
+def _numbers(places: Iterable[int]) -> ir.Constant:
+    """Places as what shuffles take."""
+    listed = list(places)
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(listed)), listed)
 
 
 def _half(x: Lane, which: int) -> Lane:
