@@ -81,6 +81,14 @@ def test_frequencies(n):
         assert fft.rfftfreq(n).dtype == np.float32
 
 
+def test_frequencies_are_one_kernel():
+    program = gf.jit(lambda d: fft.fftfreq(64, d))
+    assert [step.kind for step in gf.explain(program, 0.5).steps] == ["kernel"]
+    with gf.enable_x64(False):  # counted in whole numbers: float32 has no odd ones from 2**24 on
+        last = fft.fftfreq(2**25 + 1, 1 / (2**25 + 1))[2**24]
+        assert last == np.float32(2**24)
+
+
 @pytest.mark.parametrize("axes", [None, 1, (0, 2), -1])
 @pytest.mark.parametrize("shape", [(4, 5, 3), (1, 2, 7)])
 def test_shifts(shape, axes):

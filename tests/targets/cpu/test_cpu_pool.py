@@ -8,12 +8,17 @@ import sys
 import textwrap
 import threading
 import time
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.runtime.memory import address
+from gpuflow.targets.cpu.native import pool as pool_module
+from gpuflow.targets.cpu.native import services
 from gpuflow.targets.cpu.native.object_code import core_module, load_native
 from gpuflow.targets.cpu.native.pool import ThreadPool
 
@@ -122,6 +127,49 @@ def test_it_works_alone_after_the_workers_have_gone(make_pool):
     assert not any(worker.is_alive() for worker in pool._workers)
     run(pool, lambda words, lo, hi: seen.extend(range(lo, hi)), 10, 1)
     assert sorted(seen) == list(range(10))
+
+
+def test_threads_that_ask_first_get_one_pool(monkeypatch):
+    made = []
+
+    @cache
+    def slowly():
+        made.append(object())
+        time.sleep(0.05)
+        return made[-1]
+
+    monkeypatch.setattr(pool_module, "_made", slowly)
+    assert not pool_module.is_made()
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(pool_module.pool())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == made * 4 and pool_module.is_made()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_does_not_wait_for_the_thread_that_makes_the_pool():
+    with pool_module._making:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if pool_module._making.acquire(timeout=5) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(config.environment.num_threads < 2, reason="one thread")
+def test_the_runtime_is_built_beside_kernels(monkeypatch):
+    asked = []
+    monkeypatch.setattr(services, "load_stored", lambda *_: False)
+    monkeypatch.setattr(services, "compile_cpu", lambda kernel, *_: asked.append(kernel))
+    monkeypatch.setattr(services, "pool", lambda: asked.append("pool"))
+    monkeypatch.setattr(services, "kernel_cache", lambda: None)
+    kernel = SimpleNamespace(body=SimpleNamespace(body=()))
+    for is_there, wanted in ((True, []), (False, ["pool", kernel])):
+        monkeypatch.setattr(services, "is_made", lambda is_there=is_there: is_there)
+        services.NativeServices().prepare([kernel])
+        assert sorted(asked, key=str) == sorted(wanted, key=str)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
