@@ -70,14 +70,14 @@ class Use:
 
 
 def halved(index: ast.expr) -> tuple[ast.expr, int | None]:
-    """An index ``2 * k`` or ``2 * k + 1`` as k and 0 or 1; another one as it is, and None.
+    """An index ``k * 2`` or ``k * 2 + 1`` as k and 0 or 1; another one as it is, and None.
 
     Complex numbers are such pairs.
     """
     match index:
         case ast.BinOp(left=ast.BinOp() as pair, op=ast.Add(), right=ast.Constant(value=1)):
             pair, half = halved(pair)
-            return (index, None) if half is None else (pair, 1)
+            return (pair, 1) if half == 0 else (index, None)
         case ast.BinOp(left=pair, op=ast.Mult(), right=ast.Constant(value=2)):
             return pair, 0
     return index, None
@@ -210,7 +210,7 @@ def expressions_of(body: Sequence[ast.stmt], counter: str) -> tuple[set[int], li
         counter: the name that counts elements.
 
     Returns:
-        The identities of the former, and the latter in their order.
+        The identities of the former, and the latter in the order in which they are made.
     """
     names, differ, calls = {counter}, set[int](), list[ast.Call]()
 
@@ -218,10 +218,10 @@ def expressions_of(body: Sequence[ast.stmt], counter: str) -> tuple[set[int], li
         if isinstance(node, ast.Name):
             differs = node.id in names
         else:
-            if isinstance(node, ast.Call):
-                calls.append(node)
             # All parts are visited: each has to be found.
             differs = any([visit(part) for part in parts_of(node)])
+            if isinstance(node, ast.Call):
+                calls.append(node)
         if differs:
             differ.add(id(node))
         return differs

@@ -107,7 +107,7 @@ def pool() -> ThreadPool:
 
 
 def is_made() -> bool:
-    """Whether ``pool`` has been asked for."""
+    """Whether the pool has been made."""
     return _made.cache_info().currsize > 0
 
 
