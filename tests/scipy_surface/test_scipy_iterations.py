@@ -115,11 +115,22 @@ SOLVERS = {
 def test_systems(name, is_complex):
     solver, a, options = SOLVERS[name]
     if is_complex:
-        skew = RANDOM.normal(size=(30, 30))
+        skew = np.random.default_rng(1).normal(size=(30, 30))
         a = a + 0.1j * (skew - skew.T)
     for more in ({}, {"M": np.diag(1 / np.diag(a))}, {"x0": np.ones(30) + 0 * a[0]}):
         x, _ = solver(a, RIGHT + 0 * a[0], tol=1e-9, maxiter=500, **options, **more)
         assert np.linalg.norm(a @ x - RIGHT) <= 1e-8 * np.linalg.norm(RIGHT)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_a_space_that_ends_early_leaves_nothing_of_the_residual_in_the_solution(is_complex):
+    tol = 1e-9
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        a = random.normal(size=(2, 30, 30)) + 12 * np.eye(30)
+        a, b = (a[0] + 0.1j * a[1] if is_complex else a[0]), random.normal(size=30)
+        x, _ = sparse.gmres(a, b + 0 * a[0], tol=tol, maxiter=3, solve_method="incremental")
+        assert np.linalg.norm(a @ x - b) <= 1.01 * tol * np.linalg.norm(b)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

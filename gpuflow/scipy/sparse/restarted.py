@@ -133,8 +133,9 @@ def _incremental(
         return basis, rows, right, turns.at[k].set(turn), error, k + 1
 
     state = (basis, rows, right, turns, norm, np.int32(0))
-    basis, rows, right, *_ = lax.while_loop(goes_on, step, state)
-    return solve_triangular(rows[:, :-1].T, right[:-1]), basis
+    basis, rows, right, _, _, k = lax.while_loop(goes_on, step, state)
+    # What is left of the residual is no coefficient.
+    return solve_triangular(rows[:, :-1].T, right.at[k].set(0)[:-1]), basis
 
 
 def _rotation(a: Any, b: Any) -> Any:
