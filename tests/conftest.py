@@ -162,6 +162,22 @@ def exact_products(request):
     config.update("default_matmul_precision", before)
 
 
+# --- random numbers ------------------------------------------------------------------------
+
+_STATES = {}
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request):
+    """A file's generators start anew for each test, whatever ran before: it fails alone as well."""
+    import numpy as np  # not before the settings above are made
+
+    for value in vars(request.module).values():
+        if isinstance(value, np.random.Generator):
+            bits = value.bit_generator
+            bits.state = _STATES.setdefault(value, bits.state)
+
+
 # --- programs ------------------------------------------------------------------------------
 
 
