@@ -7,7 +7,7 @@ which takes less time to compile than calls of helper functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +229,12 @@ def _constant(dtype: str, number: float, width: int) -> ir.Constant:
 def counted(dtype: str, start: int, width: int) -> ir.Constant:
     """The vector of some integers that follow each other."""
     return ir.Constant(llvm_type(dtype, width), list(range(start, start + width)))
+
+
+def shuffle_mask(numbers: Iterable[int]) -> ir.Constant:
+    """The vector of numbers that says which elements a shuffle takes."""
+    listed = list(numbers)
+    return ir.Constant(llvm_type("int32", len(listed)), listed)
 
 
 def repeated(single: ir.Constant, width: int) -> ir.Constant:

@@ -34,6 +34,8 @@ def kernel_f(words, lo, hi):
     y = word_pointer(words, 1)
     o = word_pointer(words, 2)
 """
+# And a third input, in the output's scope.
+HEAD_Z = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
 
 
 def source(body, x="float32", y="float32", o="float32", head=HEAD):
@@ -117,17 +119,15 @@ def test_which_loops_are_written(body, count):
     ids=["in place", "ahead", "the first", "twice", "anywhere"],
 )
 def test_accesses_that_may_meet(statements, is_written):
-    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
-    assert (vectors(source(loop(*statements), head=head)) is not None) == is_written
+    assert (vectors(source(loop(*statements), head=HEAD_Z)) is not None) == is_written
 
 
 @pytest.mark.parametrize("size", [1, 13, 64])
 @pytest.mark.parametrize("read", ["load_z(o, i)", "load_float32(o, i)"])
 def test_what_a_turn_stores_it_may_read(read, size):
-    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
     body = loop("store_o(o, i, load_x(x, i))", f"store_o(o, i, {read} + load_y(y, i))")
     x, y, out = np.arange(64, dtype="float32"), np.ones(64, "float32"), np.zeros(64, "float32")
-    called(source(body, head=head), x, y, out, size=size)
+    called(source(body, head=HEAD_Z), x, y, out, size=size)
     np.testing.assert_array_equal(out, np.where(np.arange(64) < size, x + 1, 0))
 
 
@@ -214,8 +214,7 @@ def test_short_elements(storage, size, masks):
 
 
 def test_in_place():
-    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
-    text = source(loop("store_o(o, i, load_z(o, i) + load_x(x, i))"), head=head)
+    text = source(loop("store_o(o, i, load_z(o, i) + load_x(x, i))"), head=HEAD_Z)
     for size in SIZES:
         out, x = np.ones(300, "float32"), np.arange(300, dtype="float32")
         called(text, x, x, out, size=size)
@@ -472,8 +471,7 @@ PAIR = ("a = load_x(x, (i) * 2)", "b = load_x(x, (i) * 2 + 1)")
     ],
 )  # fmt: skip
 def test_which_pairs_are_written(statements, is_written):
-    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
-    assert (vectors(source(loop(*statements), head=head)) is not None) == is_written
+    assert (vectors(source(loop(*statements), head=HEAD_Z)) is not None) == is_written
 
 
 @needs_guards
@@ -507,13 +505,12 @@ def test_pairs_of_every_size_and_nothing_beside_them(storage, size, masks):
 
 
 def test_pairs_in_place(masks):
-    head = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
     body = ("a = load_z(o, i * 2)", "b = load_z(o, i * 2 + 1)",
             "store_o(o, i * 2, b + load_x(x, i))", "store_o(o, i * 2 + 1, a)")  # fmt: skip
-    assert vectors(source(loop(*body), head=head)) is not None
+    assert vectors(source(loop(*body), head=HEAD_Z)) is not None
     for size in SIZES:
         out, x = np.arange(600, dtype="float32"), np.arange(300, dtype="float32")
-        called(source(loop(*body), head=head), x, x, out, size=size)
+        called(source(loop(*body), head=HEAD_Z), x, x, out, size=size)
         np.testing.assert_array_equal(out[: 2 * size : 2], 1 + 3 * x[:size])
         np.testing.assert_array_equal(out[1 : 2 * size : 2], 2 * x[:size])
         np.testing.assert_array_equal(out[2 * size :], np.arange(2 * size, 600))

@@ -18,7 +18,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Instruction, is_float, llvm_type
+from gpuflow.targets.llvm.lanes import Instruction, is_float, llvm_type, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -191,7 +191,7 @@ def _pair_products(builder: ir.IRBuilder, a: Instruction, b: Instruction) -> Ins
         return builder.call(function, [a, b])
     products = []
     for half in range(2):
-        mask = _mask([2 * k + half for k in range(wide.count)])
+        mask = shuffle_mask([2 * k + half for k in range(wide.count)])
         x, y = (builder.sext(builder.shuffle_vector(v, v, mask), wide) for v in (a, b))
         products.append(builder.mul(x, y))
     return builder.add(*products)
@@ -200,9 +200,4 @@ def _pair_products(builder: ir.IRBuilder, a: Instruction, b: Instruction) -> Ins
 def _spread(builder: ir.IRBuilder, value: Instruction, count: int) -> Instruction:
     empty = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, empty, _mask([0] * count))
-
-
-def _mask(places: list[int]) -> ir.Constant:
-    index = ir.IntType(32)
-    return ir.Constant(ir.VectorType(index, len(places)), [ir.Constant(index, p) for p in places])
+    return builder.shuffle_vector(one, empty, shuffle_mask([0] * count))

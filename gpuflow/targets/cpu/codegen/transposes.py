@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import storage_bytes
-from gpuflow.targets.llvm.lanes import Instruction
+from gpuflow.targets.llvm.lanes import Instruction, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -81,8 +81,8 @@ def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruct
     side, distance = len(rows), 1
     while distance < side:
         halves = [
-            _mask([k if not k & distance else k - distance + side for k in range(side)]),
-            _mask([k + distance if not k & distance else k + side for k in range(side)]),
+            shuffle_mask([k if not k & distance else k - distance + side for k in range(side)]),
+            shuffle_mask([k + distance if not k & distance else k + side for k in range(side)]),
         ]
         exchanged = list(rows)
         for k in range(side):
@@ -93,8 +93,3 @@ def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruct
                 )
         rows, distance = exchanged, 2 * distance
     return rows
-
-
-def _mask(places: list[int]) -> ir.Constant:
-    index = ir.IntType(32)
-    return ir.Constant(ir.VectorType(index, len(places)), [ir.Constant(index, p) for p in places])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
@@ -12,7 +12,7 @@ from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.straight_loops import Use
 from gpuflow.targets.cpu.codegen.text_names import Named
-from gpuflow.targets.llvm.lanes import Instruction, Lane, counted
+from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -214,7 +214,7 @@ def store_parts(
 def apart(pairs: Lane) -> tuple[Lane, Lane]:
     """The first ones of the pairs in a vector, and the second ones."""
     builder, value = pairs.builder, pairs.value
-    every = [_numbers(range(half, pairs.width, 2)) for half in (0, 1)]
+    every = [shuffle_mask(range(half, pairs.width, 2)) for half in (0, 1)]
     first, second = (pairs.like(builder.shuffle_vector(value, value, one)) for one in every)
     return first, second
 
@@ -222,14 +222,8 @@ def apart(pairs: Lane) -> tuple[Lane, Lane]:
 def paired(first: Lane, second: Lane) -> Lane:
     """The vector of the pairs that two vectors make."""
     width = first.width
-    turns = _numbers(place for k in range(width) for place in (k, width + k))
+    turns = shuffle_mask(one for k in range(width) for one in (k, width + k))
     return first.like(first.builder.shuffle_vector(first.value, second.value, turns))
-
-
-def _numbers(places: Iterable[int]) -> ir.Constant:
-    """Places as what shuffles take."""
-    listed = list(places)
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(listed)), listed)
 
 
 def _half(x: Lane, which: int) -> Lane:
@@ -238,8 +232,8 @@ def _half(x: Lane, which: int) -> Lane:
     if width == 1:
         place = ir.Constant(ir.IntType(32), which)
         return x.like(x.builder.extract_element(x.value, place))
-    places = counted("int32", which * width, width)
-    return x.like(x.builder.shuffle_vector(x.value, x.value, places))
+    half = counted("int32", which * width, width)
+    return x.like(x.builder.shuffle_vector(x.value, x.value, half))
 
 
 def _joined(builder: ir.IRBuilder, *ways: tuple[Instruction, ir.Block]) -> Instruction:
