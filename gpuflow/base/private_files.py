@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,13 +85,19 @@ def folder_problem(folder: Path) -> str:
     return whose(status) if stat.S_ISDIR(status.st_mode) else ""
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that other processes see it whole or not at all; only this user reads it."""
+def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file so that other processes see it whole or not at all; only this user reads it.
+
+    Args:
+        path: the file; folders that are not there are made.
+        content: all of it, or parts of it in order.
+    """
+    parts = [content] if isinstance(content, bytes) else content
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(parts)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

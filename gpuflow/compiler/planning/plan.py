@@ -9,7 +9,7 @@ k is buffer k; copies and scratch memory have numbers behind those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -362,25 +362,24 @@ def kernels_of(step: KernelStep) -> list[Kernel]:
     return [calls[0].kernel for calls in step.launches]
 
 
+def all_steps(plan: Plan) -> Iterator[Step]:
+    """The steps of a plan and of the programs inside it."""
+    for step in plan.steps:
+        yield step
+        if isinstance(step, ProgramStep):
+            for inner in step.programs:
+                yield from all_steps(inner.plan)
+
+
 def all_kernels(plan: Plan) -> list[Kernel]:
     """The kernels of a plan and of the programs inside it."""
-    kernels: list[Kernel] = []
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            kernels += kernels_of(step)
-        elif isinstance(step, ProgramStep):
-            for inner in step.programs:
-                kernels += all_kernels(inner.plan)
-    return kernels
+    steps = (step for step in all_steps(plan) if isinstance(step, KernelStep))
+    return [kernel for step in steps for kernel in kernels_of(step)]
 
 
 def calls_python(plan: Plan) -> bool:
     """Whether the plan, or a program inside it, makes a call by its ``impl``."""
-    return any(
-        (isinstance(step, CallStep) and step.choice is None)
-        or (isinstance(step, ProgramStep) and any(calls_python(p.plan) for p in step.programs))
-        for step in plan.steps
-    )
+    return any(isinstance(step, CallStep) and step.choice is None for step in all_steps(plan))
 
 
 def flops_of(step: Step) -> int:

@@ -23,6 +23,7 @@ from gpuflow.runtime.memory import Arena, arenas
 from gpuflow.targets.cpu.driver_program import build_driver, driver_text
 from gpuflow.targets.cpu.kernels import source_path
 from gpuflow.targets.cpu.native.services import native_services
+from gpuflow.targets.cpu.native.steps import code_of
 
 
 class CpuProgram:
@@ -54,7 +55,7 @@ class CpuProgram:
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
             services = native_services()
-            services.prepare(all_kernels(self.plan))
+            services.prepare(code_of(self.plan))
             driver = build_driver(self.plan, memory, self._device_driver, services, self.out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
@@ -69,13 +70,13 @@ class CpuProgram:
             arenas.release(memory)
 
     def build(self) -> None:
-        """Build all kernels that a call may ask for."""
-        self.code_bytes()
+        """Build what a call may ask for."""
+        native_services().prepare(code_of(self.plan))
 
     def code_bytes(self) -> int:
         """Bytes of the object code of all kernels, which are built."""
+        self.build()
         kernels, services = all_kernels(self.plan), native_services()
-        services.prepare(kernels)
         loaded = {id(kernel): kernel for kernel in map(services.load, kernels)}
         return sum(kernel.size for kernel in loaded.values())
 

@@ -226,9 +226,10 @@ def _constant(dtype: str, number: float, width: int) -> ir.Constant:
 
 
 @cache
-def counted(dtype: str, start: int, width: int) -> ir.Constant:
-    """The vector of some integers that follow each other."""
-    return ir.Constant(llvm_type(dtype, width), list(range(start, start + width)))
+def counted(dtype: str, start: int, width: int, step: int = 1) -> ir.Constant:
+    """The vector of some integers, from the ``start``-th multiple of ``step`` on."""
+    numbers = [step * k for k in range(start, start + width)]
+    return ir.Constant(llvm_type(dtype, width), numbers)
 
 
 def shuffle_mask(numbers: Iterable[int]) -> ir.Constant:

@@ -155,9 +155,12 @@ def _kernels(function, *avals):
 
 
 def _masked(kernel):
+    """Its masked accesses; not those of a short row, whose mask is known."""
     module = module_of(print_cpu(kernel))
     text = optimized_text(str(module), finish=libm.inline_variants)
-    return re.findall(r"call [^@\n]*@(llvm\.masked\.(?:load|store|expandload|compressstore))", text)
+    access = r"call [^@\n]*@(llvm\.masked\.(?:load|store|expandload|compressstore))"
+    known = "x i1> <i1 true"
+    return [found[1] for found in re.finditer(access + ".*", text) if known not in found[0]]
 
 
 @pytest.mark.parametrize("dtype", ("float32", "int8"))

@@ -166,10 +166,28 @@ def test_the_runtime_is_built_beside_kernels(monkeypatch):
     monkeypatch.setattr(services, "pool", lambda: asked.append("pool"))
     monkeypatch.setattr(services, "kernel_cache", lambda: None)
     kernel = SimpleNamespace(body=SimpleNamespace(body=()))
-    for is_there, wanted in ((True, []), (False, ["pool", kernel])):
+    for is_there, wanted in ((True, [kernel]), (False, ["pool", kernel])):
+        asked.clear()
         monkeypatch.setattr(services, "is_made", lambda is_there=is_there: is_there)
         services.NativeServices().prepare([kernel])
         assert sorted(asked, key=str) == sorted(wanted, key=str)
+
+
+def test_what_library_calls_use_is_built_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(services, "is_made", lambda: True)
+    monkeypatch.setattr(services, "_built", set())
+    builds = [services.Build(asked.append, (name,)) for name in ("lines", "pass", "lines")]
+    for _ in range(2):
+        services.NativeServices().prepare(builds)
+    assert sorted(asked) == ["lines", "pass"]
+
+    def fails():
+        raise RuntimeError("not today")
+
+    for _ in range(2):  # what failed is tried again
+        with pytest.raises(RuntimeError, match="not today"):
+            services.NativeServices().prepare([services.Build(fails)])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -153,5 +153,5 @@ def test_no_target_has_arithmetic_of_float16(monkeypatch):
     own = HostProcessor("sapphirerapids", flags, features)
     monkeypatch.setattr(processor, "host_processor", lambda: own)
     target = target_named("native")
-    assert target.flags == "+avx512f,+f16c,+fma,-avx512fp16"
+    assert target.flags == "+avx512f,+f16c,+fma,-avx512fp16,+prefer-no-gather"
     assert target.features == {"avx512f", "f16c", "fma"}

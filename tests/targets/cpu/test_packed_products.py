@@ -216,6 +216,8 @@ def test_pairs_are_one_instruction(target, instruction, monkeypatch):
     product_text.cache_clear()
     try:
         text = product_text("int8", "int8", "int32", "pairs")
-        assert instruction in assembly(text)
+        code = assembly(text)
+        # With VNNI it is one with the sum that follows.
+        assert instruction in code or "pdpwssd" in code
     finally:
         product_text.cache_clear()

@@ -28,6 +28,9 @@ _X86 = ("x86_64", "AMD64")
 # Arithmetic on float16, which kernels do in float32: with these instructions LLVM would contract a
 # product and a sum into one, over the rounding between them.
 _UNUSED = ("avx512fp16", "fullfp16", "fp16fml")
+# With AVX-512, LLVM gathers whatever does not lie together. On an EPYC of 2022 every seventh of a
+# million elements takes 4 times as long so as one by one, tables and searches 1.1 to 1.25 times.
+_NO_GATHERS = "+prefer-no-gather"
 
 
 @record
@@ -99,6 +102,7 @@ def target_named(name: str) -> CpuTarget:
     if name == "native":
         flags = [flag for flag in host.flags.split(",") if flag[1:] not in _UNUSED]
         flags += [f"-{feature}" for feature in _UNUSED if feature in present]
+        flags += _tuning(present)
         return CpuTarget(name, host.cpu, ",".join(flags), present.difference(_UNUSED))
     needed = _features_of(name)
     missing = sorted(needed - present) if platform.machine() in _X86 else [platform.machine()]
@@ -110,7 +114,12 @@ def target_named(name: str) -> CpuTarget:
         ),
         RuntimeError,
     )
-    return CpuTarget(name, name, "", needed, _BLAS.get(name))
+    return CpuTarget(name, name, ",".join(_tuning(needed)), needed, _BLAS.get(name))
+
+
+def _tuning(features: frozenset[str]) -> list[str]:
+    """What LLVM should know of a processor besides."""
+    return [_NO_GATHERS] if "avx512f" in features else []
 
 
 def _features_of(name: str) -> frozenset[str]:

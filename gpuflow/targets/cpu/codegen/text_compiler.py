@@ -9,7 +9,6 @@ in a text is ``Unsupported``. The language is described in docs/text_compiler.md
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -32,7 +31,12 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
 )
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
-from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned, assigned_once
+from gpuflow.targets.cpu.codegen.text_variables import (
+    Variables,
+    assigned,
+    assigned_once,
+    local_names,
+)
 from gpuflow.targets.cpu.codegen.text_vectors import MOST, VectorLoop
 from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
 from gpuflow.targets.llvm.lanes import Instruction, Lane
@@ -146,7 +150,7 @@ class _Function(Expressions):
         for argument, value in zip(node.args.args, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
-        self.once, self.reads = assigned_once(node.body), _reads(node.body)
+        self.once, self.local = assigned_once(node.body), local_names(node.body)
         self.variables = Variables(self.entry, self.once)
         self.exits: list[ir.Block] = []
         # For each loop around the statement at hand, how many loops are in one another in it.
@@ -219,7 +223,7 @@ class _Function(Expressions):
         scalars = self.scalars
         if is_innermost(body):
             bounds = begin, last.value
-            if span.func.id == "range" and self.write_vectors(name, bounds, span.args, body):
+            if self.write_vectors(name, bounds, span, body):
                 self.vectors += 1
                 return
             self.scalars += 1
@@ -261,12 +265,14 @@ class _Function(Expressions):
             self.fixed[name] = outer
 
     def write_vectors(
-        self, name: str, bounds: tuple[Instruction, Instruction], span: Sequence[ast.expr],
+        self, name: str, bounds: tuple[Instruction, Instruction], span: ast.Call,
         body: Sequence[ast.stmt],
     ) -> bool:  # fmt: skip
-        """Write a loop as one of vectors; False if that cannot be done."""
-        if not self.is_straight(body) or self.is_read_elsewhere(body):
+        """Write a loop as one of vectors, or as one vector; False if that cannot be done."""
+        if not self.is_straight(body):
             return False
+        assert isinstance(span.func, ast.Name)  # ``loop`` reports others
+        turns, is_short = turns_of(span.args), span.func.id == "short_range"
         share = Share.ALL
         if self.depths:
             share = Share.ROW if self.depths[-1] == 1 else Share.LITTLE
@@ -275,8 +281,8 @@ class _Function(Expressions):
         written = len(blocks)
         try:
             VectorLoop(
-                builder, self.names, self.variable, name, bounds, turns_of(span), body, share,
-                self.arrays,
+                builder, self.names, self.variable, name, bounds, turns, body, share, self.arrays,
+                is_short,
             ).write()  # fmt: skip
         except (Unfit, NoVectors):
             del blocks[written:]
@@ -285,15 +291,10 @@ class _Function(Expressions):
         return True
 
     def is_straight(self, body: Sequence[ast.stmt]) -> bool:
-        """Whether a loop is a list of assignments that carry nothing from turn to turn."""
+        """Whether a loop is a list of assignments of names that nobody reads after its turn."""
         if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
             return False
-        return not self.variables.is_changed(assigned(body))
-
-    def is_read_elsewhere(self, body: Sequence[ast.stmt]) -> bool:
-        """Whether what a loop's last turn leaves in a name may be wanted: vectors leave nothing."""
-        inside, names = _reads(body), self.once.intersection(assigned(body))
-        return any(self.reads[name] > inside[name] for name in names)
+        return self.local.issuperset(assigned(body))
 
     def variable(self, name: str) -> Lane:
         value = self.fixed.get(name) or self.variables.get(name, self.builder)
@@ -341,16 +342,6 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
             width = 1 << (turns.bit_length() - 1)
             hints.append(["llvm.loop.vectorize.width", ir.Constant(ir.IntType(32), width)])
     return mark_of(module, hints)
-
-
-def _reads(body: Sequence[ast.stmt]) -> Counter[str]:
-    """How often names stand in statements, but for where they are assigned."""
-    return Counter(
-        node.id
-        for part in body
-        for node in ast.walk(part)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
 
 
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,10 +54,6 @@ class Variables:
         self._open.append(self._lists)
         yield
         self._open.pop()
-
-    def is_changed(self, names: Iterable[str]) -> bool:
-        """Whether one of some names has a value already, and will get another."""
-        return any(name in self._places for name in names)
 
     def assign(self, name: str, value: Lane) -> bool:
         """Let a name stand for a value; False if it stands for one of another dtype."""
@@ -105,6 +101,34 @@ class Variables:
 def assigned_once(body: Iterable[ast.stmt]) -> frozenset[str]:
     """The names that statements assign once."""
     return frozenset(name for name, count in Counter(assigned(body)).items() if count == 1)
+
+
+def local_names(body: Iterable[ast.stmt]) -> frozenset[str]:
+    """The names that are read only behind an assignment in the same list of statements, or further
+    inside: no turn of a loop sees what another one, or a branch, left in them.
+    """
+    body = list(body)
+    local = set(assigned(body))
+
+    def read(node: ast.AST, known: Set[str]) -> None:
+        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+        reads = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+        local.difference_update(reads - known)
+
+    def visit(statements: Iterable[ast.stmt], known: set[str]) -> None:
+        for node in statements:
+            match node:
+                case ast.For() | ast.While() | ast.If():
+                    read(node.iter if isinstance(node, ast.For) else node.test, known)
+                    known.difference_update(assigned([node]))
+                    visit(node.body, set(known))
+                    visit(node.orelse, set(known))
+                case _:
+                    read(node, known)
+                    known.update(assigned([node]))
+
+    visit(body, set())
+    return frozenset(local)
 
 
 def assigned(body: Iterable[ast.stmt]) -> Iterator[str]:

@@ -16,6 +16,7 @@ What is the same for all elements is computed before the loop. What grows by one
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +55,7 @@ from gpuflow.targets.cpu.codegen.vector_blocks import (
     store_parts,
     take_out,
 )
-from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
+from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, shuffle_mask, spread
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -79,13 +80,23 @@ MOST_OF_CHAINS = {4: 400, 2: 1000}
 # more constants than that take 1.0 to 1.2 of the time with four (i0e, ndtri), and those whose four
 # vectors need more registers than there are up to 1.5 with values in memory (gamma).
 _NEAR = 6
+# Turns of a loop that is one vector.
+_LONGEST_SHORT = 16
+# How far apart the elements of a vector are that is put together from whole loads.
+_FARTHEST = 4
 # Instructions of a loop that is not worth a second one, if it is there for others.
 _CHEAP = 32
 
 
 @record(eq=False)
 class Line(Lane):
-    """An int64 that grows by one with the elements; ``value`` is that of the loop's first one."""
+    """An int64 that grows with the elements; ``value`` is that of the loop's first one.
+
+    Attributes:
+        step: by how much.
+    """
+
+    step: int = 1
 
 
 class VectorLoop(Expressions):
@@ -101,6 +112,7 @@ class VectorLoop(Expressions):
         body: the loop's statements.
         share: of the work that its function does.
         arrays: those on the stack.
+        is_short: it is one vector, of as many elements as there are turns.
 
     Raises:
         Unfit: the loop is not straight.
@@ -109,7 +121,7 @@ class VectorLoop(Expressions):
     def __init__(
         self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
         counter: str, bounds: tuple[Instruction, Instruction], turns: int | None,
-        body: Sequence[ast.stmt], share: Share, arrays: Arrays,
+        body: Sequence[ast.stmt], share: Share, arrays: Arrays, is_short: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(builder, names)
         self._outer, self._counter, self._bounds = outer, counter, bounds
@@ -119,13 +131,18 @@ class VectorLoop(Expressions):
         # accesses, and what is written before the loop.
         self._varying, calls = expressions_of(body, counter)
         self._uses = dict(self._accesses(calls))
+        self._find_pairs(calls)
         self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._is_chain = longest_chain(body, self._varying, SERIES) >= CHAIN[share]
         self._check()
-        self._width = self._vector_width()
-        if turns is not None and turns < 2 * self._width:
-            raise Unfit("a few turns, which LLVM writes out")
-        self._needs_masks = turns is None or turns % self._width != 0
+        self._is_short, self._turns = is_short, turns
+        self._width, self._needs_masks = self._vector_width(), False
+        if is_short:
+            self._width = self._short_width()
+        else:
+            if turns is not None and turns < 2 * self._width:
+                raise Unfit("a few turns, which LLVM writes out")
+            self._needs_masks = turns is None or turns % self._width != 0
         if self._needs_masks and not self._masks_all():
             raise Unfit("masks of bytes")
         function = builder.function
@@ -136,6 +153,7 @@ class VectorLoop(Expressions):
         self._mask: Instruction | None = None
         self._mask_of_pairs: Instruction | None = None
         self._left: Instruction = None
+        self._there: Lane
         self._is_partial: Instruction = None
         self._known: dict[str, Lane] = {}
         # What is the same for all elements, as vectors or the places of such.
@@ -156,8 +174,19 @@ class VectorLoop(Expressions):
                 case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
                     meaning = self.meaning(name)
                     if meaning is not None and meaning.access is not None:
-                        place, half = halved(index)
-                        yield id(node), Use(meaning.access, text_of(pointer), text_of(place), half)
+                        yield id(node), Use(meaning.access, text_of(pointer), text_of(index))
+
+    def _find_pairs(self, calls: Sequence[ast.Call]) -> None:
+        """Let accesses of both of two neighbors, one behind the other, be those of a pair."""
+        varying = [node for node in calls if id(node) in self._uses and id(node) in self._varying]
+        for first, second in itertools.pairwise(varying):
+            one, two = self._uses[id(first)], self._uses[id(second)]
+            ends = [halved(node.args[1]) for node in (first, second)]
+            (place, half), (other, second_half) = [(text_of(place), half) for place, half in ends]
+            is_pair = (half, second_half) == (0, 1) and place == other
+            if is_pair and replace(one, index=two.index) == two:
+                for node, part in ((first, 0), (second, 1)):
+                    self._uses[id(node)] = replace(one, index=place, half=part)
 
     def _vector_width(self) -> int:
         """The elements of a vector: what a register holds of the widest, but for float64 beside
@@ -170,6 +199,18 @@ class VectorLoop(Expressions):
         wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
         register = 64 if target.has_masks and wide else 32
         return register // (4 if 4 in sizes else max(sizes))
+
+    def _short_width(self) -> int:
+        """The elements of a loop that is one vector: LLVM makes of them what registers hold."""
+        turns = self._turns
+        if turns is None or turns > _LONGEST_SHORT:
+            raise Unfit("so many turns")
+        if cpu_target().has_masks or turns & (turns - 1) == 0:
+            raise Unfit("a vector that LLVM finds as well, for several rows a turn")
+        uses = self._uses.values()
+        if any(use.is_half or size_of(use.access.storage) < 4 for use in uses):
+            raise Unfit("vectors of bytes or pairs that are no whole registers")
+        return turns
 
     def _masks_all(self) -> bool:
         """Whether the processor has masks for all that the loop accesses."""
@@ -186,10 +227,6 @@ class VectorLoop(Expressions):
                 raise Unfit("accesses meet")
         if max(Counter(assigned(self._body)).values(), default=1) > 1:
             raise Unfit("a name has two values")
-        following = iter([use for node, use in self._uses.items() if node in self._varying])
-        for use in following:
-            if use.is_half and (use.half, next(following, None)) != (0, replace(use, half=1)):
-                raise Unfit("half of a pair")
 
     # --- the loops -------------------------------------------------------------------------
 
@@ -197,6 +234,9 @@ class VectorLoop(Expressions):
         """Write the loop, and go on behind it."""
         builder = self.builder
         begin, end = self._bounds
+        if self._is_short:
+            self._once()
+            return
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
         rest, after = self._rest(count)
@@ -211,6 +251,17 @@ class VectorLoop(Expressions):
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
         builder.position_at_end(after)
+
+    def _once(self) -> None:
+        """The loop as one vector."""
+        builder = self.builder
+        turn = builder.function.append_basic_block("once")
+        builder.position_at_end(turn)
+        self._at = _word(0)
+        self._turn(0)
+        for block, following in ((self._before, self._start), (self._start, turn)):
+            with builder.goto_block(block):
+                builder.branch(following)
 
     def _vectors(self) -> int:
         """How many vectors a turn of ``bulk`` takes; 0: none are worth a loop of their own."""
@@ -235,7 +286,7 @@ class VectorLoop(Expressions):
             left = Lane(builder, builder.sub(count, self._at), "int64")
             self._left, self._is_partial = left.value, (left < width).value
             there = builder.select(self._is_partial, left.value, _word(width))
-            there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
+            self._there = there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
             self._mask = _first_ones(there, width)
             if any(use.is_half for use in self._uses.values()):
                 self._mask_of_pairs = _first_ones(there + there, 2 * width)
@@ -350,10 +401,13 @@ class VectorLoop(Expressions):
     def arithmetic(self, operator: type, a: Lane, b: Lane) -> Lane:
         is_line = isinstance(a, Line) != isinstance(b, Line)
         is_sum = operator is ast.Add or (operator is ast.Sub and isinstance(a, Line))
-        if is_line and is_sum and a.width == b.width and a.dtype == b.dtype:
+        factor = _factor(operator, a, b)
+        if is_line and (is_sum or factor) and a.width == b.width and a.dtype == b.dtype:
             with self.builder.goto_block(self._start):
                 plain = super().arithmetic(operator, _number(a), _number(b))
-            return Line(self.builder, plain.value, "int64")
+            line = a if isinstance(a, Line) else b
+            assert isinstance(line, Line)
+            return Line(self.builder, plain.value, "int64", line.step * (factor or 1))
         return super().arithmetic(operator, a, b)
 
     def converted(self, argument: ast.expr, dtype: str) -> Lane:
@@ -412,8 +466,8 @@ class VectorLoop(Expressions):
 
     def _numbered(self, line: Line) -> Lane:
         """The numbers of a vector's elements on a line."""
-        first = _number(line) + Lane(self.builder, self._at, "int64")
-        numbers = first.like(counted("int64", self._shift, self._width))
+        first = _number(line) + Lane(self.builder, self._at, "int64") * line.step
+        numbers = first.like(counted("int64", self._shift, self._width, line.step))
         return spread(first, self._width) + numbers
 
     # --- memory ----------------------------------------------------------------------------
@@ -429,9 +483,11 @@ class VectorLoop(Expressions):
         pointer, index, *others = arguments
         if id(pointer) in self._varying or len(others) != access.is_store:
             raise Unfit("a gather")
-        line = self.value(halved(index)[0])
+        line = self.value(halved(index)[0] if use.is_half else index)
         if not isinstance(line, Line):
             raise Unfit("a gather")
+        if line.step != 1:
+            return (self._apart(use, pointer, line),)
         if access.is_store and use.half == 0:  # it goes with the other half
             self._half = self._vector(self.typed(others[0], meaning.parameters[2]))
             return ()
@@ -458,6 +514,32 @@ class VectorLoop(Expressions):
             loaded, self._half = apart(loaded)
         return (loaded,)
 
+    def _apart(self, use: Use, pointer: ast.expr, line: Line) -> Lane:
+        """Elements of which each lies ``line.step`` behind the one before, by whole loads.
+
+        The last load ends with the last element that is wanted, or has a mask that does.
+        """
+        step, width, storage = line.step, self._width, use.access.storage
+        if use.access.is_store or use.is_half:
+            raise Unfit("elements apart")
+        if any(use.may_touch(other) for *_, other in self._waiting):
+            self._flush()
+        builder = self.builder
+        place = self._place(use, pointer, line)
+        starts = [k * width for k in range(step)]
+        if self._mask is None:
+            starts[-1] = step * (width - 1) + 1 - width
+        else:
+            last = (self._there - 1) * step
+        loads = []
+        for start in starts:
+            mask = None
+            if self._mask is not None:
+                mask = _first_ones(last + (1 - start), width)
+            at = builder.gep(place, [_word(start)])
+            loads.append(load(builder, at, storage, use.access.scopes, width, mask))
+        return _taken(loads, starts, step)
+
     def _other_half(self) -> Lane:
         """What the access before this one left: ``_check`` has seen that it is of the same pair."""
         assert self._half is not None
@@ -471,7 +553,8 @@ class VectorLoop(Expressions):
             with self.builder.goto_block(self._start):
                 begin = self.builder.mul(line.value, _word(size)) if use.is_half else line.value
                 self._lines[use.place] = element(self.builder, start, begin, use.access.storage)
-        at = self.builder.mul(self._at, _word(size)) if use.is_half else self._at
+        size *= line.step
+        at = self.builder.mul(self._at, _word(size)) if size > 1 else self._at
         first = self.builder.gep(self._lines[use.place], [at])
         return self.builder.gep(first, [_word(size * self._shift)]) if self._shift else first
 
@@ -511,6 +594,35 @@ class VectorLoop(Expressions):
 
 def _word(number: int) -> ir.Constant:
     return ir.Constant(ir.IntType(64), number)
+
+
+def _factor(operator: type, a: Lane, b: Lane) -> int:
+    """By which small number a Line is multiplied; 0: by none."""
+    for line, other in ((a, b), (b, a)):
+        if operator is ast.Mult and isinstance(line, Line) and other.is_constant:
+            factor = other.value.constant
+            return factor if 1 < line.step * factor <= _FARTHEST else 0
+    return 0
+
+
+def _taken(loads: Sequence[Lane], starts: Sequence[int], step: int) -> Lane:
+    """The vector of every ``step``-th element of what vectors hold.
+
+    Args:
+        loads: the vectors.
+        starts: the number of each one's first element.
+    """
+    taken, width = loads[0], loads[0].width
+    for k in range(1, len(loads)):
+        # Where in a vector each element is; those of later vectors are not there yet.
+        places = []
+        for number in range(0, step * width, step):
+            of = max(n for n in range(len(loads)) if starts[n] <= number)
+            place = number // step if k > 1 else number
+            places.append(width + number - starts[k] if of == k else min(place, width - 1))
+        mask = shuffle_mask(places)
+        taken = taken.like(taken.builder.shuffle_vector(taken.value, loads[k].value, mask))
+    return taken
 
 
 def _first_ones(count: Lane, width: int) -> Instruction:

@@ -11,7 +11,7 @@ from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.kir.walk import has_long_loops
 from gpuflow.targets.cpu.native.copies import Places
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import NativeServices, Runs
 
 VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
 
@@ -22,10 +22,13 @@ class NativeCall(NamedTuple):
     Attributes:
         emit: writes its instructions.
         workspace_bytes: memory that it needs besides operands and outputs.
+        runs: what the instructions run, as far as it is known; it is then built beside other code
+            of a program, not when they are written.
     """
 
     emit: Callable[[CallStep, NativeServices, Code, Places], None]
     workspace_bytes: int = 0
+    runs: Callable[[], Sequence[Runs]] = tuple
 
 
 def launch(

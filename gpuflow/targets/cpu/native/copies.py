@@ -18,7 +18,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices, Runs, native_function
 from gpuflow.targets.cpu.schedules.copies import copying_call
 
 
@@ -76,11 +76,23 @@ def copy_view(
         *outer, (row, stride) = axes
         rest = [len(outer), row, stride * itemsize]
         rest += [word for n, step_ in outer for word in (n, step_ * itemsize)]
-        name, extent = f"gf_strided_{itemsize}", size // row
+        name, extent = _strided(itemsize), size // row
     block = code.block([0, 0, *rest])
     code.fill(block, target)
     code.fill(block + 1, source)
     code.run(services.function(name), block, extent, services.chunk(extent, size), size)
+
+
+def code_of_copy(view: View, itemsize: int) -> list[Runs]:
+    """What ``copy_view`` runs, where that is no part of every program's runtime."""
+    if not prod(view.shape) * itemsize or view.is_contiguous:
+        return []
+    call = copying_call(moving_axes(view), itemsize)
+    return [Build(native_function, (_strided(itemsize),)) if call is None else call.kernel]
+
+
+def _strided(itemsize: int) -> str:
+    return f"gf_strided_{itemsize}"
 
 
 def _copy_in_kernel(

@@ -31,12 +31,12 @@ class ThreadPool:
 
     Args:
         runtime: whose pool they serve.
-        threads: how many work on a job, the caller included.
+        threads: how many work on a job, the caller included; see ``pool_threads``.
     """
 
     def __init__(self, runtime: NativeRuntime, threads: int) -> None:
         self.runtime = runtime
-        self.threads = threads if sys.platform == "linux" else 1
+        self.threads = threads
         self._workers: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._slots: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -98,6 +98,11 @@ class ThreadPool:
         dispatch(self.runtime.addresses["gf_dispatch"])(function, words, extent, chunk)
 
 
+def pool_threads() -> int:
+    """How many threads the process's pool has, or will have."""
+    return config.environment.num_threads if sys.platform == "linux" else 1
+
+
 def pool() -> ThreadPool:
     """The process's pool, of GPUFLOW_NUM_THREADS threads; one, whichever threads ask first."""
     if not is_made():
@@ -113,7 +118,7 @@ def is_made() -> bool:
 
 @cache
 def _made() -> ThreadPool:
-    workers = ThreadPool(load_native(core_module(), kernel_cache()), config.environment.num_threads)
+    workers = ThreadPool(load_native(core_module(), kernel_cache()), pool_threads())
     atexit.register(workers.stop)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=workers.forget_workers)

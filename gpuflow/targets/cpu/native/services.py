@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 from gpuflow.base.config import config
 from gpuflow.base.undisturbed import begun
@@ -13,12 +14,27 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
 from gpuflow.targets.cpu.kernels import compile_cpu, compile_text, load_stored
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
-from gpuflow.targets.cpu.native.pool import is_made, pool
+from gpuflow.targets.cpu.native.pool import is_made, pool, pool_threads
 from gpuflow.targets.printer import Source
 
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
 SMALLEST_PARALLEL = 1 << 15
 CHUNKS_PER_THREAD = 4
+
+
+class Build(NamedTuple):
+    """Code that a program will call, for building it before: ``make(*arguments)`` keeps it."""
+
+    make: Callable[..., object]
+    arguments: tuple[Hashable, ...] = ()
+
+    def __call__(self) -> None:
+        self.make(*self.arguments)
+        _built.add(self)
+
+
+_built: set[Build] = set()
+Runs = Kernel | Build
 
 
 class NativeServices:
@@ -34,27 +50,24 @@ class NativeServices:
     @property
     def threads(self) -> int:
         """How many threads a program may use."""
-        return 1 if self._is_part else pool().threads
+        return 1 if self._is_part else pool_threads()
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
 
-    def load_text(self, source: Source) -> LoadedKernel:
-        """A kernel that is a text of its own."""
-        return compile_text(source, kernel_cache())
-
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
-        """Load kernels; those that are new, and the runtime, are built on all cores at once."""
+    def prepare(self, code: Sequence[Runs]) -> None:
+        """Have what a program runs; what is new, and the runtime, is built on all cores at once."""
         cache, check = kernel_cache(), config.environment.check
+        builds = dict.fromkeys(one for one in code if isinstance(one, Build))
+        kernels = [one for one in code if not isinstance(one, Build)]
         kernels = [kernel for kernel in kernels if not load_stored(kernel, cache, check)]
         # The smallest first: threads take from the end, and none is left alone with a large one.
         ordered = sorted(kernels, key=lambda kernel: sum(1 for _ in statements(kernel.body)))
         left: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
-        if kernels and not is_made():
+        left += [build for build in builds if build not in _built]
+        if left and not is_made():
             left.append(pool)
         threads = min(len(left), config.environment.num_threads)
-        if threads < 2:
-            return
 
         def build() -> None:
             while True:
@@ -64,6 +77,9 @@ class NativeServices:
                     return
                 load()
 
+        if threads < 2:
+            build()
+            return
         try:
             for wait in [begun(build) for _ in range(threads)]:
                 wait()
@@ -79,7 +95,7 @@ class NativeServices:
 
     def function(self, name: str) -> int:
         """The address of a function of the native runtime."""
-        return _native_function(name)
+        return native_function(name)
 
     def chunk(self, extent: int, points: int, turns: int = 1) -> int:
         """Indices of the split axis that one thread takes at a time.
@@ -102,8 +118,14 @@ class NativeServices:
         return pool().slots(count)
 
 
+def load_text(source: Source) -> LoadedKernel:
+    """A kernel that is a text of its own."""
+    return compile_text(source, kernel_cache())
+
+
 @cache
-def _native_function(name: str) -> int:
+def native_function(name: str) -> int:
+    """The same, for ``Build``."""
     return load_native(module_with(name), kernel_cache()).addresses[name]
 
 

@@ -13,12 +13,15 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import (
+    CallStep,
     CopyStep,
     Inner,
     KernelStep,
     Plan,
     ProgramStep,
     Step,
+    all_kernels,
+    all_steps,
     carried_places,
     carry_count,
     kept_outputs,
@@ -33,6 +36,7 @@ from gpuflow.targets.cpu.native.calls import NativeCall, launch
 from gpuflow.targets.cpu.native.copies import (
     Places,
     addresses_in,
+    code_of_copy,
     copy_bytes,
     copy_view,
     operand_place,
@@ -46,7 +50,12 @@ from gpuflow.targets.cpu.native.program_writer import (
     always,
     fixed,
 )
-from gpuflow.targets.cpu.native.services import SMALLEST_PARALLEL, NativeServices, native_services
+from gpuflow.targets.cpu.native.services import (
+    SMALLEST_PARALLEL,
+    NativeServices,
+    Runs,
+    native_services,
+)
 
 Emit = Callable[[Code, Places], None]
 
@@ -63,6 +72,19 @@ class InnerPlaces:
         """The place of a buffer."""
         at = self.addresses.get(buffer)
         return (self.registers[buffer], 0) if at is None else fixed(at)
+
+
+def code_of(plan: Plan) -> list[Runs]:
+    """What a plan's native programs run: kernels, and what copies and library calls need."""
+    code: list[Runs] = [*all_kernels(plan)]
+    for step in all_steps(plan):
+        if isinstance(step, CopyStep):
+            itemsize = storage_dtype(step.source.aval.dtype).itemsize
+            code += code_of_copy(step.source.lies, itemsize)
+        elif isinstance(step, CallStep) and step.choice is not None:
+            call: NativeCall = step.choice
+            code += call.runs()
+    return code
 
 
 def native_step(step: Step, services: NativeServices) -> Emit | None:

@@ -15,9 +15,9 @@ from gpuflow.core.views import View
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.pool import pool_threads
 from gpuflow.targets.cpu.native.program_writer import Code, Place
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices, native_function
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.providers.convolution_calls import (
     LHS_WORD,
@@ -52,12 +52,13 @@ def _choose(convolution: Convolution, step: CallStep, target: Any) -> NativeCall
     if step.operands[0].aval.dtype != out.dtype:
         return None
     left, right = (operand.lies._replace(offset=0) for operand in step.operands)
-    calls = _calls(convolution, left, right, out.shape, out.dtype, pool().threads)
+    calls = _calls(convolution, left, right, out.shape, out.dtype, pool_threads())
     if calls is None:
         return None
     size = out.dtype.itemsize
     count = max((workspace_places(call, size)[1] for call in calls[0]), default=0)
-    return NativeCall(partial(_emit, calls), count)
+    function = f"gf_convolution_{BLAS_LETTERS[out.dtype.name]}"
+    return NativeCall(partial(_emit, calls), count, lambda: [Build(native_function, (function,))])
 
 
 # Equal calls are worked out once.

@@ -22,7 +22,7 @@ from gpuflow.kir.scalar import PARTS
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, moving_axes, operand_place
 from gpuflow.targets.cpu.native.program_writer import Code, Place
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers.fourier_lengths import LONGEST, memory_length, split
 from gpuflow.targets.cpu.providers.fourier_lines import (
     COMPLEX,
@@ -30,9 +30,10 @@ from gpuflow.targets.cpu.providers.fourier_lines import (
     FROM_REAL,
     TO_ODD,
     TO_REAL,
+    long_function,
 )
 from gpuflow.targets.cpu.providers.fourier_passes import lanes_of
-from gpuflow.targets.cpu.providers.fourier_writer import Lines, Side, Writer
+from gpuflow.targets.cpu.providers.fourier_writer import Lines, Side, Writer, builds_of
 
 
 def _kind(block: Fourier) -> int:
@@ -109,7 +110,18 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
         bytes_ if is_between else 0,
         lines * length * unit if shape[1] > 1 else 0,
     )  # fmt: skip
-    return NativeCall(partial(_emit, plan), plan.copied + plan.between + plan.long)
+    workspace = plan.copied + plan.between + plan.long
+    return NativeCall(partial(_emit, plan), workspace, partial(_runs, plan))
+
+
+def _runs(plan: _Plan) -> list[Build]:
+    dimensions = [(n, COMPLEX) for n in plan.block.lengths[:-1]]
+    if not plan.long:
+        return builds_of(plan.dtype, [*dimensions, (plan.length, plan.kind)])
+    builds = builds_of(plan.dtype, [*dimensions, *((n, COMPLEX) for n in plan.shape)])
+    if plan.kind != COMPLEX:
+        builds.append(Build(long_function, (plan.dtype, plan.kind)))
+    return builds
 
 
 def _lines_apart(

@@ -34,15 +34,15 @@ from gpuflow.targets.cpu.providers.fourier_passes import (
     lanes_of,
 )
 
-# gf_fourier_TYPE(words, lo, hi); an index is a block of lines of a group.
-#   0  slots: marks, memory, number, bytes  4  kind: complex, or from or to real numbers
+# gf_fourier_KIND_TYPE(words, lo, hi); an index is a block of lines of a group.
+#   0  slots: marks, memory, number, bytes  4  where the second half of a slot begins
 #   5  elements that are read  6  that are written  7  length of the complex transform
 #   8  whether parts are exchanged when they are read  9  when they are written
 #  10  address of a factor for all results  11  number of passes  12  their rows
 #  13  e^(-2 pi i k / n) of a real transform of length n  14  lines of a group  15  blocks of it
 #  16  source  17  bytes between its elements  18  its lines  19  its groups
 #  20  to 23: the target  24  factors for each block and element, or 0
-KIND, SCALE, ROWS, MIRROR, SOURCE, TARGET, TURNS, BACK = 4, 10, 12, 13, 16, 20, 24, 25
+BACK, SCALE, ROWS, MIRROR, SOURCE, TARGET, TURNS = 4, 10, 12, 13, 16, 20, 24
 COMPLEX, FROM_REAL, TO_REAL, FROM_ODD, TO_ODD = range(5)
 
 _ELEMENT = 2 * VECTOR_BYTES
@@ -78,24 +78,32 @@ def lines_of_lanes(dtype: str) -> list[int]:
 
 
 @cache
-def lines_function(dtype: str) -> int:
-    """The address of the function for a dtype."""
-    symbol = f"gf_fourier_{dtype}"
-    text = slots_text() + "\n".join(_texts(symbol, dtype))
+def lines_function(dtype: str, kind: int) -> int:
+    """The address of the function for a dtype, and for complex numbers or from or to real ones."""
+    symbol = f"gf_fourier_{kind}_{dtype}"
+    text = slots_text() + "\n".join(_texts(symbol, dtype, kind))
     return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
 
 
-def _texts(symbol: str, dtype: str) -> list[str]:
+def _texts(symbol: str, dtype: str, kind: int) -> list[str]:
     texts = []
-    for name, write in _MOVES.items():
+    for name in (*_ways("read", kind), *_ways("write", kind)):
         function = FunctionText(name, _MOVE_ARGUMENTS, True)
-        write(_Mover(function, dtype))
+        _MOVES[name](_Mover(function, dtype))
         texts.append(function.text())
-    for name, write in (("from_real", _from_real), ("to_real", _to_real), ("to_odd", _to_odd)):
+    if kind in _MIRRORS:
+        name, write = _MIRRORS[kind]
         function = FunctionText(name, _MIRROR_ARGUMENTS, True)
         write(function, dtype)
         texts.append(function.text())
-    return [*texts, _driver_text(symbol)]
+    return [*texts, _driver_text(symbol, dtype, kind)]
+
+
+def _ways(name: str, kind: int) -> list[str]:
+    """The moves to read or write blocks by: the first that fits is taken."""
+    if kind == (FROM_ODD if name == "read" else TO_ODD):
+        return [f"{name}_reals"]
+    return [f"{name}_{way}" for way in ("columns", "rows", "others")]
 
 
 # --- reading and writing -----------------------------------------------------------------------
@@ -380,6 +388,11 @@ def _to_odd(function: FunctionText, dtype: str) -> None:
             numbers.write_pair((one[1], one[0]), function.at("%y", place))
 
 
+_MIRRORS = {
+    FROM_REAL: ("from_real", _from_real), TO_REAL: ("to_real", _to_real),
+    TO_ODD: ("to_odd", _to_odd),
+}  # fmt: skip
+
 # gf_fourier_NAME_TYPE(words, lo, hi): the same for long lines, which lie in memory; an index is a
 # part of a line.
 #   0  source  1  target  2  bytes between lines of the source  3  of the target
@@ -467,10 +480,9 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
 # --- all of it ---------------------------------------------------------------------------------
 
 
-def _driver_text(symbol: str) -> str:
+def _driver_text(symbol: str, dtype: str, kind: int) -> str:
     function = FunctionText(symbol, [("ptr", "words"), ("i64", "low"), ("i64", "high")])
-    scalar = symbol.rpartition("_")[2]
-    lanes, unit = lanes_of(scalar), 2 * KINDS[scalar][1]
+    lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
 
     def word(k: int, kind: str = "i64") -> Value:
         return function.load(kind, function.at("%words", 8 * k), 8)
@@ -479,7 +491,7 @@ def _driver_text(symbol: str) -> str:
     slot = function.op(f"call i64 @claim(ptr {marks}, i64 {word(2)})")
     front = function.at(word(1, "ptr"), function.mul(slot, word(3)))
     back = function.at(front, word(BACK))
-    kind, length, passes, rows = word(KIND), word(7), word(11), word(ROWS, "ptr")
+    length, passes, rows = word(7), word(11), word(ROWS, "ptr")
     lines, blocks, mirror = word(14), word(15), word(MIRROR, "ptr")
     turns, scale = word(TURNS, "ptr"), word(SCALE, "ptr")
     here, other = function.variable("ptr"), function.variable("ptr")
@@ -504,25 +516,27 @@ def _driver_text(symbol: str) -> str:
         count = word(5 if name == "read" else 6)
         swapped = function.mul(word(swaps), VECTOR_BYTES)
         y = function.load("ptr", here, 8)
-        ways = {
-            "reals": where(f"eq i64 {kind}, {FROM_ODD if name == 'read' else TO_ODD}"),
-            "columns": both(where(f"eq i64 {across}, {unit}"), where(f"eq i64 {left}, {lanes}")),
-            "rows": both(
+        fitting = {
+            f"{name}_columns": both(
+                where(f"eq i64 {across}, {unit}"), where(f"eq i64 {left}, {lanes}")
+            ),
+            f"{name}_rows": both(
                 where(f"eq i64 {step}, {unit}"), where(f"sge i64 {count}, {lanes // 2}")
             ),
-            "others": "true",
         }
         taken = "false"
-        for way, fits in ways.items():
+        for way in _ways(name, kind):
+            fits = fitting.get(way, "true")
             condition = both(fits, function.op(f"xor i1 {taken}, true"))
             taken = function.op(f"or i1 {taken}, {fits}")
             with function.where(condition):
                 function.do(
-                    f"call void @{name}_{way}(ptr {x}, i64 {step}, i64 {across}, i64 {left}, "
+                    f"call void @{way}(ptr {x}, i64 {step}, i64 {across}, i64 {left}, "
                     f"ptr {y}, i64 {count}, i64 {swapped}, ptr {scale}, ptr {turns})"
                 )
 
-    def mirror_by(name: str) -> None:
+    def mirror_by() -> None:
+        name, _ = _MIRRORS[kind]
         a, b = function.load("ptr", here, 8), function.load("ptr", other, 8)
         function.do(f"call void @{name}(ptr {a}, ptr {b}, i64 {length}, ptr {mirror})")
         swap()
@@ -534,16 +548,15 @@ def _driver_text(symbol: str) -> str:
         function.store("ptr", front, here, 8)
         function.store("ptr", back, other, 8)
         move("read", SOURCE, group, first, "null", 8)
-        for one, mirror_name in ((TO_REAL, "to_real"), (TO_ODD, "to_odd")):
-            with function.where(where(f"eq i64 {kind}, {one}")):
-                mirror_by(mirror_name)
+        if kind in (TO_REAL, TO_ODD):
+            mirror_by()
         with function.loop(0, passes) as n:
             row = function.at(rows, function.mul(n, 8 * ROW))
             x, y = function.load("ptr", here, 8), function.load("ptr", other, 8)
             function.do(f"call void {function.load('ptr', row, 8)}(ptr {x}, ptr {y}, ptr {row})")
             swap()
-        with function.where(where(f"eq i64 {kind}, {FROM_REAL}")):
-            mirror_by("from_real")
+        if kind == FROM_REAL:
+            mirror_by()
         has_turns = where(f"ne ptr {turns}, null")
         own = function.at(turns, function.mul(number, function.mul(length, _ELEMENT)))
         turned = function.op(f"select i1 {has_turns}, ptr {own}, ptr null")

@@ -21,8 +21,14 @@ from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
-from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.providers.ufuncs import Argument, Loop, call_loop, find_loop
+from gpuflow.targets.cpu.native.services import Build, NativeServices
+from gpuflow.targets.cpu.providers.ufuncs import (
+    Argument,
+    Loop,
+    call_loop,
+    find_loop,
+    loop_function,
+)
 
 LARGEST = 1 << 16  # elements: beyond, SciPy, which takes several lines at a time, is faster
 
@@ -61,7 +67,11 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     bytes_ = operand.aval.size * operand.aval.dtype.itemsize
     needs = len(block.lengths) > 1 if block.kind == "IRFFT" else False
     copied = not operand.lies.is_contiguous
-    return NativeCall(partial(_emit, block), bytes_ if needs or copied else 0)
+    scalar_bytes = np.dtype(PARTS[dtype]).itemsize
+    return NativeCall(
+        partial(_emit, block), bytes_ if needs or copied else 0,
+        lambda: [Build(loop_function, (scalar_bytes,))],
+    )  # fmt: skip
 
 
 def _complex_dtype(step: CallStep) -> str:

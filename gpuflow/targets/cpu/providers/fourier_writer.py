@@ -12,12 +12,14 @@ Discrete Fourier Transform, 1970).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.native.program_writer import Code, Place
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers import fourier_lengths as lengths
 from gpuflow.targets.cpu.providers import fourier_lines as lines_code
 from gpuflow.targets.cpu.providers.fourier_lines import (
@@ -72,6 +74,19 @@ class Lines:
     factor: float = 1.0
     order: int = 0
     turns: np.ndarray | None = None
+
+
+def builds_of(dtype: str, dimensions: Iterable[tuple[int, int]]) -> list[Build]:
+    """The functions that ``Writer.lines`` calls for lines of some lengths and kinds."""
+    builds = []
+    for length, kind in dimensions:
+        builds.append(Build(lines_code.lines_function, (dtype, kind)))
+        total = lengths.padded(length)
+        if total is not None:
+            builds.append(Build(product_function, (dtype,)))
+        # Of radices without a pass of their own any is the pass of pairs.
+        builds += [Build(pass_function, (dtype, k)) for k in lengths.radices(total or length) or ()]
+    return builds
 
 
 class Writer:
@@ -131,18 +146,18 @@ class Writer:
         code = self.code
         block = code.block(
             [
-                *self.services.slots(slot), what.kind, read, written, length,
+                *self.services.slots(slot), half, read, written, length,
                 *map(int, what.exchange), scale, len(rows) // lines_code.ROW,
                 address(code.array(rows or [0])), mirror, what.lines, blocks,
                 0, source.element, source.line, source.group,
-                0, target.element, target.line, target.group, turns, half,
+                0, target.element, target.line, target.group, turns,
             ]
         )  # fmt: skip
         code.fill(block + lines_code.SOURCE, source.place)
         code.fill(block + lines_code.TARGET, target.place)
         extent, points = what.groups * blocks, what.groups * what.lines * length
         chunk = self.services.chunk(extent, points * max(length.bit_length(), 1))
-        code.run(lines_code.lines_function(self.dtype), block, extent, chunk, points)
+        code.run(lines_code.lines_function(self.dtype, what.kind), block, extent, chunk, points)
 
     def long_lines(
         self, shape: tuple[int, int], what: Lines, source: Side, target: Side, work: Place

@@ -24,13 +24,17 @@ def _choose(block: Scan | Sort | Kernels, step: CallStep, target: Any) -> Native
     outs = [var.aval for var in step.eqn.outputs]
     views = [operand.lies for operand in step.operands]
     launches = block.launches(views, outs, step.eqn.params)
-    return None if launches is None else NativeCall(partial(_emit, launches), launches.workspace)
+    if launches is None:
+        return None
+    return NativeCall(
+        partial(_emit, launches), launches.workspace,
+        lambda: [one.kernel for one in launches.launches],
+    )  # fmt: skip
 
 
 def _emit(
     launches: Launches, step: CallStep, services: NativeServices, code: Code, places: Places
 ) -> None:
-    services.prepare([one.kernel for one in launches.launches])
     code.keep(*launches.kept)
     for one in launches.launches:
         launch([_numbered(one, step)], services, code, places)

@@ -19,10 +19,10 @@ from gpuflow.core.blocks import Lu
 from gpuflow.core.views import View
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.native.calls import NativeCall
-from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.native.copies import Places, code_of_copy, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import READ_WORDS, Module, load_native
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices, Runs
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
 LARGEST = 512  # rows or columns: beyond, several threads of a library are faster than one
@@ -120,7 +120,19 @@ def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
     matrices = step.operands[0].aval.size * np.dtype(block.dtype).itemsize
     at = -(-matrices // 64) * 64
     count = at + block.count * min(block.rows, block.columns) * 8
-    return NativeCall(partial(_emit, at), count)
+    return NativeCall(partial(_emit, at), count, partial(_runs, step.operands[0].lies, block.dtype))
+
+
+def _runs(view: View, dtype: np.dtype) -> list[Runs]:
+    stored = views.contiguous(_turned(view).shape)
+    ends = [code_of_copy(_turned(side), dtype.itemsize) for side in (view, stored)]
+    return [Build(_function), *ends[0], *ends[1]]
+
+
+def _turned(view: View) -> View:
+    """Matrices with rows and columns exchanged."""
+    rank = len(view.shape)
+    return views.transpose(view, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _emit(
@@ -132,12 +144,9 @@ def _emit(
     dtype, shape = a.aval.dtype, a.aval.shape
     *batch, rows, columns = shape
     register, start = places.place(step.workspace)
-    turned = (*range(len(batch)), len(batch) + 1, len(batch))
     by_columns = register, start
     source = operand_place(a, code, places)
-    copy_view(
-        views.transpose(a.lies, turned), dtype.itemsize, source, by_columns, services, code
-    )
+    copy_view(_turned(a.lies), dtype.itemsize, source, by_columns, services, code)
     matrices, size = prod(batch), rows * columns
     block = code.block(
         (
@@ -151,8 +160,7 @@ def _emit(
     work = matrices * size * min(rows, columns) // 8
     code.run(_function(), block, matrices, services.chunk(matrices, work), work)
     stored = views.contiguous((*batch, columns, rows))
-    result: View = views.transpose(stored, turned)
-    copy_view(result, dtype.itemsize, by_columns, factors, services, code)
+    copy_view(_turned(stored), dtype.itemsize, by_columns, factors, services, code)
 
 
 PROVIDER = Provider("LAPACK in native programs", choose)

@@ -19,8 +19,15 @@ from gpuflow.core.blocks import Cholesky, Decomposition, Eig, Eigh, Svd
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.providers.ufuncs import Argument, Finite, Loop, call_loop, find_loop
+from gpuflow.targets.cpu.native.services import Build, NativeServices
+from gpuflow.targets.cpu.providers.ufuncs import (
+    Argument,
+    Finite,
+    Loop,
+    call_loop,
+    find_loop,
+    loop_function,
+)
 
 LARGEST = 64  # rows or columns: beyond, SciPy's routines are faster
 _LARGEST_APART = 32  # beyond, the BLAS below may have threads of its own
@@ -98,7 +105,14 @@ def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | No
         return None
     aval = operand.aval
     copied = 0 if operand.lies.is_contiguous else aval.size * aval.dtype.itemsize
-    return NativeCall(partial(_emit, block, routine), copied)
+    return NativeCall(
+        partial(_emit, block, routine), copied,
+        lambda: [Build(loop_function, (_scalar_bytes(aval.dtype),))],
+    )  # fmt: skip
+
+
+def _scalar_bytes(dtype: np.dtype) -> int:
+    return dtype.itemsize // (2 if dtype.kind == "c" else 1)
 
 
 def _emit(
@@ -131,7 +145,7 @@ def _emit(
     work = block.count * routine.flops * prod(sizes[:2]) * sizes[-1]
     split = max(block.rows, block.columns) <= _LARGEST_APART
     call_loop(
-        loop, dtype.itemsize // parts, arguments, sizes, (1, block.count), finite, work, split,
+        loop, _scalar_bytes(dtype), arguments, sizes, (1, block.count), finite, work, split,
         services, code,
     )  # fmt: skip
 

@@ -20,9 +20,9 @@ from gpuflow.core.views import View
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, tile_shape
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places
-from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.pool import pool_threads
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices, load_text
 from gpuflow.targets.cpu.printing.packed_products import product_text
 from gpuflow.targets.cpu.printing.vector_products import vector_product_text
 from gpuflow.targets.cpu.providers.product_operands import Copies, readable
@@ -219,20 +219,23 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
         return None
 
     def call_of(left: View, right: View) -> PackedCall | None:
-        return packed_call(product, left, right, form, pool().threads)
+        return packed_call(product, left, right, form, pool_threads())
 
     made = readable(product, step, call_of)
     if made is None:
         return None
     call, copies = made
-    return NativeCall(partial(_emit, call, copies), copies.count + call.memory + call.sums)
+    workspace = copies.count + call.memory + call.sums
+    return NativeCall(
+        partial(_emit, call, copies), workspace, lambda: [Build(load_text, (call.source,))]
+    )
 
 
 def _emit(
     call: PackedCall, copies: Copies, step: CallStep, services: NativeServices, code: Code,
     places: Places,
 ) -> None:  # fmt: skip
-    loaded = services.load_text(call.source)
+    loaded = load_text(call.source)
     code.keep(loaded)
     operands = copies.places(step, services, code, places)
     out = places.place(step.outputs[0])

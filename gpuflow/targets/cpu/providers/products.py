@@ -20,9 +20,9 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places
-from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.pool import pool_threads
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices, native_function
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.providers.product_operands import Copies, readable
 from gpuflow.targets.layouts.product_axes import (
@@ -166,13 +166,20 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
         return None
 
     def call_of(left: View, right: View) -> ProductCall | None:
-        return product_call(product, left, right, dtype, pool().threads)
+        return product_call(product, left, right, dtype, pool_threads())
 
     made = readable(product, step, call_of)
     if made is None:
         return None
     call, copies = made
-    return NativeCall(partial(_emit, call, copies), copies.count)
+    return NativeCall(
+        partial(_emit, call, copies), copies.count,
+        lambda: [Build(native_function, (_function(call, dtype),))],
+    )  # fmt: skip
+
+
+def _function(call: ProductCall, dtype: np.dtype) -> str:
+    return f"gf_{call.function}_{_letter(dtype)}"
 
 
 def _emit(
@@ -186,7 +193,7 @@ def _emit(
     code.data[block] = getattr(blas, call.blas)[dtype.name]
     for k, place in zip(call.operands, (*operands, places.place(step.outputs[0])), strict=True):
         code.fill(block + k, place)
-    function = services.function(f"gf_{call.function}_{_letter(dtype)}")
+    function = services.function(_function(call, dtype))
     code.run(function, block, call.extent, call.chunk, call.points)
 
 

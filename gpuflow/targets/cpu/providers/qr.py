@@ -20,7 +20,7 @@ from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import READ_WORDS, Module, load_native
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
 # Rows times columns times reflectors: beyond, several threads of a library are faster than one.
@@ -190,7 +190,10 @@ def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
     memory = _memory(block, inner)
     copied = 0 if operand.lies.is_contiguous else operand.aval.size * block.dtype.itemsize
     own = block.count * memory.own_bytes
-    return NativeCall(partial(_emit, block, memory), own + copied)
+    return NativeCall(
+        partial(_emit, block, memory), own + copied,
+        lambda: [Build(_function, (block.dtype.itemsize,))],
+    )  # fmt: skip
 
 
 def _emit(

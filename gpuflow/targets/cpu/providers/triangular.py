@@ -17,9 +17,9 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import READ_WORDS, Module, load_native
-from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.pool import pool_threads
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
 _LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's numbers
@@ -109,7 +109,10 @@ def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None
         return None
     if not b.aval.size or system.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    return NativeCall(partial(_emit, system)) if a.lies.is_contiguous else None
+    if not a.lies.is_contiguous:
+        return None
+    letter = BLAS_LETTERS[system.dtype.name]
+    return NativeCall(partial(_emit, system), runs=lambda: [Build(_function, (letter,))])
 
 
 def _emit(
@@ -140,7 +143,7 @@ def _emit(
     code.fill(words + 6, target)
     code.fill(words + 7, operand_place(a, code, places))
     extent, flops = matrices * blocks, matrices * size * rows * columns
-    threads = pool().threads
+    threads = pool_threads()
     chunk = extent if flops < _SMALLEST_FLOPS else max(1, extent // (threads * 4))
     code.run(_function(letter), words, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
 

@@ -180,7 +180,8 @@ _BITS = {4: (32, 0x7F800000, 0x7FC00000), 8: (64, 0x7FF0000000000000, 0x7FF80000
 
 
 @cache
-def _function(scalar_bytes: int) -> int:
+def loop_function(scalar_bytes: int) -> int:
+    """The address of the function that calls loops, of numbers with parts of so many bytes."""
     bits, exponent, nan = _BITS[scalar_bytes]
     values = {
         "OPERANDS_AT": _OPERANDS, "SIZES_AT": _SIZES, "STEPS_AT": _STEPS,
@@ -293,4 +294,4 @@ def call_loop(
         code.fill(block + _OPERANDS + 3 * k, one.place)
     extent = -(-total // of_index)
     chunk = services.chunk(extent, work) if split else extent
-    code.run(_function(scalar_bytes), block, extent, chunk, work)
+    code.run(loop_function(scalar_bytes), block, extent, chunk, work)

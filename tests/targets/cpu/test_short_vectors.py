@@ -1,0 +1,157 @@
+"""Short loops that are one vector (``text_vectors``), and names that nobody reads after a turn."""
+
+
+import numpy as np
+import pytest
+from guarded_memory import guarded, needs_guards
+from loop_texts import called, loop, set_masks, source
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.text_compiler import module_of
+
+pytestmark = pytest.mark.skipif(
+    not cpu_target().is_x86 or "avx2" not in cpu_target().features, reason="AVX2"
+)
+RANDOM = np.random.default_rng(0)
+LEFT_OVER = [3, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]
+
+
+@pytest.fixture(autouse=True)
+def avx2(monkeypatch):
+    set_masks(monkeypatch, False)
+
+
+def rows(first, last, *statements, dtype="float32"):
+    """A short loop over the elements of rows of 16."""
+    head = f"    for i in short_range({first}, {last}):"
+    inner = [f"        {one}" for one in statements]
+    lines = "for r in range(lo, hi):", "    at = r * 16", head, *inner
+    return source(lines, x=dtype, o=dtype)
+
+
+def copies(first, last, dtype="float32"):
+    return rows(first, last, "v = load_x(x, at + i)", "store_o(o, at + i, v)", dtype=dtype)
+
+
+@pytest.mark.parametrize("turns", range(1, 19))
+def test_which_short_loops_are_written(turns):
+    """Those of a power of 2 are LLVM's, which takes several rows a turn."""
+    assert module_of(copies(0, turns)).is_final == (turns in LEFT_OVER)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        copies(0, 3, "int8"),
+        copies(0, 3, "bfloat16"),
+        rows(0, 3, "a = load_x(x, (at + i) * 2)", "b = load_x(x, (at + i) * 2 + 1)",
+             "store_o(o, (at + i) * 2, a)", "store_o(o, (at + i) * 2 + 1, b)"),
+        rows(0, 3, "store_o(o, at + i, load_x(x, at + i * 5))"),
+        copies(0, "hi"),
+    ],
+    ids=["bytes", "halves", "pairs", "strides", "any length"],
+)  # fmt: skip
+def test_short_loops_that_are_left(text):
+    assert not module_of(text).is_final
+
+
+def test_processors_with_masks_leave_them(monkeypatch):
+    set_masks(monkeypatch, True)
+    assert not module_of(copies(0, 7)).is_final
+
+
+@needs_guards
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64"])
+@pytest.mark.parametrize("turns", LEFT_OVER)
+def test_nothing_beside_the_elements_is_touched(turns, dtype):
+    x = (RANDOM.standard_normal((5, 16)) * 100).astype(dtype)
+    for first, at_end in ((0, False), (16 - turns, True)):
+        text = copies(first, first + turns, dtype)
+        assert module_of(text).is_final
+        o = guarded(np.full((5, 16), 7, dtype), at_end)
+        called(text, guarded(x, at_end), x, o, size=5)
+        wanted = np.full((5, 16), 7, dtype)
+        wanted[:, first : first + turns] = x[:, first : first + turns]
+        np.testing.assert_array_equal(o, wanted)
+
+
+@pytest.mark.parametrize("turns", [2, *LEFT_OVER])
+def test_programs_of_short_rows(turns):
+    x, y = (RANDOM.standard_normal((37, turns)).astype("float32") for _ in range(2))
+    x.flat[:4] = np.nan, np.inf, -0.0, 1e-42
+    one = RANDOM.standard_normal((37, 1)).astype("float32")
+
+    @gf.jit
+    def program(x, y, one):
+        return jnp.tanh(x) * one, jnp.where(x > one, x, y), x[:, ::-1] + y[0], (y * 100).astype(int)
+
+    wide = x.astype("float64")
+    wanted = (
+        np.tanh(wide) * one, np.where(x > one, x, y), x[:, ::-1] + y[0],
+        (y * np.float32(100)).astype(int),
+    )  # fmt: skip
+    for found, right in zip(program(x, y, one), wanted, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-6, atol=2e-45)
+
+
+def test_selects_by_one_decision_and_numbers_of_elements():
+    """Elements know their numbers; what is the same for a row is computed once for it."""
+    text = rows(
+        0, 6, "n = np.float32(cast_int64_int32(i + r))",
+        "store_o(o, at + i, n * load_x(x, r) + load_x(x, i))",
+    )  # fmt: skip
+    assert module_of(text).is_final
+    x, o = np.arange(80, dtype="float32"), np.zeros((5, 16), "float32")
+    called(text, x, x, o, size=5)
+    r, i = np.ogrid[:5, :6]
+    np.testing.assert_array_equal(o[:, :6], (i + r) * r + i)
+    assert not o[:, 6:].any()
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def is_final(*lines):
+    return module_of(source(lines)).is_final
+
+
+COPY = ("v = load_x(x, i)", "store_o(o, i, v)")
+
+
+def test_loops_one_after_the_other_may_use_the_same_names():
+    """As the pieces of a concatenation do."""
+    squares = "v = load_x(x, i - 5)", "store_o(o, i, v * v)"
+    text = source([*loop(*COPY, bounds="lo, 5"), *loop(*squares, bounds="5, hi")])
+    assert module_of(text).is_final
+    x, o = np.arange(100, dtype="float32"), np.zeros(100, "float32")
+    called(text, x, x, o, size=100)
+    np.testing.assert_array_equal(o, [*x[:5], *(x[:95] ** 2)])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # What the last turn leaves is read: behind the loop, in another one, in a later turn of
+        # the loop around, or of the loop itself.
+        [*loop(*COPY), "store_o(o, 0, v)"],
+        [*loop(*COPY), *loop("store_o(o, i, v)")],
+        ["v = np.float32(0.0)", "for r in range(lo, hi):", "    w = v",
+         *(f"    {line}" for line in loop(*COPY, "store_o(o, i, w)"))],
+        ["v = np.float32(0.0)", *loop("store_o(o, i, v)", "v = load_x(x, i)")],
+        ["v = np.float32(0.0)", *loop("v = v + load_x(x, i)", "store_o(o, i, v)")],
+        # In a branch it may have been assigned or not.
+        ["v = np.float32(0.0)", "if hi > 5:", *(f"    {line}" for line in loop(*COPY)),
+         "store_o(o, 0, v)"],
+    ],
+)  # fmt: skip
+def test_names_that_carry_something(lines):
+    assert not is_final(*lines)
+
+
+def test_names_of_branches():
+    """Each assigns what it reads, as kernels with borders do."""
+    inside = [f"    {line}" for line in loop(*COPY)]
+    assert is_final("if hi > 5:", *inside, "else:", *inside)
+    assert is_final("v = np.float32(0.0)", "store_o(o, 0, v)", *loop(*COPY))
