@@ -40,8 +40,12 @@ def masks(request, monkeypatch):
         (("store_o(o, i, load_x(x, i * hi))",), False),
         (("store_o(o, i, load_x(x, i * i))",), False),
         (("store_o(o, i * 2, load_x(x, i))",), False),
+        (("store_o(o, i * 2, load_x(x, i))", "store_o(o, i * 2 + 3, load_x(x, i))"), False),
+        # Every second pair, and every third.
         (("a = load_x(x, (i * 2) * 2)", "b = load_x(x, (i * 2) * 2 + 1)",
-          "store_o(o, i * 2, a)", "store_o(o, i * 2 + 1, b)"), False),
+          "store_o(o, i * 2, a)", "store_o(o, i * 2 + 1, b)"), True),
+        (("a = load_x(x, (i * 3) * 2)", "b = load_x(x, (i * 3) * 2 + 1)", "store_o(o, i, a * b)"),
+         False),
     ],
 )  # fmt: skip
 def test_which_are_written(statements, is_written, masks):
@@ -79,6 +83,21 @@ def test_every_size_and_nothing_beside_it(storage, size, step, masks):
         o = guarded(np.zeros(size, storage), at_end)
         called(text, guarded(x, at_end), x, o, size=size)
         np.testing.assert_array_equal(o, x[first::step][:size])
+
+
+@needs_guards
+@pytest.mark.parametrize("size", SIZES)
+def test_every_second_pair_and_nothing_beside_it(size, masks):
+    text = source(loop(
+        "a = load_x(x, (i * 2) * 2)", "b = load_x(x, (i * 2) * 2 + 1)",
+        "store_o(o, i * 2, b)", "store_o(o, i * 2 + 1, a + b)",
+    ))  # fmt: skip
+    x = RANDOM.standard_normal(max(4 * size - 2, 0)).astype("float32")
+    for at_end in (False, True):
+        o = guarded(np.zeros(2 * size, "float32"), at_end)
+        called(text, guarded(x, at_end), x, o, size=size)
+        np.testing.assert_array_equal(o[::2], x[1::4])
+        np.testing.assert_array_equal(o[1::2], x[::4] + x[1::4])
 
 
 def test_numbers_of_elements(masks):

@@ -487,6 +487,8 @@ class VectorLoop(Expressions):
         if not isinstance(line, Line):
             raise Unfit("a gather")
         if line.step != 1:
+            if use.is_half:  # each half is as many elements apart as pairs are, twice
+                line, use = self.value(index), replace(use, index=text_of(index), half=None)
             return (self._apart(use, pointer, line),)
         if access.is_store and use.half == 0:  # it goes with the other half
             self._half = self._vector(self.typed(others[0], meaning.parameters[2]))
@@ -514,14 +516,14 @@ class VectorLoop(Expressions):
             loaded, self._half = apart(loaded)
         return (loaded,)
 
-    def _apart(self, use: Use, pointer: ast.expr, line: Line) -> Lane:
+    def _apart(self, use: Use, pointer: ast.expr, line: Lane) -> Lane:
         """Elements of which each lies ``line.step`` behind the one before, by whole loads.
 
         The last load ends with the last element that is wanted, or has a mask that does.
         """
-        step, width, storage = line.step, self._width, use.access.storage
-        if use.access.is_store or use.is_half:
+        if use.access.is_store or not isinstance(line, Line):
             raise Unfit("elements apart")
+        step, width, storage = line.step, self._width, use.access.storage
         if any(use.may_touch(other) for *_, other in self._waiting):
             self._flush()
         builder = self.builder
@@ -599,7 +601,8 @@ def _word(number: int) -> ir.Constant:
 def _factor(operator: type, a: Lane, b: Lane) -> int:
     """By which small number a Line is multiplied; 0: by none."""
     for line, other in ((a, b), (b, a)):
-        if operator is ast.Mult and isinstance(line, Line) and other.is_constant:
+        is_single = other.is_constant and other.width == 1
+        if operator is ast.Mult and isinstance(line, Line) and is_single:
             factor = other.value.constant
             return factor if 1 < line.step * factor <= _FARTHEST else 0
     return 0
