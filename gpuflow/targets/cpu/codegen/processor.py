@@ -29,7 +29,7 @@ _X86 = ("x86_64", "AMD64")
 # product and a sum into one, over the rounding between them.
 _UNUSED = ("avx512fp16", "fullfp16", "fp16fml")
 # With AVX-512, LLVM gathers whatever does not lie together. On an EPYC of 2022 every seventh of a
-# million elements takes 4 times as long so as one by one, tables and searches 1.1 to 1.25 times.
+# million elements take 4 times as long so as one by one, tables and searches 1.1 to 1.25 times.
 _NO_GATHERS = "+prefer-no-gather"
 
 

@@ -1,16 +1,19 @@
 """Straight loops of a kernel's text, written as loops over vectors.
 
 A loop is straight if it is a list of assignments and stores that carry nothing from turn to turn,
-and all it reads and writes lies in memory one element, or pair of elements, behind the other. LLVM
-would make vectors of it, and then has to tidy up, which takes more than half of the time that it
+and all it writes lies in memory one element, or pair of elements, behind the other, and what it reads
+at most four apart. LLVM would make vectors of it, and then has to tidy up, which takes more than half of the time that it
 takes for a kernel; and it writes the loop three times. Here it is written once or twice:
 
 - ``bulk``, for loops of few instructions: one to four whole vectors a turn;
 - ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
   stores slow, full vectors are stored without.
 
-What is the same for all elements is computed before the loop. What grows by one with the elements
-(``Line``) stays a single number: with one of them an access is one of a whole vector.
+What is the same for all elements is computed before the loop. What grows evenly with the elements
+(``Line``) stays a single number: with one of them an access is one of a whole vector, or of some
+whole vectors of which every second to fourth element is taken.
+
+A short loop, as of rows of three, is one vector.
 """
 
 from __future__ import annotations
@@ -489,7 +492,7 @@ class VectorLoop(Expressions):
         if line.step != 1:
             if use.is_half:  # each half is as many elements apart as pairs are, twice
                 line, use = self.value(index), replace(use, index=text_of(index), half=None)
-            return (self._apart(use, pointer, line),)
+            return (self._strided(use, pointer, line),)
         if access.is_store and use.half == 0:  # it goes with the other half
             self._half = self._vector(self.typed(others[0], meaning.parameters[2]))
             return ()
@@ -516,7 +519,7 @@ class VectorLoop(Expressions):
             loaded, self._half = apart(loaded)
         return (loaded,)
 
-    def _apart(self, use: Use, pointer: ast.expr, line: Lane) -> Lane:
+    def _strided(self, use: Use, pointer: ast.expr, line: Lane) -> Lane:
         """Elements of which each lies ``line.step`` behind the one before, by whole loads.
 
         The last load ends with the last element that is wanted, or has a mask that does.
