@@ -1,9 +1,10 @@
 """Straight loops of a kernel's text, written as loops over vectors.
 
 A loop is straight if it is a list of assignments and stores that carry nothing from turn to turn,
-and all it writes lies in memory one element, or pair of elements, behind the other, and what it reads
-at most four apart. LLVM would make vectors of it, and then has to tidy up, which takes more than half of the time that it
-takes for a kernel; and it writes the loop three times. Here it is written once or twice:
+and all it writes lies in memory one element, or pair of elements, behind the other, and what it
+reads at most four apart. LLVM would make vectors of it, and then has to tidy up, which takes more
+than half of the time that it takes for a kernel; and it writes the loop three times. Here it is
+written once or twice:
 
 - ``bulk``, for loops of few instructions: one to four whole vectors a turn;
 - ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
