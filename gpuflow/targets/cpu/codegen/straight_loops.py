@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 from gpuflow.base.records import record
@@ -81,6 +83,25 @@ def halved(index: ast.expr) -> tuple[ast.expr, int | None]:
         case ast.BinOp(left=pair, op=ast.Mult(), right=ast.Constant(value=2)):
             return pair, 0
     return index, None
+
+
+def with_pairs(uses: Mapping[int, Use], calls: Sequence[ast.Call]) -> dict[int, Use]:
+    """The uses, of which those of both of two neighbors, one behind the other, are of a pair.
+
+    Args:
+        uses: by the identities of the calls that make them.
+        calls: those that differ from element to element, in the order in which they are made.
+    """
+    result = dict(uses)
+    for first, second in itertools.pairwise(call for call in calls if id(call) in uses):
+        one, two = uses[id(first)], uses[id(second)]
+        ends = [halved(call.args[1]) for call in (first, second)]
+        (place, half), (other, second_half) = [(text_of(place), half) for place, half in ends]
+        is_pair = (half, second_half) == (0, 1) and place == other
+        if is_pair and replace(one, index=two.index) == two:
+            for call, part in ((first, 0), (second, 1)):
+                result[id(call)] = replace(one, index=place, half=part)
+    return result
 
 
 class Arrays:

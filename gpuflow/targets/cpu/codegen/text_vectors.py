@@ -20,7 +20,6 @@ A short loop, as of rows of three, is one vector.
 from __future__ import annotations
 
 import ast
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +40,9 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
     halved,
     longest_chain,
     text_of,
+    with_pairs,
 )
+from gpuflow.targets.cpu.codegen.strided_loads import first_ones, load_strided
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.cpu.codegen.text_values import Expressions
 from gpuflow.targets.cpu.codegen.text_variables import assigned
@@ -59,7 +60,7 @@ from gpuflow.targets.cpu.codegen.vector_blocks import (
     store_parts,
     take_out,
 )
-from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, shuffle_mask, spread
+from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -134,8 +135,8 @@ class VectorLoop(Expressions):
         # Of expressions, by their nodes' identities: those that differ from element to element, the
         # accesses, and what is written before the loop.
         self._varying, calls = expressions_of(body, counter)
-        self._uses = dict(self._accesses(calls))
-        self._find_pairs(calls)
+        moving = [call for call in calls if id(call) in self._varying]
+        self._uses = with_pairs(dict(self._accesses(calls)), moving)
         self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._is_chain = longest_chain(body, self._varying, SERIES) >= CHAIN[share]
         self._check()
@@ -179,18 +180,6 @@ class VectorLoop(Expressions):
                     meaning = self.meaning(name)
                     if meaning is not None and meaning.access is not None:
                         yield id(node), Use(meaning.access, text_of(pointer), text_of(index))
-
-    def _find_pairs(self, calls: Sequence[ast.Call]) -> None:
-        """Let accesses of both of two neighbors, one behind the other, be those of a pair."""
-        varying = [node for node in calls if id(node) in self._uses and id(node) in self._varying]
-        for first, second in itertools.pairwise(varying):
-            one, two = self._uses[id(first)], self._uses[id(second)]
-            ends = [halved(node.args[1]) for node in (first, second)]
-            (place, half), (other, second_half) = [(text_of(place), half) for place, half in ends]
-            is_pair = (half, second_half) == (0, 1) and place == other
-            if is_pair and replace(one, index=two.index) == two:
-                for node, part in ((first, 0), (second, 1)):
-                    self._uses[id(node)] = replace(one, index=place, half=part)
 
     def _vector_width(self) -> int:
         """The elements of a vector: what a register holds of the widest, but for float64 beside
@@ -291,9 +280,9 @@ class VectorLoop(Expressions):
             self._left, self._is_partial = left.value, (left < width).value
             there = builder.select(self._is_partial, left.value, _word(width))
             self._there = there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
-            self._mask = _first_ones(there, width)
+            self._mask = first_ones(there, width)
             if any(use.is_half for use in self._uses.values()):
-                self._mask_of_pairs = _first_ones(there + there, 2 * width)
+                self._mask_of_pairs = first_ones(there + there, 2 * width)
         self._size = -len(rest.instructions)
         self._turn(0)
         registers, _ = cpu_target().vector_registers
@@ -521,30 +510,13 @@ class VectorLoop(Expressions):
         return (loaded,)
 
     def _strided(self, use: Use, pointer: ast.expr, line: Lane) -> Lane:
-        """Elements of which each lies ``line.step`` behind the one before, by whole loads.
-
-        The last load ends with the last element that is wanted, or has a mask that does.
-        """
+        """Elements of which each lies ``line.step`` behind the one before."""
         if use.access.is_store or not isinstance(line, Line):
             raise Unfit("elements apart")
-        step, width, storage = line.step, self._width, use.access.storage
         if any(use.may_touch(other) for *_, other in self._waiting):
             self._flush()
-        builder = self.builder
-        place = self._place(use, pointer, line)
-        starts = [k * width for k in range(step)]
-        if self._mask is None:
-            starts[-1] = step * (width - 1) + 1 - width
-        else:
-            last = (self._there - 1) * step
-        loads = []
-        for start in starts:
-            mask = None
-            if self._mask is not None:
-                mask = _first_ones(last + (1 - start), width)
-            at = builder.gep(place, [_word(start)])
-            loads.append(load(builder, at, storage, use.access.scopes, width, mask))
-        return _taken(loads, starts, step)
+        place, there = self._place(use, pointer, line), None if self._mask is None else self._there
+        return load_strided(self.builder, place, use.access, self._width, line.step, there)
 
     def _other_half(self) -> Lane:
         """What the access before this one left: ``_check`` has seen that it is of the same pair."""
@@ -610,31 +582,6 @@ def _factor(operator: type, a: Lane, b: Lane) -> int:
             factor = other.value.constant
             return factor if 1 < line.step * factor <= _FARTHEST else 0
     return 0
-
-
-def _taken(loads: Sequence[Lane], starts: Sequence[int], step: int) -> Lane:
-    """The vector of every ``step``-th element of what vectors hold.
-
-    Args:
-        loads: the vectors.
-        starts: the number of each one's first element.
-    """
-    taken, width = loads[0], loads[0].width
-    for k in range(1, len(loads)):
-        # Where in a vector each element is; those of later vectors are not there yet.
-        places = []
-        for number in range(0, step * width, step):
-            of = max(n for n in range(len(loads)) if starts[n] <= number)
-            place = number // step if k > 1 else number
-            places.append(width + number - starts[k] if of == k else min(place, width - 1))
-        mask = shuffle_mask(places)
-        taken = taken.like(taken.builder.shuffle_vector(taken.value, loads[k].value, mask))
-    return taken
-
-
-def _first_ones(count: Lane, width: int) -> Instruction:
-    """The mask of the first elements of a vector."""
-    return (spread(count, width) > count.like(counted(count.dtype, 0, width))).value
 
 
 def _number(x: Lane) -> Lane:
