@@ -519,7 +519,7 @@ class VectorLoop(Expressions):
         return load_strided(self.builder, place, use.access, self._width, line.step, there)
 
     def _other_half(self) -> Lane:
-        """What the access before this one left: ``_check`` has seen that it is of the same pair."""
+        """What the access before this one left: ``with_pairs`` saw that they are of a pair."""
         assert self._half is not None
         return self._half
 
