@@ -28,7 +28,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.kernels import compile_cpu
-from gpuflow.targets.cpu.native.object_code import core_module, load_native
+from gpuflow.targets.cpu.native.object_code import load_native, module_with
 from gpuflow.targets.cpu.schedules.split_reductions import SMALLEST_SPLIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -389,7 +389,7 @@ def run_segments(kernel, blocks, starts, extents, spans, whole):
     rows = zip(starts, [block.ctypes.data for block in blocks], extents, strict=True)
     words = [loaded.address, int(whole), len(blocks), *[word for row in rows for word in row]]
     table = np.array(words, np.int64)
-    runtime = load_native(core_module(), shared_cache())
+    runtime = load_native(module_with("gf_segments"), shared_cache())
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     function = kind(runtime.addresses["gf_segments"])
     for lo, hi in spans:

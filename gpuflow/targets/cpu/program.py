@@ -55,7 +55,7 @@ class CpuProgram:
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
             services = native_services()
-            services.prepare(code_of(self.plan))
+            services.prepare(code_of(self.plan, services))
             driver = build_driver(self.plan, memory, self._device_driver, services, self.out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
@@ -71,7 +71,8 @@ class CpuProgram:
 
     def build(self) -> None:
         """Build what a call may ask for."""
-        native_services().prepare(code_of(self.plan))
+        services = native_services()
+        services.prepare(code_of(self.plan, services))
 
     def code_bytes(self) -> int:
         """Bytes of the object code of all kernels, which are built."""

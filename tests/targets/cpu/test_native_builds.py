@@ -53,11 +53,23 @@ PROGRAM = """
             lambda x: lax.fori_loop(0, 3, lambda _, c: fft.ifft(fft.fft(c) * 2), x),
             floats((16, 32)).astype("complex128"),
         ),
+        "a loop with a condition": (
+            lambda x: lax.while_loop(lambda c: abs(c).max() < 10, lambda c: fft.fft(c), x),
+            floats(48).astype("complex64"),
+        ),
+        "a branch": (
+            lambda x: lax.cond(x[0, 0] < 9, jnp.linalg.cholesky, lambda x: x @ x, x), positive
+        ),
+        "turns apart": (
+            lambda x: lax.map(lambda a: a @ a, x),
+            floats((64, 40, 40)).astype("float32"),
+        ),
+        "segments": (lambda xs: [2 * x for x in xs], [stack, square]),
     }
     with gf.enable_x64(True):
         for name, (function, *arguments) in programs.items():
             del late[:]
-            np.asarray(gf.jit(function)(*arguments))
+            gf.block_until_ready(gf.jit(function)(*arguments))
             assert late and not any(late), f"{name}: {late} built while it was written"
 """
 

@@ -303,13 +303,14 @@ class _Function(Expressions):
         return value
 
     def forever(self, body: Sequence[ast.stmt]) -> None:
-        self.scalars += 1
+        vectors = self.vectors
         builder, function = self.builder, self.builder.function
         inside = function.append_basic_block("again")
         after = function.append_basic_block("done")
         builder.branch(inside)
         builder.position_at_end(inside)
         self.inner_block(body, after)
+        self.scalars += self.vectors == vectors  # it is around no loop over elements
         builder.branch(inside)
         builder.position_at_end(after)
 

@@ -10,6 +10,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.kir.walk import has_long_loops
 from gpuflow.targets.cpu.native.copies import Places
+from gpuflow.targets.cpu.native.object_code import native_function
 from gpuflow.targets.cpu.native.program_writer import Code
 from gpuflow.targets.cpu.native.services import NativeServices, Runs
 
@@ -77,7 +78,7 @@ def _launch_segments(
         code.refer(first + 4 + 3 * k)
     points = sum(call.points for call in calls)
     chunk, is_long = services.chunk(start, points), remembered(kernel, has_long_loops)
-    code.run(services.function("gf_segments"), first, start, chunk, points, is_long)
+    code.run(native_function("gf_segments"), first, start, chunk, points, is_long)
 
 
 def _argument_block(call: KernelCall, code: Code, places: Places) -> int:

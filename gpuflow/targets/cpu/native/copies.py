@@ -17,8 +17,9 @@ from gpuflow.compiler.planning.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
+from gpuflow.targets.cpu.native.object_code import native_function
 from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
-from gpuflow.targets.cpu.native.services import Build, NativeServices, Runs, native_function
+from gpuflow.targets.cpu.native.services import Build, NativeServices, Runs
 from gpuflow.targets.cpu.schedules.copies import copying_call
 
 
@@ -80,7 +81,7 @@ def copy_view(
     block = code.block([0, 0, *rest])
     code.fill(block, target)
     code.fill(block + 1, source)
-    code.run(services.function(name), block, extent, services.chunk(extent, size), size)
+    code.run(native_function(name), block, extent, services.chunk(extent, size), size)
 
 
 def code_of_copy(view: View, itemsize: int) -> list[Runs]:
@@ -131,4 +132,4 @@ def copy_bytes(
     block = code.block((0, 0))
     code.fill(block, target)
     code.fill(block + 1, source)
-    code.run(services.function("gf_copy"), block, count, count, count)
+    code.run(native_function("gf_copy"), block, count, count, count)

@@ -4,11 +4,8 @@
 ;   1  target  register  offset       word at ``target`` = register + offset
 ;   2  function words extent chunk    function(words, 0, extent), on several threads if
 ;                                     extent > chunk
-;   3  scan                           a loop of known length: gf_scan(words, registers, ...)
-;   4  while                          a loop with a condition
-;   5  branch                         one of several programs
-;   6  apart                          parts of a loop whose turns do not see each other, on several
-;                                     threads
+;   3  function words                 function(words, registers, state): gf_scan, gf_while,
+;                                     gf_branch or gf_apart, which run programs
 ;
 ; A place is two words: a register's number, or -1, and an offset; it stands for their sum.
 ; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
@@ -32,17 +29,14 @@ define i32 @gf_execute(ptr %code, ptr %registers, ptr %state) {
 entry:
   br label %fetch
 fetch:
-  %at = phi ptr [ %code, %entry ], [ %at.set, %set ], [ %at.run, %ran ], [ %at.nest, %nested ]
+  %at = phi ptr [ %code, %entry ], [ %at.set, %set ], [ %at.run, %ran ], [ %at.nest, %nest ]
   %operation = load i64, ptr %at
   %one.at = getelementptr i64, ptr %at, i64 1
   %one = load ptr, ptr %one.at
   switch i64 %operation, label %end [
     i64 1, label %set
     i64 2, label %run
-    i64 3, label %scan
-    i64 4, label %while
-    i64 5, label %branch
-    i64 6, label %apart
+    i64 3, label %nest
   ]
 set:
   %place.at = getelementptr i64, ptr %at, i64 2
@@ -71,21 +65,11 @@ ran:
   %stopped = load i64, ptr %stopped.at
   %goes.on = icmp eq i64 %stopped, 0
   br i1 %goes.on, label %fetch, label %failed
-scan:
-  %scanned = call i32 @scan(ptr %one, ptr %registers, ptr %state)
-  br label %nested
-while:
-  %looped = call i32 @while(ptr %one, ptr %registers, ptr %state)
-  br label %nested
-branch:
-  %chosen = call i32 @branch(ptr %one, ptr %registers, ptr %state)
-  br label %nested
-apart:
-  %parted = call i32 @apart(ptr %one, ptr %registers, ptr %state)
-  br label %nested
-nested:
-  %status = phi i32 [ %scanned, %scan ], [ %looped, %while ], [ %chosen, %branch ], [ %parted, %apart ]
-  %at.nest = getelementptr i64, ptr %at, i64 2
+nest:
+  %inner.at = getelementptr i64, ptr %at, i64 2
+  %inner = load ptr, ptr %inner.at
+  %status = call i32 %one(ptr %inner, ptr %registers, ptr %state)
+  %at.nest = getelementptr i64, ptr %at, i64 3
   %fine = icmp eq i32 %status, 0
   br i1 %fine, label %fetch, label %failed
 failed:
@@ -94,78 +78,10 @@ end:
   ret i32 0
 }
 
-define internal ptr @place(ptr %words, ptr %registers) {
-  %number = load i64, ptr %words
-  %offset.at = getelementptr i64, ptr %words, i64 1
-  %offset = load i64, ptr %offset.at
-  %absolute = icmp slt i64 %number, 0
-  br i1 %absolute, label %fixed, label %relative
-fixed:
-  %address = inttoptr i64 %offset to ptr
-  ret ptr %address
-relative:
-  %register = getelementptr ptr, ptr %registers, i64 %number
-  %base = load ptr, ptr %register
-  %sum = getelementptr i8, ptr %base, i64 %offset
-  ret ptr %sum
-}
-
-; registers[k] = the k-th place of ``places``, which lie ``stride`` words apart, for k < count.
-define internal void @bind(ptr %into, i64 %count, ptr %places, i64 %stride, ptr %registers) {
-entry:
-  br label %look
-look:
-  %k = phi i64 [ 0, %entry ], [ %next, %one ]
-  %more = icmp slt i64 %k, %count
-  br i1 %more, label %one, label %end
-one:
-  %offset = mul i64 %k, %stride
-  %place.at = getelementptr i64, ptr %places, i64 %offset
-  %value = call ptr @place(ptr %place.at, ptr %registers)
-  %into.at = getelementptr ptr, ptr %into, i64 %k
-  store ptr %value, ptr %into.at
-  %next = add i64 %k, 1
-  br label %look
-end:
-  ret void
-}
-
-; The body's registers for iteration ``turn``: words of ``table`` for each register are the places
-; of the first, of odd and of even later iterations, and bytes per element.
-define internal void @bind_turn(
-    ptr %into, i64 %count, ptr %table, i64 %turn, i64 %element, ptr %registers) {
-entry:
-  %odd = and i64 %turn, 1
-  %is.odd = icmp ne i64 %odd, 0
-  %later = select i1 %is.odd, i64 2, i64 4
-  %is.first = icmp eq i64 %turn, 0
-  %column = select i1 %is.first, i64 0, i64 %later
-  br label %look
-look:
-  %k = phi i64 [ 0, %entry ], [ %next, %one ]
-  %more = icmp slt i64 %k, %count
-  br i1 %more, label %one, label %end
-one:
-  %row.offset = mul i64 %k, 7
-  %row = getelementptr i64, ptr %table, i64 %row.offset
-  %place.at = getelementptr i64, ptr %row, i64 %column
-  %base = call ptr @place(ptr %place.at, ptr %registers)
-  %stride.at = getelementptr i64, ptr %row, i64 6
-  %stride = load i64, ptr %stride.at
-  %offset = mul i64 %stride, %element
-  %value = getelementptr i8, ptr %base, i64 %offset
-  %into.at = getelementptr ptr, ptr %into, i64 %k
-  store ptr %value, ptr %into.at
-  %next = add i64 %k, 1
-  br label %look
-end:
-  ret void
-}
-
 ; Let Python handle what interrupts a thread, about once a second: where a loop goes on for long,
 ; Ctrl-C ends it, and so does an exception that another thread sets. A worker asks whether the
 ; thread that called was interrupted.
-define internal i32 @signals(ptr %state) {
+define i32 @gf_signals(ptr %state) {
 entry:
   %thread.at = getelementptr i64, ptr %state, i64 3
   %caller = load i64, ptr %thread.at
@@ -241,7 +157,7 @@ who:
   %is.caller = icmp eq i64 %self, %caller
   br i1 %is.caller, label %look, label %no
 look:
-  %status = call i32 @signals(ptr %state)
+  %status = call i32 @gf_signals(ptr %state)
   %quiet = icmp eq i32 %status, 0
   br i1 %quiet, label %no, label %stop
 stop:
@@ -251,208 +167,6 @@ yes:
   ret i32 1
 no:
   ret i32 0
-}
-
-; Words: length, reverse, code, its registers, their number, table of @bind_turn, iterations
-; between two looks at signals less 1 (a power of 2, less 1).
-define internal i32 @scan(ptr %words, ptr %registers, ptr %state) {
-entry:
-  %length = load i64, ptr %words
-  %reverse.at = getelementptr i64, ptr %words, i64 1
-  %reverse = load i64, ptr %reverse.at
-  %code.at = getelementptr i64, ptr %words, i64 2
-  %code = load ptr, ptr %code.at
-  %own.at = getelementptr i64, ptr %words, i64 3
-  %own = load ptr, ptr %own.at
-  %count.at = getelementptr i64, ptr %words, i64 4
-  %count = load i64, ptr %count.at
-  %table.at = getelementptr i64, ptr %words, i64 5
-  %table = load ptr, ptr %table.at
-  %mask.at = getelementptr i64, ptr %words, i64 6
-  %mask = load i64, ptr %mask.at
-  %backward = icmp ne i64 %reverse, 0
-  %last = add i64 %length, -1
-  br label %look
-look:
-  %turn = phi i64 [ 0, %entry ], [ %next, %checked ]
-  %more = icmp slt i64 %turn, %length
-  br i1 %more, label %body, label %end
-body:
-  %mirrored = sub i64 %last, %turn
-  %element = select i1 %backward, i64 %mirrored, i64 %turn
-  call void @bind_turn(
-      ptr %own, i64 %count, ptr %table, i64 %turn, i64 %element, ptr %registers)
-  %status = call i32 @gf_execute(ptr %code, ptr %own, ptr %state)
-  %fine = icmp eq i32 %status, 0
-  br i1 %fine, label %next.turn, label %failed
-next.turn:
-  %next = add i64 %turn, 1
-  %masked = and i64 %next, %mask
-  %due = icmp eq i64 %masked, 0
-  br i1 %due, label %check, label %checked
-check:
-  %signal = call i32 @signals(ptr %state)
-  %quiet = icmp eq i32 %signal, 0
-  br i1 %quiet, label %checked, label %failed
-checked:
-  br label %look
-failed:
-  ret i32 -1
-end:
-  ret i32 0
-}
-
-; Words: condition's code, its registers, their number, their places; body's code, its registers,
-; their number, table of @bind_turn; place of the flag (2); copies, their table (7 words: places of
-; the output, of the carry after no iteration and after an even number of them, and bytes); mask.
-define internal i32 @while(ptr %words, ptr %registers, ptr %state) {
-entry:
-  %code0 = load ptr, ptr %words
-  %own0.at = getelementptr i64, ptr %words, i64 1
-  %own0 = load ptr, ptr %own0.at
-  %count0.at = getelementptr i64, ptr %words, i64 2
-  %count0 = load i64, ptr %count0.at
-  %places0.at = getelementptr i64, ptr %words, i64 3
-  %places0 = load ptr, ptr %places0.at
-  %code.at = getelementptr i64, ptr %words, i64 4
-  %code = load ptr, ptr %code.at
-  %own.at = getelementptr i64, ptr %words, i64 5
-  %own = load ptr, ptr %own.at
-  %count.at = getelementptr i64, ptr %words, i64 6
-  %count = load i64, ptr %count.at
-  %table.at = getelementptr i64, ptr %words, i64 7
-  %table = load ptr, ptr %table.at
-  %flag.at = getelementptr i64, ptr %words, i64 8
-  %flag = call ptr @place(ptr %flag.at, ptr %registers)
-  %copies.at = getelementptr i64, ptr %words, i64 10
-  %copies = load i64, ptr %copies.at
-  %rows.at = getelementptr i64, ptr %words, i64 11
-  %rows = load ptr, ptr %rows.at
-  %mask.at = getelementptr i64, ptr %words, i64 12
-  %mask = load i64, ptr %mask.at
-  call void @bind(ptr %own0, i64 %count0, ptr %places0, i64 2, ptr %registers)
-  %status0 = call i32 @gf_execute(ptr %code0, ptr %own0, ptr %state)
-  %fine0 = icmp eq i32 %status0, 0
-  br i1 %fine0, label %look, label %failed
-look:
-  %turn = phi i64 [ 0, %entry ], [ %next, %checked ]
-  %going = load volatile i8, ptr %flag
-  %more = icmp ne i8 %going, 0
-  br i1 %more, label %body, label %over
-body:
-  call void @bind_turn(ptr %own, i64 %count, ptr %table, i64 %turn, i64 0, ptr %registers)
-  %status = call i32 @gf_execute(ptr %code, ptr %own, ptr %state)
-  %fine = icmp eq i32 %status, 0
-  br i1 %fine, label %next.turn, label %failed
-next.turn:
-  %next = add i64 %turn, 1
-  %masked = and i64 %next, %mask
-  %due = icmp eq i64 %masked, 0
-  br i1 %due, label %check, label %checked
-check:
-  %signal = call i32 @signals(ptr %state)
-  %quiet = icmp eq i32 %signal, 0
-  br i1 %quiet, label %checked, label %failed
-checked:
-  br label %look
-over:
-  ; After an odd number of iterations the carry lies in the outputs.
-  %odd = and i64 %turn, 1
-  %is.odd = icmp ne i64 %odd, 0
-  br i1 %is.odd, label %end, label %copy
-copy:
-  %is.none = icmp eq i64 %turn, 0
-  %column = select i1 %is.none, i64 2, i64 4
-  br label %next.copy
-next.copy:
-  %k = phi i64 [ 0, %copy ], [ %k.next, %one ]
-  %left = icmp slt i64 %k, %copies
-  br i1 %left, label %one, label %end
-one:
-  %row.offset = mul i64 %k, 7
-  %row = getelementptr i64, ptr %rows, i64 %row.offset
-  %target = call ptr @place(ptr %row, ptr %registers)
-  %source.at = getelementptr i64, ptr %row, i64 %column
-  %source = call ptr @place(ptr %source.at, ptr %registers)
-  %bytes.at = getelementptr i64, ptr %row, i64 6
-  %bytes = load i64, ptr %bytes.at
-  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
-  %k.next = add i64 %k, 1
-  br label %next.copy
-failed:
-  ret i32 -1
-end:
-  ret i32 0
-}
-
-; Words: place of the int32 number (2), the last branch's number, table of 4 words for each branch:
-; code, its registers, their number, their places.
-define internal i32 @branch(ptr %words, ptr %registers, ptr %state) {
-  %number.at = call ptr @place(ptr %words, ptr %registers)
-  %number.narrow = load i32, ptr %number.at
-  %number = sext i32 %number.narrow to i64
-  %last.at = getelementptr i64, ptr %words, i64 2
-  %last = load i64, ptr %last.at
-  %table.at = getelementptr i64, ptr %words, i64 3
-  %table = load ptr, ptr %table.at
-  %low = call i64 @llvm.smax.i64(i64 %number, i64 0)
-  %chosen = call i64 @llvm.smin.i64(i64 %low, i64 %last)
-  %row.offset = mul i64 %chosen, 4
-  %row = getelementptr i64, ptr %table, i64 %row.offset
-  %code = load ptr, ptr %row
-  %own.at = getelementptr i64, ptr %row, i64 1
-  %own = load ptr, ptr %own.at
-  %count.at = getelementptr i64, ptr %row, i64 2
-  %count = load i64, ptr %count.at
-  %places.at = getelementptr i64, ptr %row, i64 3
-  %places = load ptr, ptr %places.at
-  call void @bind(ptr %own, i64 %count, ptr %places, i64 2, ptr %registers)
-  %status = call i32 @gf_execute(ptr %code, ptr %own, ptr %state)
-  ret i32 %status
-}
-
-; Words: the number of parts, the registers and the state of the call, which this writes for
-; @gf_parts, and for each part the words of its @scan. A part has code and memory of its own.
-define internal i32 @apart(ptr %words, ptr %registers, ptr %state) {
-  %count = load i64, ptr %words
-  %registers.at = getelementptr i64, ptr %words, i64 1
-  store ptr %registers, ptr %registers.at
-  %state.at = getelementptr i64, ptr %words, i64 2
-  store ptr %state, ptr %state.at
-  call void @gf_dispatch(ptr @gf_parts, ptr %words, i64 %count, i64 1)
-  %stopped.at = getelementptr i64, ptr %state, i64 2
-  %stopped = load i64, ptr %stopped.at
-  %goes.on = icmp eq i64 %stopped, 0
-  %status = select i1 %goes.on, i32 0, i32 -1
-  ret i32 %status
-}
-
-; Parts %low to %high; words of @apart.
-define void @gf_parts(ptr %words, i64 %low, i64 %high) {
-entry:
-  %registers.at = getelementptr i64, ptr %words, i64 1
-  %registers = load ptr, ptr %registers.at
-  %state.at = getelementptr i64, ptr %words, i64 2
-  %state = load ptr, ptr %state.at
-  %parts = getelementptr i64, ptr %words, i64 3
-  br label %look
-look:
-  %k = phi i64 [ %low, %entry ], [ %next, %one ]
-  %more = icmp slt i64 %k, %high
-  br i1 %more, label %one, label %end
-one:
-  %part.at = getelementptr ptr, ptr %parts, i64 %k
-  %part = load ptr, ptr %part.at
-  %status = call i32 @scan(ptr %part, ptr %registers, ptr %state)
-  %next = add i64 %k, 1
-  %fine = icmp eq i32 %status, 0
-  br i1 %fine, label %look, label %stop
-stop:
-  %stopped.at = getelementptr i64, ptr %state, i64 2
-  store atomic i64 1, ptr %stopped.at monotonic, align 8
-  br label %end
-end:
-  ret void
 }
 
 ; A method of Python with METH_FASTCALL: registers are the addresses of the arguments' elements.

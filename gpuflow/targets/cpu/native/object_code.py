@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen import machine_code
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
 from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
-_CORE = ("pool.ll", "execute.ll", "blocks.ll")
+_CORE = ("places.ll", "pool.ll", "execute.ll", "blocks.ll")
 _CORE_SYMBOLS = (
     "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
-    "gf_segments", "gf_interrupted",
+    "gf_interrupted", "gf_signals",
 )  # fmt: skip
+# What programs run that have loops, branches or segments, and what that calls of other parts.
+_ON_DEMAND = {
+    "scan": ("gf_execute", "gf_signals"),
+    "while": ("gf_execute", "gf_signals"),
+    "branch": ("gf_execute",),
+    "apart": ("gf_scan", "gf_dispatch"),
+    "segments": (),
+}
 # How BLAS takes alpha and beta for each letter: complex ones by address.
 _PRODUCTS = {
     "s": ("float", "1.0", "0.0"),
@@ -65,7 +75,7 @@ define internal ptr @place(ptr %words, i64 %k) alwaysinline {
 
 @record
 class Module:
-    """The text of a part of the runtime, its functions, and those of Python that it calls.
+    """The text of a part of the runtime, its functions, and those of other parts or Python's.
 
     LLVM works at ``level``: at 2 for loops that it should take apart.
     """
@@ -152,10 +162,14 @@ _MODULES: dict[str, Callable[[str], Module]] = {
 
 
 def module_with(symbol: str) -> Module:
-    """The module of a function: of the core, or ``gf_<kind>_<letter or bytes>``."""
+    """The module of a function: of the core, ``gf_<name>``, or ``gf_<kind>_<letter or bytes>``."""
     if symbol in _CORE_SYMBOLS:
         return core_module()
-    kind, _, variant = symbol.removeprefix("gf_").rpartition("_")
+    name = symbol.removeprefix("gf_")
+    if name in _ON_DEMAND:
+        text = _text("places.ll", f"{name}.ll")
+        return Module(text, (symbol,), _ON_DEMAND[name], AS_WRITTEN)
+    kind, _, variant = name.rpartition("_")
     return _MODULES[kind](variant)
 
 
@@ -196,10 +210,12 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
 
     def load() -> NativeRuntime:
         entry = cache.get(key, build)
+        known = _known(entry.imports, cache)
         try:
-            library, addresses = _link(entry, module.symbols)
+            library, addresses = link_symbols(entry.code, module.symbols, known)
         except RuntimeError as error:
-            library, addresses = _link(cache.replace(key, build, error), module.symbols)
+            entry = cache.replace(key, build, error)
+            library, addresses = link_symbols(entry.code, module.symbols, known)
         return NativeRuntime(addresses, library)
 
     return cache.once(key, load)
@@ -212,9 +228,21 @@ def _do_nothing() -> None:
 _OBJECTS = {"gf_do_nothing": _do_nothing}
 
 
-def _link(entry: Entry, symbols: tuple[str, ...]) -> tuple[object, dict[str, int]]:
-    imports = {name: id(_OBJECTS[name]) for name in entry.imports if name in _OBJECTS}
-    for name in set(entry.imports) - set(imports):
-        symbol = getattr(ctypes.pythonapi, name)
-        imports[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
-    return link_symbols(entry.code, symbols, imports)
+def _known(imports: Iterable[str], cache: KernelCache) -> dict[str, int]:
+    """The addresses of what a module imports."""
+    known = {}
+    for name in imports:
+        if name in _OBJECTS:
+            known[name] = id(_OBJECTS[name])
+        elif name.startswith("gf_"):
+            known[name] = load_native(module_with(name), cache).addresses[name]
+        else:
+            symbol = getattr(ctypes.pythonapi, name)
+            known[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
+    return known
+
+
+@cache
+def native_function(symbol: str) -> int:
+    """The address of a function of the runtime, of the process's kernel cache."""
+    return load_native(module_with(symbol), kernel_cache()).addresses[symbol]

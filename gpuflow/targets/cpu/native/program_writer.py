@@ -16,10 +16,10 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout
-from gpuflow.targets.cpu.native.object_code import NativeRuntime
+from gpuflow.targets.cpu.native.object_code import NativeRuntime, native_function
 
-_END, _SET, _RUN, _SCAN, _WHILE, _BRANCH, _APART = range(7)
-_NAMES = {_SCAN: "scan", _WHILE: "while", _BRANCH: "branch", _APART: "scan on several threads"}
+_END, _SET, _RUN, _NEST = range(4)
+_NESTS = {"scan": "scan", "while": "while", "branch": "branch", "apart": "scan on several threads"}
 _LONGEST = 5  # words of an instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
 _WORD = 8  # bytes
@@ -53,6 +53,7 @@ class Code:
         self.kept: list[object] = []
         self._named: list[int] = []  # the instructions' words that name a place in the data
         self._tabled: list[int] = []  # and those of the data
+        self._nests: list[str] = []  # what the instructions for loops and branches are
 
     def block(self, words: Iterable[int]) -> int:
         """Add words to the data; returns the place of the first."""
@@ -97,7 +98,7 @@ class Code:
     def scan(self, length: int, reverse: bool, body: Code, table: Sequence[Turns]) -> None:
         """Run ``body`` ``length`` times; ``table`` gives its registers."""
         words = self._scan(length, reverse, body, table)
-        self._nested(_SCAN, words, body.points * length)
+        self._nested("scan", words, body.points * length)
 
     def apart(self, length: int, bodies: Sequence[Code], table: Sequence[Turns]) -> None:
         """The same with several threads, for turns that do not see each other.
@@ -112,7 +113,7 @@ class Code:
             ]
             words = self._scan(-(-(length - k) // count), False, body, rows)
             parts.append(address(self.array(words)))
-        self._nested(_APART, [count, 0, 0, *parts], bodies[0].points * length)
+        self._nested("apart", [count, 0, 0, *parts], bodies[0].points * length)
 
     def _scan(
         self, length: int, reverse: bool, body: Code, table: Sequence[Turns]
@@ -129,16 +130,17 @@ class Code:
             *self._program(condition), *self._body(body, table), *flag,
             len(copies), address(self.array(rows)), _mask(body),
         ]  # fmt: skip
-        self._nested(_WHILE, words, _HEAVY)
+        self._nested("while", words, _HEAVY)
 
     def branch(self, number: Place, programs: Sequence[Program]) -> None:
         """Run one of ``programs``: the int32 at ``number``, which is brought into range."""
         rows = [word for program in programs for word in self._program(program)]
         words = [*number, len(programs) - 1, address(self.array(rows))]
-        self._nested(_BRANCH, words, max(program.code.points for program in programs))
+        self._nested("branch", words, max(program.code.points for program in programs))
 
-    def _nested(self, operation: int, words: Sequence[int], points: int) -> None:
-        self.words += [operation, address(self.array(words))]
+    def _nested(self, kind: str, words: Sequence[int], points: int) -> None:
+        self._nests.append(_NESTS[kind])
+        self.words += [_NEST, native_function(f"gf_{kind}"), address(self.array(words))]
         self.points += points
 
     def _body(self, body: Code, table: Sequence[Turns]) -> tuple[int, int, int, int]:
@@ -159,6 +161,7 @@ class Code:
             names: of functions, by their addresses.
         """
         lines, k = [], 0
+        nests = iter(self._nests)
         while k < len(self.words):
             operation, *rest = self.words[k : k + _LONGEST]
             if operation == _SET:
@@ -172,8 +175,8 @@ class Code:
                              f"{chunk} at a time")  # fmt: skip
                 k += _LONGEST
             else:
-                lines.append(_NAMES[operation])
-                k += 2
+                lines.append(next(nests))
+                k += 3
         return lines
 
     def finish(self, owner: Code) -> int:

@@ -13,7 +13,7 @@ from gpuflow.kir.walk import statements
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
 from gpuflow.targets.cpu.kernels import compile_cpu, compile_text, load_stored
-from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
+from gpuflow.targets.cpu.native.object_code import NativeRuntime
 from gpuflow.targets.cpu.native.pool import is_made, pool, pool_threads
 from gpuflow.targets.printer import Source
 
@@ -93,10 +93,6 @@ class NativeServices:
         workers.start()
         return workers.runtime
 
-    def function(self, name: str) -> int:
-        """The address of a function of the native runtime."""
-        return native_function(name)
-
     def chunk(self, extent: int, points: int, turns: int = 1) -> int:
         """Indices of the split axis that one thread takes at a time.
 
@@ -121,12 +117,6 @@ class NativeServices:
 def load_text(source: Source) -> LoadedKernel:
     """A kernel that is a text of its own."""
     return compile_text(source, kernel_cache())
-
-
-@cache
-def native_function(name: str) -> int:
-    """The same, for ``Build``."""
-    return load_native(module_with(name), kernel_cache()).addresses[name]
 
 
 @cache

@@ -13,7 +13,6 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import (
-    CallStep,
     CopyStep,
     Inner,
     KernelStep,
@@ -41,6 +40,7 @@ from gpuflow.targets.cpu.native.copies import (
     copy_view,
     operand_place,
 )
+from gpuflow.targets.cpu.native.object_code import native_function
 from gpuflow.targets.cpu.native.program_writer import (
     Code,
     Copy,
@@ -52,6 +52,7 @@ from gpuflow.targets.cpu.native.program_writer import (
 )
 from gpuflow.targets.cpu.native.services import (
     SMALLEST_PARALLEL,
+    Build,
     NativeServices,
     Runs,
     native_services,
@@ -74,14 +75,19 @@ class InnerPlaces:
         return (self.registers[buffer], 0) if at is None else fixed(at)
 
 
-def code_of(plan: Plan) -> list[Runs]:
-    """What a plan's native programs run: kernels, and what copies and library calls need."""
+def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
+    """What a plan's native programs run: kernels, and what other steps need."""
     code: list[Runs] = [*all_kernels(plan)]
     for step in all_steps(plan):
         if isinstance(step, CopyStep):
             itemsize = storage_dtype(step.source.aval.dtype).itemsize
             code += code_of_copy(step.source.lies, itemsize)
-        elif isinstance(step, CallStep) and step.choice is not None:
+        elif isinstance(step, ProgramStep):
+            code += [Build(native_function, (name,)) for name in _functions_of(step, services)]
+        elif isinstance(step, KernelStep):
+            if any(len(calls) > 1 for calls in step.launches):
+                code.append(Build(native_function, ("gf_segments",)))
+        elif step.choice is not None:
             call: NativeCall = step.choice
             code += call.runs()
     return code
@@ -136,6 +142,17 @@ def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
             return None
         bodies.append([emit for emit in emits if emit is not None])
     return partial(_program, step, bodies, parts, services)
+
+
+def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
+    """The functions of the runtime that run a loop or branch."""
+    rule = step.eqn.primitive.lower
+    if isinstance(rule, Branch):
+        return ["gf_branch"]
+    assert isinstance(rule, Loop)
+    if not isinstance(rule.form(step.eqn.params), ScanForm):
+        return ["gf_while"]
+    return ["gf_scan", "gf_apart"] if _parts(step, services) > 1 else ["gf_scan"]
 
 
 def _parts(step: ProgramStep, services: NativeServices) -> int:

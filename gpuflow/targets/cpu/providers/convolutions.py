@@ -15,9 +15,10 @@ from gpuflow.core.views import View
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.native.object_code import native_function
 from gpuflow.targets.cpu.native.pool import pool_threads
 from gpuflow.targets.cpu.native.program_writer import Code, Place
-from gpuflow.targets.cpu.native.services import Build, NativeServices, native_function
+from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.providers.convolution_calls import (
     LHS_WORD,
@@ -69,7 +70,7 @@ def _functions(dtype: np.dtype, services: NativeServices) -> Functions:
     blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
     assert blas is not None  # _choose says so first
     names = ("convolution", "sum_parts", "zero")
-    addresses = [services.function(f"gf_{name}_{letter}") for name in names]
+    addresses = [native_function(f"gf_{name}_{letter}") for name in names]
     return Functions(*addresses, blas.gemm[dtype.name])
 
 

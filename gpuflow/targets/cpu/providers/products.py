@@ -20,9 +20,10 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places
+from gpuflow.targets.cpu.native.object_code import native_function
 from gpuflow.targets.cpu.native.pool import pool_threads
 from gpuflow.targets.cpu.native.program_writer import Code
-from gpuflow.targets.cpu.native.services import Build, NativeServices, native_function
+from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.providers.product_operands import Copies, readable
 from gpuflow.targets.layouts.product_axes import (
@@ -193,7 +194,7 @@ def _emit(
     code.data[block] = getattr(blas, call.blas)[dtype.name]
     for k, place in zip(call.operands, (*operands, places.place(step.outputs[0])), strict=True):
         code.fill(block + k, place)
-    function = services.function(_function(call, dtype))
+    function = native_function(_function(call, dtype))
     code.run(function, block, call.extent, call.chunk, call.points)
 
 

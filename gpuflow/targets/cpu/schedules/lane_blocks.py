@@ -171,6 +171,9 @@ class _Blocks:
         self.arrays: dict[Value, Local] = {}
         self.cheap: dict[Value, Const | Load] = {}
         self.same: dict[Value, Value] = {}
+        # Which lanes there are, and what a block begins with to say so; for loops that ask.
+        self._marked: Local | None = None
+        self._marks: list[Statement] = []
         self._free = unused_number(kernel.body)
         self._operands = {o.name: o for o in kernel.operands}
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
@@ -194,22 +197,23 @@ class _Blocks:
             self.same.update({value: value for value in results_of(statement)})
             if isinstance(statement, For) and statement.axis == self.axis:
                 lanes: list[Statement] = []
-                self.valid = self._valid(lanes)
                 self.sequence(statement.body.body, (), None, lanes)
-                statement = Strip(self.axis, self.size, Block(body=tuple(lanes)))
+                marked = Block(body=(*self._marks, *lanes))
+                statement = Strip(self.axis, self.size, marked)
             elif isinstance(statement, For) and statement.axis is not None:
                 statement = replace(statement, body=self.outside(statement.body))
             body.append(statement)
         return replace(block, body=tuple(body))
 
-    def _valid(self, out: list[Statement]) -> Local:
+    def _valid(self) -> Local:
         """Which lanes of a block there are: the last block may have fewer."""
-        valid = self.array("bool")
-        for padded in (True, False) if self.is_padded else (False,):
-            code = Code(self)
-            code.store(valid, code.number("bool", not padded))
-            out.append(replace(code.loop(), padded=padded))
-        return valid
+        if self._marked is None:
+            self._marked = self.array("bool")
+            for padded in (True, False) if self.is_padded else (False,):
+                code = Code(self)
+                code.store(self._marked, code.number("bool", not padded))
+                self._marks.append(replace(code.loop(), padded=padded))
+        return self._marked
 
     # --- values ---
 
@@ -406,7 +410,7 @@ class _Blocks:
         going, code = self.array("bool"), Code(self)
         carry = [code.load(array) for array in arrays]
         goes_on = code.block(s.cond, carry)[0]
-        code.store(going, code.both(code.load(self.valid if mask is None else mask), goes_on))
+        code.store(going, code.both(code.load(mask or self._valid()), goes_on))
         out.append(code.loop())
         first = self._any(going, out)
         inner: list[Statement] = []
@@ -559,7 +563,7 @@ class _Blocks:
         predicate = self.array("bool")
         code.store(predicate, taken_)
         for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
-            code.store(side, code.both(code.load(self.valid if mask is None else mask), value))
+            code.store(side, code.both(code.load(mask or self._valid()), value))
         arrays = [self.keep(value) for value in s.outs]
         for array in arrays:
             code.store(array, code.zero(array.dtype))  # of lanes that take no side
