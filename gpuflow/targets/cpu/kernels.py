@@ -17,11 +17,13 @@ from gpuflow.kir.verify import verify
 from gpuflow.targets import printer
 from gpuflow.targets.cpu.codegen import (
     build,
+    carried,
     coefficients,
     elements,
     gamma,
     hidden,
     libm,
+    lines,
     machine_code,
     narrow_floats,
     polynomials,
@@ -111,6 +113,8 @@ _EMITTERS = (
     coefficients,
     processor,
     product_tiles,
+    carried,
+    lines,
     straight_loops,
     strided_loads,
     text_compiler,

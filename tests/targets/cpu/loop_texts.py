@@ -48,7 +48,7 @@ def vectors(text):
     if not written.is_final:
         return None
     inside = re.search(r"^bulk:(.*?)br i1", str(written), re.DOTALL | re.MULTILINE)
-    return inside[1].count("store") if inside else 0
+    return (inside[1].count("store") or inside[1].count(" load ")) if inside else 0
 
 
 def set_masks(monkeypatch, has_masks):

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from cpu_harness import call_of, calls_of, normals
+from loop_texts import vectors
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -118,7 +119,9 @@ def test_which_rows_are_a_few_vectors():
     assert [is_short(n) for n in (16, 17, 127, 128)] == [False, True, True, False]
     (call,) = calls_of(softmax, (200, 50))
     assert "short_range(0, n_i1)" in print_cpu(call.kernel).text
-    assert "interleave.count" in str(module_of(print_cpu(call.kernel)))
+    source = print_cpu(call.kernel)
+    # One vector a turn: written so, or LLVM is told.
+    assert vectors(source) == 1 or "interleave.count" in str(module_of(source))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def masks(request, monkeypatch):
         (["c = hi < 9", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")],
          None),
         (["c = True", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")], 4),
-        # A few turns; a sum; a decision.
+        # A few turns; a sum in this order; a decision.
         (loop("store_o(o, i, load_x(x, i))", bounds="7"), None),
         (["s = np.float32(0.0)", *loop("s = s + load_x(x, i)"), "store_o(o, 0, s)"], None),
         (loop("if i < 3:", "    store_o(o, i, load_x(x, i))"), None),
@@ -540,7 +540,7 @@ def test_levels():
     assert level(jnp.tanh, (1000,)) == 0
     assert level(lambda x: x.sum(0), (20, 300)) == 0
     assert level(lambda x: x[x.astype(int)] + 1, (1000,)) == 3
-    assert level(lambda x: x.sum(1), (100, 100)) == 3
+    assert level(lambda x: x.sum(1), (100, 100)) == 0
 
 
 def test_loops_that_run_seldom_are_written_once():

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from guarded_memory import guarded, needs_guards
-from loop_texts import called, loop, set_masks, source
+from loop_texts import called, loop, set_masks, source, vectors
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -37,8 +37,8 @@ def copies(first, last, dtype="float32"):
 
 @pytest.mark.parametrize("turns", range(1, 19))
 def test_which_short_loops_are_written(turns):
-    """Those of a power of 2 are LLVM's, which takes several rows a turn."""
-    assert module_of(copies(0, turns)).is_final == (turns in LEFT_OVER)
+    """Those of a power of 2 are LLVM's, which takes several rows a turn; longer ones are loops."""
+    assert module_of(copies(0, turns)).is_final == (turns in LEFT_OVER or turns > 16)
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,25 @@ def test_which_short_loops_are_written(turns):
         rows(0, 3, "a = load_x(x, (at + i) * 2)", "b = load_x(x, (at + i) * 2 + 1)",
              "store_o(o, (at + i) * 2, a)", "store_o(o, (at + i) * 2 + 1, b)"),
         rows(0, 3, "store_o(o, at + i, load_x(x, at + i * 5))"),
-        copies(0, "hi"),
+        source(
+            [
+                "for r in range(lo, hi):", "    s = np.int32(0)",
+                "    for i in short_range(0, 3):",
+                "        s = max_int32(s, load_x(x, r * 16 + i))", "    store_o(o, r, s)",
+            ],
+            x="int32", o="int32",
+        ),
     ],
-    ids=["bytes", "halves", "pairs", "strides", "any length"],
+    ids=["bytes", "halves", "pairs", "strides", "maxima"],
 )  # fmt: skip
 def test_short_loops_that_are_left(text):
     assert not module_of(text).is_final
+
+
+def test_those_of_any_length_take_a_vector_a_turn():
+    written = module_of(copies(0, "hi"))
+    assert written.is_final
+    assert vectors(copies(0, "hi")) == 1
 
 
 def test_processors_with_masks_leave_them(monkeypatch):

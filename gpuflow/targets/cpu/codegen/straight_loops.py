@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -165,6 +165,8 @@ def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
                 targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=maker))
             ) if maker.startswith("local_"):
                 yield name
+            case ast.For(body=inner) | ast.While(body=inner):
+                yield from _locals(inner)
 
 
 def span_of(bounds: Sequence[ast.expr]) -> Span:
@@ -223,17 +225,19 @@ def text_of(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
-def expressions_of(body: Sequence[ast.stmt], counter: str) -> tuple[set[int], list[ast.Call]]:
+def expressions_of(
+    body: Sequence[ast.stmt], changing: Iterable[str]
+) -> tuple[set[int], list[ast.Call]]:
     """Of a straight loop: the expressions that differ from element to element, and the calls.
 
     Args:
         body: its statements.
-        counter: the name that counts elements.
+        changing: the name that counts elements, and those that are carried.
 
     Returns:
         The identities of the former, and the latter in the order in which they are made.
     """
-    names, differ, calls = {counter}, set[int](), list[ast.Call]()
+    names, differ, calls = set(changing), set[int](), list[ast.Call]()
 
     def visit(node: ast.expr) -> bool:
         if isinstance(node, ast.Name):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets.cpu.codegen.carried import carries_of
 from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
@@ -269,7 +270,10 @@ class _Function(Expressions):
         body: Sequence[ast.stmt],
     ) -> bool:  # fmt: skip
         """Write a loop as one of vectors, or as one vector; False if that cannot be done."""
-        if not self.is_straight(body):
+        if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
+            return False
+        carries = carries_of(body, set(assigned(body)) - self.local)
+        if carries is None:
             return False
         assert isinstance(span.func, ast.Name)  # ``loop`` reports others
         turns, is_short = turns_of(span.args), span.func.id == "short_range"
@@ -280,14 +284,16 @@ class _Function(Expressions):
         before, blocks = builder.block, builder.function.blocks
         written = len(blocks)
         try:
-            VectorLoop(
+            carried = VectorLoop(
                 builder, self.names, self.variable, name, bounds, turns, body, share, self.arrays,
-                is_short,
+                is_short, carries,
             ).write()  # fmt: skip
         except (Unfit, NoVectors):
             del blocks[written:]
             builder.position_at_end(before)
             return False
+        for carry, value in carried.items():
+            self.assign(carry, value)
         return True
 
     def is_straight(self, body: Sequence[ast.stmt]) -> bool:

@@ -1,10 +1,10 @@
 """Straight loops of a kernel's text, written as loops over vectors.
 
-A loop is straight if it is a list of assignments and stores that carry nothing from turn to turn,
-and all it writes lies in memory one element, or pair of elements, behind the other, and what it
-reads at most four apart. LLVM would make vectors of it, and then has to tidy up, which takes more
-than half of the time that it takes for a kernel; and it writes the loop three times. Here it is
-written once or twice:
+A loop is straight if it is a list of assignments and stores that carry nothing from turn to turn
+but sums and the like (``carried``), and all it writes lies in memory one element, or pair of
+elements, behind the other, and what it reads at most four apart. LLVM would make vectors of it, and
+then has to tidy up, which takes more than half of the time that it takes for a kernel; and it
+writes the loop three times. Here it is written once or twice:
 
 - ``bulk``, for loops of few instructions: one to four whole vectors a turn;
 - ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
@@ -26,9 +26,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.base.records import record
+from gpuflow.targets.cpu.codegen.carried import Carried, Carry, come
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
 from gpuflow.targets.cpu.codegen.hidden import opaque
+from gpuflow.targets.cpu.codegen.lines import Line, factor_of, first_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
@@ -87,21 +88,8 @@ MOST_OF_CHAINS = {4: 400, 2: 1000}
 _NEAR = 6
 # Turns of a loop that is one vector.
 _LONGEST_SHORT = 16
-# How far apart the elements of a vector are that is put together from whole loads.
-_FARTHEST = 4
 # Instructions of a loop that is not worth a second one, if it is there for others.
 _CHEAP = 32
-
-
-@record(eq=False)
-class Line(Lane):
-    """An int64 that grows with the elements; ``value`` is that of the loop's first one.
-
-    Attributes:
-        step: by how much.
-    """
-
-    step: int = 1
 
 
 class VectorLoop(Expressions):
@@ -117,7 +105,8 @@ class VectorLoop(Expressions):
         body: the loop's statements.
         share: of the work that its function does.
         arrays: those on the stack.
-        is_short: it is one vector, of as many elements as there are turns.
+        is_short: its turns are few, and take one vector at a time; all in one where they are known.
+        carries: what it carries from turn to turn.
 
     Raises:
         Unfit: the loop is not straight.
@@ -126,24 +115,26 @@ class VectorLoop(Expressions):
     def __init__(
         self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
         counter: str, bounds: tuple[Instruction, Instruction], turns: int | None,
-        body: Sequence[ast.stmt], share: Share, arrays: Arrays, is_short: bool = False,
+        body: Sequence[ast.stmt], share: Share, arrays: Arrays, is_short: bool,
+        carries: Mapping[str, Carry],
     ) -> None:  # fmt: skip
         super().__init__(builder, names)
         self._outer, self._counter, self._bounds = outer, counter, bounds
-        self._body, self._arrays = body, arrays
+        self._body, self._arrays, self._carries = body, arrays, carries
         self._share = share
         # Of expressions, by their nodes' identities: those that differ from element to element, the
         # accesses, and what is written before the loop.
-        self._varying, calls = expressions_of(body, counter)
+        self._varying, calls = expressions_of(body, {counter, *carries})
         moving = [call for call in calls if id(call) in self._varying]
         self._uses = with_pairs(dict(self._accesses(calls)), moving)
         self._before_loop: dict[int, tuple[Lane, ...]] = {}
         self._is_chain = longest_chain(body, self._varying, SERIES) >= CHAIN[share]
         self._check()
-        self._is_short, self._turns = is_short, turns
+        self._is_short = is_short
+        self._is_once = is_short and turns is not None and turns <= _LONGEST_SHORT
         self._width, self._needs_masks = self._vector_width(), False
-        if is_short:
-            self._width = self._short_width()
+        if self._is_once:
+            self._width = self._short_width(turns)
         else:
             if turns is not None and turns < 2 * self._width:
                 raise Unfit("a few turns, which LLVM writes out")
@@ -168,6 +159,7 @@ class VectorLoop(Expressions):
         # One of a pair, which has been loaded with the other one, or is stored with it.
         self._half: Lane | None = None
         self._shift = 0
+        self._carried = Carried(self, carries)
         # Of ``rest``: its instructions, and whether what four vectors need fits in the registers.
         self._size, self._fits_four = 0, False
 
@@ -189,15 +181,16 @@ class VectorLoop(Expressions):
         if not target.is_x86 or "avx2" not in target.features:
             raise Unfit("masks")
         sizes = {size_of(use.access.storage) for use in self._uses.values()}
+        sizes.update(size_of(carry.dtype) for carry in self._carries.values())
         wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
         register = 64 if target.has_masks and wide else 32
         return register // (4 if 4 in sizes else max(sizes))
 
-    def _short_width(self) -> int:
+    def _short_width(self, turns: int | None) -> int:
         """The elements of a loop that is one vector: LLVM makes of them what registers hold."""
-        turns = self._turns
-        if turns is None or turns > _LONGEST_SHORT:
-            raise Unfit("so many turns")
+        assert turns is not None
+        if self._carries:
+            raise Unfit("a sum of one vector, for several rows a turn")
         if cpu_target().has_masks or turns & (turns - 1) == 0:
             raise Unfit("a vector that LLVM finds as well, for several rows a turn")
         uses = self._uses.values()
@@ -213,7 +206,7 @@ class VectorLoop(Expressions):
     def _check(self) -> None:
         uses = self._uses.values()
         stores = [use for use in uses if use.access.is_store]
-        if not stores:
+        if not stores and not self._carries:
             raise Unfit("nothing is stored")
         for store_ in stores:
             if any(store_.meets(other, self._arrays.apart) for other in uses):
@@ -223,27 +216,33 @@ class VectorLoop(Expressions):
 
     # --- the loops -------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """Write the loop, and go on behind it."""
+    def write(self) -> dict[str, Lane]:
+        """Write the loop, and go on behind it, with what it carries by then."""
         builder = self.builder
         begin, end = self._bounds
-        if self._is_short:
+        if self._is_once:
             self._once()
-            return
+            return {}
+        carried = self._carried
+        carried.begin({name: self._outer(name) for name in self._carries}, self._width)
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
-        rest, after = self._rest(count)
+        rest, at, sums, after = self._rest(count)
+        at.add_incoming(_word(0), self._start)
+        come(sums, self._start, carried.firsts)
         vectors = self._vectors()
-        (at,) = (one for one in rest.instructions if isinstance(one, ir.PhiInstr))
         if vectors == 0:
-            at.add_incoming(_word(0), self._start)
             with builder.goto_block(self._start):
                 builder.branch(rest)
         else:
-            self._bulk(count, vectors, rest, at, after)
+            whole, done, ended = self._bulk(count, vectors, rest, after)
+            at.add_incoming(whole, done)
+            come(sums, done, ended)
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
+        carried.leave(self._before, carried.firsts)
         builder.position_at_end(after)
+        return carried.results()
 
     def _once(self) -> None:
         """The loop as one vector."""
@@ -260,21 +259,31 @@ class VectorLoop(Expressions):
         """How many vectors a turn of ``bulk`` takes; 0: none are worth a loop of their own."""
         most = MOST_OF_CHAINS if self._is_chain else MOST
         vectors = next((n for n, size in most.items() if self._size <= size), 0)
+        if self._is_short:
+            return 1
         if vectors and self._fits_four:
             vectors = 4
+        if self._carries:  # sums wait for each other
+            return vectors
         if self._share is not Share.ALL:
             vectors = min(vectors, 2)
         if self._share is Share.LITTLE and self._size <= _CHEAP and not self._is_chain:
             vectors = 0
         return vectors
 
-    def _rest(self, count: Instruction) -> tuple[ir.Block, ir.Block]:
-        """The loop whose last vector may not be full, and what is behind it."""
+    def _rest(
+        self, count: Instruction
+    ) -> tuple[ir.Block, ir.PhiInstr, Mapping[str, Lane], ir.Block]:
+        """The loop whose last vector may not be full, its counter and what it carries, and what is
+        behind it.
+        """
         builder, width = self.builder, self._width
         function = builder.function
         rest = function.append_basic_block("rest")
         builder.position_at_end(rest)
         self._at = builder.phi(count.type, name="at")
+        at, sums = self._at, self._carried.phis()
+        self._carried.now = {**sums}
         if self._needs_masks:
             left = Lane(builder, builder.sub(count, self._at), "int64")
             self._left, self._is_partial = left.value, (left < width).value
@@ -294,26 +303,34 @@ class VectorLoop(Expressions):
         builder.position_at_end(builder.block)  # behind what is left
         following = opaque(builder, builder.add(self._at, _word(width)))
         self._at.add_incoming(following, builder.block)
+        come(sums, builder.block, self._carried.now)
+        self._carried.leave(builder.block, self._carried.now)
         more = builder.icmp_signed("<", following, count)
         after = function.append_basic_block("after")
         leave_as_it_is(builder.module, builder.cbranch(more, rest, after))
-        return rest, after
+        return rest, at, sums, after
 
     def _bulk(
-        self, count: Instruction, vectors: int, rest: ir.Block, at: ir.PhiInstr, after: ir.Block
-    ) -> None:
-        """The loop over whole vectors, several a turn."""
+        self, count: Instruction, vectors: int, rest: ir.Block, after: ir.Block
+    ) -> tuple[Instruction, ir.Block, Mapping[str, Lane]]:
+        """The loop over whole vectors, several a turn: how far it gets, the block behind it, and
+        what it carries to there.
+        """
         builder = self.builder
         step = self._width * vectors
         bulk = builder.function.append_basic_block("bulk")
         builder.position_at_end(bulk)
         self._at = builder.phi(count.type, name="at")
         self._mask = self._mask_of_pairs = None
+        carried = self._carried
+        begun, ended = [carried.phis() for _ in range(vectors)], []
         if vectors == 4 and self._fits_four:
             self._put_into_memory()
         marks = [len(bulk.instructions)]
         for vector in range(vectors):
+            carried.now = {**begun[vector]}
             self._turn(vector * self._width)
+            ended.append(carried.now)
             take_out([bulk], self._start)
             builder.position_at_end(bulk)
             marks.append(len(bulk.instructions))
@@ -321,6 +338,9 @@ class VectorLoop(Expressions):
         following = opaque(builder, builder.add(self._at, _word(step)))
         self._at.add_incoming(_word(0), self._start)
         self._at.add_incoming(following, builder.block)
+        for sums, next_ones in zip(begun, ended, strict=True):
+            come(sums, self._start, carried.firsts)
+            come(sums, builder.block, next_ones)
         with builder.goto_block(self._start):
             whole = builder.and_(count, _word(-step))
             builder.cbranch(builder.icmp_signed(">", whole, _word(0)), bulk, rest)
@@ -328,9 +348,10 @@ class VectorLoop(Expressions):
         more = builder.icmp_signed("<", following, whole)
         leave_as_it_is(builder.module, builder.cbranch(more, bulk, done))
         builder.position_at_end(done)
+        together = carried.together(ended)
         builder.cbranch(builder.icmp_signed("<", whole, count), rest, after)
-        at.add_incoming(_word(0), self._start)
-        at.add_incoming(whole, done)
+        carried.leave(done, together)
+        return whole, done, together
 
     def _put_into_memory(self) -> None:
         """Leave registers to what four vectors need at the same time."""
@@ -341,9 +362,11 @@ class VectorLoop(Expressions):
 
     def _turn(self, shift: int) -> None:
         """The loop's statements, for a vector of elements."""
-        self._known, self._shift = {}, shift
+        self._known, self._shift = {**self._carried.now}, shift
         for node in self._body:
             match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in self._carries:
+                    self._carried.carry(name, self.value(value), self._mask)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self._known[name] = self.value(value)
                 case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
@@ -394,10 +417,10 @@ class VectorLoop(Expressions):
     def arithmetic(self, operator: type, a: Lane, b: Lane) -> Lane:
         is_line = isinstance(a, Line) != isinstance(b, Line)
         is_sum = operator is ast.Add or (operator is ast.Sub and isinstance(a, Line))
-        factor = _factor(operator, a, b)
+        factor = factor_of(operator, a, b)
         if is_line and (is_sum or factor) and a.width == b.width and a.dtype == b.dtype:
             with self.builder.goto_block(self._start):
-                plain = super().arithmetic(operator, _number(a), _number(b))
+                plain = super().arithmetic(operator, first_of(a), first_of(b))
             line = a if isinstance(a, Line) else b
             assert isinstance(line, Line)
             return Line(self.builder, plain.value, "int64", line.step * (factor or 1))
@@ -406,7 +429,7 @@ class VectorLoop(Expressions):
     def converted(self, argument: ast.expr, dtype: str) -> Lane:
         if dtype == "int64":
             value = self.value(argument)
-            if isinstance(value, Line):
+            if value.dtype == dtype:
                 return value
         return super().converted(argument, dtype)
 
@@ -459,7 +482,7 @@ class VectorLoop(Expressions):
 
     def _numbered(self, line: Line) -> Lane:
         """The numbers of a vector's elements on a line."""
-        first = _number(line) + Lane(self.builder, self._at, "int64") * line.step
+        first = first_of(line) + Lane(self.builder, self._at, "int64") * line.step
         numbers = first.like(counted("int64", self._shift, self._width, line.step))
         return spread(first, self._width) + numbers
 
@@ -572,18 +595,3 @@ class VectorLoop(Expressions):
 
 def _word(number: int) -> ir.Constant:
     return ir.Constant(ir.IntType(64), number)
-
-
-def _factor(operator: type, a: Lane, b: Lane) -> int:
-    """By which small number a Line is multiplied; 0: by none."""
-    for line, other in ((a, b), (b, a)):
-        is_single = other.is_constant and other.width == 1
-        if operator is ast.Mult and isinstance(line, Line) and is_single:
-            factor = other.value.constant
-            return factor if 1 < line.step * factor <= _FARTHEST else 0
-    return 0
-
-
-def _number(x: Lane) -> Lane:
-    """A Line's first value as a plain number."""
-    return Lane(x.builder, x.value, x.dtype)

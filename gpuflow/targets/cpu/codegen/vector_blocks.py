@@ -187,7 +187,7 @@ def store_parts(
         width //= 2
         here = builder.block
         part, done = function.append_basic_block("part"), function.append_basic_block("parts")
-        halves = [(_half(value, 0), _half(value, 1)) for _, value, _ in stores]
+        halves = [(half(value, 0), half(value, 1)) for _, value, _ in stores]
         size = ir.Constant(left.type, width)
         is_there = builder.icmp_signed("!=", builder.and_(left, size), ir.Constant(left.type, 0))
         builder.cbranch(is_there, part, done)
@@ -226,7 +226,7 @@ def paired(first: Lane, second: Lane) -> Lane:
     return first.like(first.builder.shuffle_vector(first.value, second.value, turns))
 
 
-def _half(x: Lane, which: int) -> Lane:
+def half(x: Lane, which: int) -> Lane:
     """The first or the second half of a vector; a single value of two."""
     width = x.width // 2
     if width == 1:

@@ -82,11 +82,12 @@ def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: str) -> None:
     with printer.indented(f"if ({axis.name}_block == 0) | ({top} > {best}):"):
         printer.emit(f"{best} = {top}")
         printer.emit(f"{offset} = np.int32({1 << BLOCK_BITS})")
-        # The loop counts from 0: then its 32-bit numbers follow from each other.
-        count = f"min_int64({printer.names.extent(axis)} - {first}, {1 << BLOCK_BITS})"
-        with printer.indented(printer.span_loop(axis, here, f"0, {count}")):
-            is_it = f"load_{dtype}({keys}, {here}) == {top}"
-            chosen = f"select_int32({is_it}, cast_int64_int32({here}), np.int32({1 << BLOCK_BITS}))"
+        # A loop over the same elements: both may write and read the keys of whole vectors.
+        with printer.indented(printer.span_loop(axis, here, span)):
+            number = f"{here} - {first}"
+            is_it = f"load_{dtype}({keys}, {number}) == {top}"
+            found = f"cast_int64_int32({number}), np.int32({1 << BLOCK_BITS})"
+            chosen = f"select_int32({is_it}, {found})"
             printer.emit(f"{offset} = min_int32({offset}, {chosen})")
         steps = _steps_to(s.body, s.body.results[1])
         printer.emit(f"{axis.name} = {first} + cast_int32_int64({offset})")
