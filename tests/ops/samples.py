@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from sweep import EXACT, Sample
+from op_sweep import EXACT, Sample
 
 from gpuflow.base import dtypes
 from gpuflow.ops.elementwise.arithmetic import RoundingMethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sweep import EXACT, Sample
+from op_sweep import EXACT, Sample
 
 _RNG = np.random.default_rng(11)
 _QUERY, _KEY = (2, 3, 4, 16), (2, 5, 2, 16)

@@ -1,6 +1,6 @@
 """How the sweep calls ops on bits."""
 
-from sweep import Sample
+from op_sweep import Sample
 
 SAMPLES = {"nextafter": [Sample(((2, 3), (2, 3)), derivative=False, widen=False)]}
 # Rounding is linear only up to rounding, which the checks of linear ops do not allow.

@@ -1,6 +1,6 @@
 """How the sweep calls conv_general_dilated: batch, channels, space, and groups in between."""
 
-from sweep import EXACT, Sample
+from op_sweep import EXACT, Sample
 
 from gpuflow.ops.contractions.convolution import ConvDims, Roles
 

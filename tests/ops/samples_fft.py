@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sweep import Sample
+from op_sweep import Sample
 
 from gpuflow.ops.fft.transforms import FftType
 

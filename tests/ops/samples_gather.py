@@ -1,7 +1,7 @@
 """How the sweep calls gather and the scatters."""
 
 import numpy as np
-from sweep import Sample
+from op_sweep import Sample
 
 from gpuflow.ops.indexing.dimension_numbers import (
     GatherDimensionNumbers,

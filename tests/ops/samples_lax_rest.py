@@ -1,7 +1,7 @@
 """How the sweep calls ragged products and raw random bits."""
 
 import numpy as np
-from sweep import Sample
+from op_sweep import Sample
 
 from gpuflow.ops.random.rng_bit_generator import RandomAlgorithm
 

@@ -8,7 +8,7 @@ numbers of a few hundred.
 from __future__ import annotations
 
 import numpy as np
-from sweep import Sample
+from op_sweep import Sample
 
 LOOSE = 4000.0
 SHAPES = ((3, 3), (2, 3, 3))

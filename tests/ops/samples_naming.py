@@ -1,6 +1,6 @@
 """Sweep samples of the ops that only say something to transformations or the compiler."""
 
-from sweep import Sample
+from op_sweep import Sample
 
 SAMPLES = {
     "name": [

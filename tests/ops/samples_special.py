@@ -4,7 +4,7 @@ Some have no derivative by some operand, so the sweep checks none of theirs;
 test_special_functions.py does.
 """
 
-from sweep import Sample
+from op_sweep import Sample
 
 _PAIR = ((2, 3), (2, 3))
 

@@ -1,7 +1,7 @@
 """How the sweep calls window reductions."""
 
 import numpy as np
-from sweep import Sample
+from op_sweep import Sample
 
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from op_kernels import run_kernel
-from sweep import DTYPES_32, DTYPES_64, all_primitives, as_numpy, jvp, traced, vjp, vmap, x64
+from op_sweep import DTYPES_32, DTYPES_64, all_primitives, as_numpy, jvp, traced, vjp, vmap, x64
 
 import gpuflow as gf  # noqa: F401  plugs in the evaluator
 from gpuflow.base import dtypes

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from op_kernels import has_kernel, run_kernel
-from samples import SAMPLES, TESTED_ELSEWHERE
-from sweep import (
+from op_sweep import (
     DTYPES_32,
     DTYPES_64,
     WHOLE,
@@ -40,6 +39,7 @@ from sweep import (
     widest,
     x64,
 )
+from samples import SAMPLES, TESTED_ELSEWHERE
 
 import gpuflow as gf
 from gpuflow.base import dtypes

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from samples import SAMPLES
-from sweep import (
+from op_sweep import (
     DTYPES_32,
     DTYPES_64,
     accepted_dtypes,
@@ -15,6 +14,7 @@ from sweep import (
     operand_avals,
     x64,
 )
+from samples import SAMPLES
 
 from gpuflow.core.jaxpr import one_op
 from gpuflow.core.lowering import HostCall

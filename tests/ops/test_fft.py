@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sweep import x64
+from op_sweep import x64
 
 import gpuflow as gf
 from gpuflow import lax

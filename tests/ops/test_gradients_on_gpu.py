@@ -5,7 +5,7 @@
 
 import numpy as np
 import pytest
-from sweep import (
+from op_sweep import (
     ON_SIMULATED_GPU,
     as_numpy,
     bound,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sweep import difference_quotient, jvp, pairing, random_array, vjp, vmap, x64
+from op_sweep import difference_quotient, jvp, pairing, random_array, vjp, vmap, x64
 
 import gpuflow as gf
 import gpuflow.lax.linalg

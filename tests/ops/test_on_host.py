@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from op_sweep import accepted_dtypes, all_primitives, operands
 from samples import SAMPLES
-from sweep import accepted_dtypes, all_primitives, operands
 
 from gpuflow.core.lowering import HostCall, Library, OnHost
 

@@ -260,7 +260,7 @@ class VectorLoop(Expressions):
         most = MOST_OF_CHAINS if self._is_chain else MOST
         vectors = next((n for n, size in most.items() if self._size <= size), 0)
         if self._is_short:
-            return 1
+            return min(vectors, 1)
         if vectors and self._fits_four:
             vectors = 4
         if self._carries:  # sums wait for each other

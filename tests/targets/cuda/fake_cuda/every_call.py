@@ -13,8 +13,8 @@ import stand_in
 sys.path.insert(0, str(Path(__file__).parents[3]))
 sys.path.insert(0, str(Path(__file__).parents[3] / "ops"))
 
+from op_sweep import accepted_dtypes, all_primitives, operands
 from samples import SAMPLES
-from sweep import accepted_dtypes, all_primitives, operands
 
 import gpuflow as gf
 from gpuflow.compiler.planning.plan import CallStep, Operand
