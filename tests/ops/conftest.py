@@ -1,4 +1,4 @@
-"""Lets the tests of ops import the helpers beside them, samples and op_sweep; a stand-in for CuPy."""
+"""Lets the tests of ops import the helpers beside them; a stand-in for CuPy."""
 
 import sys
 from pathlib import Path
