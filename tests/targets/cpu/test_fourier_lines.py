@@ -14,6 +14,7 @@ import gpuflow.numpy as jnp
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.native.program_writer import Code, callable_program, fixed
 from gpuflow.targets.cpu.native.services import native_services
+from gpuflow.targets.cpu.providers import fourier_lines
 from gpuflow.targets.cpu.providers.fourier_lengths import (
     LONGEST,
     memory_length,
@@ -243,3 +244,36 @@ def test_long_real_lines_stay_inside(at_end):
     del kept
     assert error(target, np.fft.rfft(x.astype(np.float64))) < 4e-7
     assert error(back, x) < 4e-7
+
+
+@pytest.mark.parametrize("dtype, size", [("float32", 8), ("float64", 16)])
+def test_which_blocks_are_whole_columns_or_rows(dtype, size):
+    lanes = lanes_of(dtype)
+
+    def fits(element, line, lines, count):
+        return fourier_lines.are_columns_or_rows(dtype, element, line, lines, count)
+
+    assert fits(9 * size, size, 3 * lanes, 2)
+    assert not fits(9 * size, size, 3 * lanes + 1, 2)  # the last block of columns has few
+    assert not fits(9 * size, 2 * size, 3 * lanes, 2)
+    assert fits(size, 9 * size, 1, lanes)
+    assert fits(size, 9 * size, 3 * lanes + 1, lanes // 2)
+    assert not fits(size, 9 * size, 3, lanes // 2 - 1)
+    assert not fits(2 * size, 9 * size, 3, lanes)
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (33, 64), (64, 33), (48, 3, 64)])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_functions_that_are_built_are_those_that_are_called(shape, axis, monkeypatch):
+    asked, make = [], fourier_lines.lines_function.__wrapped__
+
+    def lines_function(*arguments):
+        asked.append(arguments)
+        return make(*arguments)
+
+    x = numbers(shape)
+    monkeypatch.setattr(fourier_lines, "lines_function", lines_function)
+    gf.clear_caches()
+    result = np.asarray(gf.jit(lambda x: jnp.fft.fft(x, axis=axis))(x))
+    assert error(result, np.fft.fft(x, axis=axis)) < 1e-6
+    assert len(set(asked)) == 1

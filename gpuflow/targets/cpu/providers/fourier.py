@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from gpuflow.core.views import View
 from gpuflow.kir.scalar import PARTS
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places, copy_view, moving_axes, operand_place
-from gpuflow.targets.cpu.native.program_writer import Code, Place
+from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
 from gpuflow.targets.cpu.native.services import Build, NativeServices
 from gpuflow.targets.cpu.providers.fourier_lengths import LONGEST, memory_length, split
 from gpuflow.targets.cpu.providers.fourier_lines import (
@@ -30,10 +30,9 @@ from gpuflow.targets.cpu.providers.fourier_lines import (
     FROM_REAL,
     TO_ODD,
     TO_REAL,
-    long_function,
 )
 from gpuflow.targets.cpu.providers.fourier_passes import lanes_of
-from gpuflow.targets.cpu.providers.fourier_writer import Lines, Side, Writer, builds_of
+from gpuflow.targets.cpu.providers.fourier_writer import Builds, Lines, Side, Writer
 
 
 def _kind(block: Fourier) -> int:
@@ -111,17 +110,13 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
         lines * length * unit if shape[1] > 1 else 0,
     )  # fmt: skip
     workspace = plan.copied + plan.between + plan.long
-    return NativeCall(partial(_emit, plan), workspace, partial(_runs, plan))
+    return NativeCall(partial(_emit, plan), workspace, partial(_runs, plan, step))
 
 
-def _runs(plan: _Plan) -> list[Build]:
-    dimensions = [(n, COMPLEX) for n in plan.block.lengths[:-1]]
-    if not plan.long:
-        return builds_of(plan.dtype, [*dimensions, (plan.length, plan.kind)])
-    builds = builds_of(plan.dtype, [*dimensions, *((n, COMPLEX) for n in plan.shape)])
-    if plan.kind != COMPLEX:
-        builds.append(Build(long_function, (plan.dtype, plan.kind)))
-    return builds
+def _runs(plan: _Plan, step: CallStep) -> list[Build]:
+    builds, nowhere = Builds(plan.dtype, NativeServices(), Code()), fixed(0)
+    _transform(plan, step, _Memory(nowhere, nowhere, nowhere, nowhere), builds)
+    return builds.noted
 
 
 def _lines_apart(
@@ -139,7 +134,7 @@ def _lines_apart(
 def _emit(
     plan: _Plan, step: CallStep, services: NativeServices, code: Code, places: Places
 ) -> None:
-    (operand,), out = step.operands, step.eqn.outputs[0].aval
+    (operand,) = step.operands
     writer = Writer(plan.dtype, services, code)
     source, target = operand_place(operand, code, places), places.place(step.outputs[0])
     register, start = (-1, 0) if step.workspace is None else places.place(step.workspace)
@@ -149,12 +144,26 @@ def _emit(
         source = copy
     between = register, start + plan.copied
     long = register, start + plan.copied + plan.between
+    _transform(plan, step, _Memory(source, target, between, long), writer)
+
+
+class _Memory(NamedTuple):
+    """Where a call's elements are; ``between`` and ``long`` as of ``_Plan``."""
+
+    source: Place
+    target: Place
+    between: Place
+    long: Place
+
+
+def _transform(plan: _Plan, step: CallStep, memory: _Memory, writer: Writer) -> None:
+    source, target, between, long = memory
     if plan.to_real:
-        source = _others(plan, operand.aval.shape, source, between, writer)
+        source = _others(plan, step.operands[0].aval.shape, source, between, writer)
         _last(plan, step, source, target, long, writer)
     else:
         _last(plan, step, source, target, long, writer)
-        _others(plan, out.shape, target, target, writer)
+        _others(plan, step.eqn.outputs[0].aval.shape, target, target, writer)
 
 
 def _others(

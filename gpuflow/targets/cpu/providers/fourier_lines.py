@@ -78,16 +78,32 @@ def lines_of_lanes(dtype: str) -> list[int]:
 
 
 @cache
-def lines_function(dtype: str, kind: int) -> int:
-    """The address of the function for a dtype, and for complex numbers or from or to real ones."""
+def lines_function(dtype: str, kind: int, anywhere: bool) -> int:
+    """The address of the function for a dtype, and for complex numbers or from or to real ones.
+
+    ``anywhere``: for blocks that are neither whole columns nor rows as well, which is much code.
+    """
     symbol = f"gf_fourier_{kind}_{dtype}"
-    text = slots_text() + "\n".join(_texts(symbol, dtype, kind))
+    text = slots_text() + "\n".join(_texts(symbol, dtype, kind, anywhere))
     return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
 
 
-def _texts(symbol: str, dtype: str, kind: int) -> list[str]:
+def are_columns_or_rows(dtype: str, element: int, line: int, lines: int, count: int) -> bool:
+    """Whether all blocks of a group's lines are whole columns, or rows.
+
+    Args:
+        dtype: of real numbers.
+        element, line: bytes between elements and between lines.
+        lines: of the group.
+        count: a line's elements.
+    """
+    lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
+    return (line == unit and lines % lanes == 0) or (element == unit and 2 * count >= lanes)
+
+
+def _texts(symbol: str, dtype: str, kind: int, anywhere: bool) -> list[str]:
     texts = []
-    for name in (*_ways("read", kind), *_ways("write", kind)):
+    for name in (*_ways("read", kind, anywhere), *_ways("write", kind, anywhere)):
         function = FunctionText(name, _MOVE_ARGUMENTS, True)
         _MOVES[name](_Mover(function, dtype))
         texts.append(function.text())
@@ -96,14 +112,15 @@ def _texts(symbol: str, dtype: str, kind: int) -> list[str]:
         function = FunctionText(name, _MIRROR_ARGUMENTS, True)
         write(function, dtype)
         texts.append(function.text())
-    return [*texts, _driver_text(symbol, dtype, kind)]
+    return [*texts, _driver_text(symbol, dtype, kind, anywhere)]
 
 
-def _ways(name: str, kind: int) -> list[str]:
+def _ways(name: str, kind: int, anywhere: bool) -> list[str]:
     """The moves to read or write blocks by: the first that fits is taken."""
     if kind == (FROM_ODD if name == "read" else TO_ODD):
         return [f"{name}_reals"]
-    return [f"{name}_{way}" for way in ("columns", "rows", "others")]
+    ways = ("columns", "rows", "others") if anywhere else ("columns", "rows")
+    return [f"{name}_{way}" for way in ways]
 
 
 # --- reading and writing -----------------------------------------------------------------------
@@ -480,7 +497,7 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
 # --- all of it ---------------------------------------------------------------------------------
 
 
-def _driver_text(symbol: str, dtype: str, kind: int) -> str:
+def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
     function = FunctionText(symbol, [("ptr", "words"), ("i64", "low"), ("i64", "high")])
     lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
 
@@ -525,7 +542,7 @@ def _driver_text(symbol: str, dtype: str, kind: int) -> str:
             ),
         }
         taken = "false"
-        for way in _ways(name, kind):
+        for way in _ways(name, kind, anywhere):
             fits = fitting.get(way, "true")
             condition = both(fits, function.op(f"xor i1 {taken}, true"))
             taken = function.op(f"or i1 {taken}, {fits}")

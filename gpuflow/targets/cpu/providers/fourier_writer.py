@@ -12,8 +12,6 @@ Discrete Fourier Transform, 1970).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from gpuflow.base.records import record
@@ -76,17 +74,13 @@ class Lines:
     turns: np.ndarray | None = None
 
 
-def builds_of(dtype: str, dimensions: Iterable[tuple[int, int]]) -> list[Build]:
-    """The functions that ``Writer.lines`` calls for lines of some lengths and kinds."""
-    builds = []
-    for length, kind in dimensions:
-        builds.append(Build(lines_code.lines_function, (dtype, kind)))
-        total = lengths.padded(length)
-        if total is not None:
-            builds.append(Build(product_function, (dtype,)))
-        # Of radices without a pass of their own any is the pass of pairs.
-        builds += [Build(pass_function, (dtype, k)) for k in lengths.radices(total or length) or ()]
-    return builds
+def _elements(what: Lines) -> tuple[int, int]:
+    """How many elements of a line are read, and how many are written."""
+    length, short = what.length, what.length // 2 + 1
+    return (
+        {TO_REAL: length + 1, TO_ODD: short}.get(what.kind, length),
+        {FROM_REAL: length + 1, FROM_ODD: short}.get(what.kind, length),
+    )
 
 
 class Writer:
@@ -100,6 +94,19 @@ class Writer:
         self.dtype, self.services, self.code = dtype, services, code
         self.size = np.dtype(dtype).itemsize
         self.unit = 2 * self.size
+
+    def _function(self, what: Lines, source: Side, target: Side) -> tuple[str, int, bool]:
+        """Which of ``lines_function`` transforms lines."""
+        read, written = _elements(what)
+        ends = (source, read, FROM_ODD), (target, written, TO_ODD)
+        anywhere = not all(
+            what.kind == alone  # has moves of its own
+            or lines_code.are_columns_or_rows(
+                self.dtype, side.element, side.line, what.lines, count
+            )
+            for side, count, alone in ends
+        )
+        return self.dtype, what.kind, anywhere
 
     def _kept(self, array: np.ndarray) -> int:
         self.code.keep(array)
@@ -141,9 +148,7 @@ class Writer:
         mirror = self._kept(lengths.mirror(what.order, self.dtype)) if what.order else 0
         scale = self._kept(np.array([what.factor], self.dtype))
         turns = 0 if what.turns is None else self._kept(what.turns)
-        read = {TO_REAL: length + 1, TO_ODD: length // 2 + 1}.get(what.kind, length)
-        written = {FROM_REAL: length + 1, FROM_ODD: length // 2 + 1}.get(what.kind, length)
-        code = self.code
+        code, (read, written) = self.code, _elements(what)
         block = code.block(
             [
                 *self.services.slots(slot), half, read, written, length,
@@ -157,7 +162,8 @@ class Writer:
         code.fill(block + lines_code.TARGET, target.place)
         extent, points = what.groups * blocks, what.groups * what.lines * length
         chunk = self.services.chunk(extent, points * max(length.bit_length(), 1))
-        code.run(lines_code.lines_function(self.dtype, what.kind), block, extent, chunk, points)
+        function = lines_code.lines_function(*self._function(what, source, target))
+        code.run(function, block, extent, chunk, points)
 
     def long_lines(
         self, shape: tuple[int, int], what: Lines, source: Side, target: Side, work: Place
@@ -206,3 +212,23 @@ class Writer:
         extent, points = what.lines * parts, what.lines * length
         function = lines_code.long_function(self.dtype, what.kind)
         code.run(function, block, extent, self.services.chunk(extent, 4 * points), points)
+
+
+class Builds(Writer):
+    """Writes nothing, and notes what the instructions would call."""
+
+    def __init__(self, dtype: str, services: NativeServices, code: Code) -> None:
+        super().__init__(dtype, services, code)
+        self.noted: list[Build] = []
+
+    def lines(self, what: Lines, source: Side, target: Side) -> None:
+        self.noted.append(Build(lines_code.lines_function, self._function(what, source, target)))
+        total = lengths.padded(what.length)
+        if total is not None:
+            self.noted.append(Build(product_function, (self.dtype,)))
+        # Of radices without a pass of their own any is the pass of pairs.
+        radices = lengths.radices(total or what.length) or ()
+        self.noted += [Build(pass_function, (self.dtype, radix)) for radix in radices]
+
+    def _mirrored(self, what: Lines, source: Side, target: Side) -> None:
+        self.noted.append(Build(lines_code.long_function, (self.dtype, what.kind)))
