@@ -20,7 +20,6 @@ MODULES = ("cells", "operands", "report", "values")
 def perf(monkeypatch):
     """The sweep's modules by their names without ``sweep_``, as it finds them itself."""
     monkeypatch.setattr(sys, "path", [str(PERF), *sys.path])
-    monkeypatch.delitem(sys.modules, "sweep", raising=False)  # tests/ops has another one
     before = set(sys.modules)
     named = {name: importlib.import_module(f"sweep_{name}") for name in MODULES}
     yield types.SimpleNamespace(sweep=importlib.import_module("sweep"), **named)

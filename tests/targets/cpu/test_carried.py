@@ -69,6 +69,7 @@ SUMS = {  # what s begins with, how a turn combines, and the same in NumPy
         "max": ("np.int64(-50)", "max_int64(s, {})", lambda v: v.max(initial=-50)),
     },
     "uint32": {"max": ("np.uint32(7)", "max_uint32(s, {})", lambda v: v.max(initial=7))},
+    "uint64": {"min": ("np.uint64(7)", "min_uint64(s, {})", lambda v: v.min(initial=7))},
     "float32": {
         "sum": ("np.float32(5)", "accumulate_add_float32(s, {})", lambda v: 5 + v.sum()),
         "product": ("np.float32(3)", "accumulate_mul_float32(s, {})", lambda v: 3 * v.prod()),
@@ -88,7 +89,7 @@ def test_sums_of_all_sizes(dtype, name):
     assert vectors(text) == 4
     for size in SIZES:
         x = (RANDOM.uniform(0.9, 1.1, size) * (100 if "int" in dtype else 1)).astype(dtype)
-        if dtype != "uint32":
+        if not dtype.startswith("u"):
             x = (x * RANDOM.choice([-1, 1], size)).astype(dtype)
         o = np.zeros(1, dtype)
         right = wanted(x.astype("float64") if "float" in dtype else x)
@@ -138,6 +139,59 @@ def test_numbers_of_elements_and_elements_apart():
         x, o = RANDOM.integers(-99, 99, 3 * size + 1), np.zeros(1, "int64")
         called(text, x, x, o, size=size)
         assert o[0] == 1 + (np.arange(size) * x[: 3 * size : 3]).sum()
+
+
+@pytest.mark.usefixtures("masks")
+def test_what_no_element_of_memory_is_in():
+    """The number of elements, their numbers, and what all have alike."""
+    text = source(
+        [
+            "n = np.int32(3)", "m = np.int64(-7)", "b = True",
+            *loop(
+                "n = np.int32(n + np.int32(1))", "m = np.int64(m + (i * np.int64(-2)))",
+                "b = b & (i < 31)",
+            ),
+            "store_o(o, 0, cast_int32_int64(n))", "store_o(o, 1, m)",
+            "store_o(o, 2, select_int64(b, np.int64(1), np.int64(0)))",
+        ],
+        o="int64",
+    )  # fmt: skip
+    assert module_of(text).is_final
+    for size in SIZES:
+        x, o = np.zeros(1, "float32"), np.zeros(3, "int64")
+        called(text, x, x, o, size=size)
+        assert list(o) == [3 + size, -7 - size * (size - 1), size <= 31]
+
+
+@pytest.mark.usefixtures("masks")
+@pytest.mark.parametrize("storage", ["int8", "uint8", "int16", "bool"])
+def test_storage_of_few_bits(storage):
+    """Added in 32 bits; AVX2 has no masks for it, and leaves it to LLVM."""
+    term = "cast_bool_int32(load_x(x, i))" if storage == "bool" else "np.int32(load_x(x, i))"
+    text = carrying("np.int32(5)", f"s = np.int32(s + {term})", x=storage, y=storage, o="int32")
+    for size in SIZES:
+        x, o = RANDOM.integers(0, 2 if storage == "bool" else 99, size), np.zeros(1, "int32")
+        called(text, x.astype(storage), x, o, size=size)
+        assert o[0] == 5 + x.sum()
+
+
+@pytest.mark.usefixtures("masks")
+@pytest.mark.parametrize("last", ["hi", "40"])
+def test_short_loops_and_decisions_around_them(last):
+    text = source(
+        [
+            "s = np.float32(1.0)",
+            "if lo < hi:", f"    for i in short_range(0, {last}):",
+            "        s = accumulate_add_float32(s, load_x(x, i))",
+            "else:", "    s = np.float32(7.0)",
+            "store_o(o, 0, s)",
+        ]
+    )  # fmt: skip
+    assert module_of(text).is_final
+    for size in (1, 2, 17, 33, 100) if last == "hi" else (40,):
+        x, o = RANDOM.standard_normal(size).astype("float32"), np.zeros(1, "float32")
+        called(text, x, x, o, size=size)
+        np.testing.assert_allclose(o[0], 1 + x.sum(dtype="float64"), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("masks")

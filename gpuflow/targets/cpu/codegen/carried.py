@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-Lanes = Mapping[str, Lane]
+Values = Mapping[str, Lane]
 
 _FUNCTION = re.compile(r"(max|min)_u?int\d+|accumulate_(add|mul)_float\d+")
 # What changes nothing. A maximum or the like may take the first value as often as it wants.
@@ -42,23 +42,23 @@ class Carry:
 
     Attributes:
         how: the function or operator that combines two values.
-        dtype: theirs, if the text says so; bool, if it does not.
         neutral: what vectors begin with, and the first value is added in the end; None: they begin
             with the first value.
     """
 
     how: str | type
-    dtype: str
     neutral: Number | None
 
 
 def carries_of(body: Sequence[ast.stmt], names: Collection[str]) -> dict[str, Carry] | None:
-    """How a straight loop combines what it carries; None if it is not by such functions.
+    """How a straight loop combines what it carries; None if it is none, or not by such functions.
 
     Args:
         body: the loop's statements.
         names: what it assigns and reads in later turns, or behind the loop.
     """
+    if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
+        return None
     if not names:
         return {}
     parts = (part for node in body for part in ast.walk(node))
@@ -82,16 +82,16 @@ def _carry(name: str, value: ast.expr) -> Carry | None:
             known = _FUNCTION.fullmatch(function)
             if known is None or first != name:
                 return None
-            return Carry(function, function.rpartition("_")[2], _NEUTRAL.get(known[2]))
+            return Carry(function, _NEUTRAL.get(known[2]))
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="np"), attr=dtype),
             args=[ast.BinOp(left=ast.Name(id=first), op=operator)],
         ):
             how = type(operator)
             fits = dtype.lstrip("u").startswith("int") and how in (*_OF_INTEGERS, *_OF_BITS)
-            return Carry(how, dtype, _NEUTRAL.get(how)) if first == name and fits else None
+            return Carry(how, _NEUTRAL.get(how)) if first == name and fits else None
         case ast.BinOp(left=ast.Name(id=first), op=operator) if first == name:
-            return Carry(type(operator), "bool", None) if isinstance(operator, _OF_BITS) else None
+            return Carry(type(operator), None) if isinstance(operator, _OF_BITS) else None
     return None
 
 
@@ -109,12 +109,12 @@ class Carried:
 
     def __init__(self, text: Expressions, carries: Mapping[str, Carry]) -> None:
         self._text, self._carries = text, carries
-        self._singles: Lanes = {}
-        self.firsts: Lanes = {}
+        self._singles: Values = {}
+        self.firsts: Values = {}
         self.now: dict[str, Lane] = {}
-        self._ways: list[tuple[ir.Block, Lanes]] = []
+        self._exits: list[tuple[ir.Block, Values]] = []
 
-    def begin(self, singles: Lanes, width: int) -> None:
+    def begin(self, singles: Values, width: int) -> None:
         """Make the first vectors of ``width`` elements, of the values that the loop begins with."""
         self._singles = singles
         neutral = {name: carry.neutral for name, carry in self._carries.items()}
@@ -123,7 +123,7 @@ class Carried:
             for name, one in singles.items()
         }
 
-    def phis(self) -> Lanes:
+    def phis(self) -> Values:
         """Vectors where several blocks lead to this one."""
         builder = self._text.builder
         return {name: x.like(builder.phi(x.value.type)) for name, x in self.firsts.items()}
@@ -135,22 +135,22 @@ class Carried:
             new = new.like(self._text.builder.select(there, new.value, kept))
         self.now[name] = new
 
-    def together(self, several: Sequence[Lanes]) -> Lanes:
+    def together(self, several: Sequence[Values]) -> Values:
         """One vector of each, of several."""
         return {
             name: reduce(partial(self._combined, name), [each[name] for each in several])
             for name in self._carries
         }
 
-    def leave(self, block: ir.Block, values: Lanes) -> None:
+    def add_exit(self, block: ir.Block, values: Values) -> None:
         """The loop ends behind a block, with these."""
-        self._ways.append((block, values))
+        self._exits.append((block, values))
 
     def results(self) -> dict[str, Lane]:
         """What is carried behind the loop."""
         vectors = self.phis()
-        for block, values in self._ways:
-            come(vectors, block, values)
+        for block, values in self._exits:
+            add_incoming_to(vectors, block, values)
         return {name: self._single(name, vector) for name, vector in vectors.items()}
 
     def _single(self, name: str, vector: Lane) -> Lane:
@@ -170,7 +170,7 @@ class Carried:
         return result
 
 
-def come(phis: Lanes, block: ir.Block, values: Lanes) -> None:
+def add_incoming_to(phis: Values, block: ir.Block, values: Values) -> None:
     """Say what phis are where they are reached from a block."""
     for name, phi in phis.items():
         phi.value.add_incoming(values[name].value, block)

@@ -137,7 +137,8 @@ class _Function(Expressions):
         names: what the text defined before.
 
     Attributes:
-        vectors, scalars: how many loops are written as loops of vectors, and how many are not.
+        vectors, scalars: how many loops over elements are written as loops of vectors, and how
+            many are not.
     """
 
     def __init__(self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named]) -> None:
@@ -270,8 +271,6 @@ class _Function(Expressions):
         body: Sequence[ast.stmt],
     ) -> bool:  # fmt: skip
         """Write a loop as one of vectors, or as one vector; False if that cannot be done."""
-        if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
-            return False
         carries = carries_of(body, set(assigned(body)) - self.local)
         if carries is None:
             return False
@@ -298,9 +297,7 @@ class _Function(Expressions):
 
     def is_straight(self, body: Sequence[ast.stmt]) -> bool:
         """Whether a loop is a list of assignments of names that nobody reads after its turn."""
-        if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
-            return False
-        return self.local.issuperset(assigned(body))
+        return carries_of(body, set(assigned(body)) - self.local) == {}
 
     def variable(self, name: str) -> Lane:
         value = self.fixed.get(name) or self.variables.get(name, self.builder)

@@ -132,7 +132,10 @@ class Expressions:
         number = _number(argument)
         if number is not None:
             return constant(self.builder, dtype, number)
-        value = self.operand(argument)
+        return self.as_dtype(self.value(argument), dtype)
+
+    def as_dtype(self, value: Lane, dtype: str) -> Lane:
+        """A value as one of another compute dtype."""
         if is_float(value.dtype) and not is_float(dtype):
             raise Unsupported(f"{value.dtype} to {dtype}")  # a Cast says how it rounds
         return cast(value, dtype)

@@ -14,7 +14,7 @@ What is the same for all elements is computed before the loop. What grows evenly
 (``Line``) stays a single number: with one of them an access is one of a whole vector, or of some
 whole vectors of which every second to fourth element is taken.
 
-A short loop, as of rows of three, is one vector.
+A short loop takes a vector a turn; one of a few turns, as of rows of three, is one vector.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.targets.cpu.codegen.carried import Carried, Carry, come
+from gpuflow.targets.cpu.codegen.carried import Carried, Carry, add_incoming_to
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
 from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.lines import Line, factor_of, first_of
@@ -128,13 +128,14 @@ class VectorLoop(Expressions):
         moving = [call for call in calls if id(call) in self._varying]
         self._uses = with_pairs(dict(self._accesses(calls)), moving)
         self._before_loop: dict[int, tuple[Lane, ...]] = {}
+        self._begun = {name: outer(name) for name in carries}
         self._is_chain = longest_chain(body, self._varying, SERIES) >= CHAIN[share]
         self._check()
         self._is_short = is_short
-        self._is_once = is_short and turns is not None and turns <= _LONGEST_SHORT
         self._width, self._needs_masks = self._vector_width(), False
-        if self._is_once:
-            self._width = self._short_width(turns)
+        self._is_once = False
+        if is_short and turns is not None and turns <= _LONGEST_SHORT:
+            self._is_once, self._width = True, self._short_width(turns)
         else:
             if turns is not None and turns < 2 * self._width:
                 raise Unfit("a few turns, which LLVM writes out")
@@ -181,14 +182,13 @@ class VectorLoop(Expressions):
         if not target.is_x86 or "avx2" not in target.features:
             raise Unfit("masks")
         sizes = {size_of(use.access.storage) for use in self._uses.values()}
-        sizes.update(size_of(carry.dtype) for carry in self._carries.values())
+        sizes.update(size_of(value.dtype) for value in self._begun.values())
         wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
         register = 64 if target.has_masks and wide else 32
         return register // (4 if 4 in sizes else max(sizes))
 
-    def _short_width(self, turns: int | None) -> int:
+    def _short_width(self, turns: int) -> int:
         """The elements of a loop that is one vector: LLVM makes of them what registers hold."""
-        assert turns is not None
         if self._carries:
             raise Unfit("a sum of one vector, for several rows a turn")
         if cpu_target().has_masks or turns & (turns - 1) == 0:
@@ -224,12 +224,12 @@ class VectorLoop(Expressions):
             self._once()
             return {}
         carried = self._carried
-        carried.begin({name: self._outer(name) for name in self._carries}, self._width)
+        carried.begin(self._begun, self._width)
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
         rest, at, sums, after = self._rest(count)
         at.add_incoming(_word(0), self._start)
-        come(sums, self._start, carried.firsts)
+        add_incoming_to(sums, self._start, carried.firsts)
         vectors = self._vectors()
         if vectors == 0:
             with builder.goto_block(self._start):
@@ -237,10 +237,10 @@ class VectorLoop(Expressions):
         else:
             whole, done, ended = self._bulk(count, vectors, rest, after)
             at.add_incoming(whole, done)
-            come(sums, done, ended)
+            add_incoming_to(sums, done, ended)
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
-        carried.leave(self._before, carried.firsts)
+        carried.add_exit(self._before, carried.firsts)
         builder.position_at_end(after)
         return carried.results()
 
@@ -303,8 +303,8 @@ class VectorLoop(Expressions):
         builder.position_at_end(builder.block)  # behind what is left
         following = opaque(builder, builder.add(self._at, _word(width)))
         self._at.add_incoming(following, builder.block)
-        come(sums, builder.block, self._carried.now)
-        self._carried.leave(builder.block, self._carried.now)
+        add_incoming_to(sums, builder.block, self._carried.now)
+        self._carried.add_exit(builder.block, self._carried.now)
         more = builder.icmp_signed("<", following, count)
         after = function.append_basic_block("after")
         leave_as_it_is(builder.module, builder.cbranch(more, rest, after))
@@ -339,8 +339,8 @@ class VectorLoop(Expressions):
         self._at.add_incoming(_word(0), self._start)
         self._at.add_incoming(following, builder.block)
         for sums, next_ones in zip(begun, ended, strict=True):
-            come(sums, self._start, carried.firsts)
-            come(sums, builder.block, next_ones)
+            add_incoming_to(sums, self._start, carried.firsts)
+            add_incoming_to(sums, builder.block, next_ones)
         with builder.goto_block(self._start):
             whole = builder.and_(count, _word(-step))
             builder.cbranch(builder.icmp_signed(">", whole, _word(0)), bulk, rest)
@@ -350,7 +350,7 @@ class VectorLoop(Expressions):
         builder.position_at_end(done)
         together = carried.together(ended)
         builder.cbranch(builder.icmp_signed("<", whole, count), rest, after)
-        carried.leave(done, together)
+        carried.add_exit(done, together)
         return whole, done, together
 
     def _put_into_memory(self) -> None:
@@ -426,12 +426,8 @@ class VectorLoop(Expressions):
             return Line(self.builder, plain.value, "int64", line.step * (factor or 1))
         return super().arithmetic(operator, a, b)
 
-    def converted(self, argument: ast.expr, dtype: str) -> Lane:
-        if dtype == "int64":
-            value = self.value(argument)
-            if value.dtype == dtype:
-                return value
-        return super().converted(argument, dtype)
+    def as_dtype(self, value: Lane, dtype: str) -> Lane:
+        return value if value.dtype == dtype else super().as_dtype(self._single(value), dtype)
 
     def named(self, node: ast.Call, name: str) -> tuple[Lane, ...]:
         meaning = self.meaning(name)

@@ -214,7 +214,7 @@ def store_parts(
 def apart(pairs: Lane) -> tuple[Lane, Lane]:
     """The first ones of the pairs in a vector, and the second ones."""
     builder, value = pairs.builder, pairs.value
-    every = [shuffle_mask(range(half, pairs.width, 2)) for half in (0, 1)]
+    every = [shuffle_mask(range(start, pairs.width, 2)) for start in (0, 1)]
     first, second = (pairs.like(builder.shuffle_vector(value, value, one)) for one in every)
     return first, second
 
@@ -232,8 +232,8 @@ def half(x: Lane, which: int) -> Lane:
     if width == 1:
         place = ir.Constant(ir.IntType(32), which)
         return x.like(x.builder.extract_element(x.value, place))
-    half = counted("int32", which * width, width)
-    return x.like(x.builder.shuffle_vector(x.value, x.value, half))
+    places = counted("int32", which * width, width)
+    return x.like(x.builder.shuffle_vector(x.value, x.value, places))
 
 
 def _joined(builder: ir.IRBuilder, *ways: tuple[Instruction, ir.Block]) -> Instruction:

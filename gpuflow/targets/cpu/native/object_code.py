@@ -22,7 +22,7 @@ from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
 from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
-_CORE = ("places.ll", "pool.ll", "execute.ll", "blocks.ll")
+_CORE = ("places.ll", "pool.ll", "execute.ll", "copy.ll")
 _CORE_SYMBOLS = (
     "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
     "gf_interrupted", "gf_signals",

@@ -21,6 +21,7 @@ from gpuflow.compiler.planning.plan import (
     Step,
     all_kernels,
     all_steps,
+    calls_python,
     carried_places,
     carry_count,
     kept_outputs,
@@ -145,7 +146,9 @@ def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
 
 
 def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
-    """The functions of the runtime that run a loop or branch."""
+    """The functions of the runtime that run a loop or branch, if Python does not."""
+    if any(calls_python(inner.plan) for inner in step.programs):
+        return []
     rule = step.eqn.primitive.lower
     if isinstance(rule, Branch):
         return ["gf_branch"]

@@ -32,7 +32,7 @@ from gpuflow.targets.cpu.providers.fourier_lines import (
     TO_REAL,
 )
 from gpuflow.targets.cpu.providers.fourier_passes import lanes_of
-from gpuflow.targets.cpu.providers.fourier_writer import Builds, Lines, Side, Writer
+from gpuflow.targets.cpu.providers.fourier_writer import Lines, Recorder, Side, Writer
 
 
 def _kind(block: Fourier) -> int:
@@ -114,9 +114,9 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
 
 
 def _runs(plan: _Plan, step: CallStep) -> list[Build]:
-    builds, nowhere = Builds(plan.dtype, NativeServices(), Code()), fixed(0)
-    _transform(plan, step, _Memory(nowhere, nowhere, nowhere, nowhere), builds)
-    return builds.noted
+    recorder, nowhere = Recorder(plan.dtype, NativeServices(), Code()), fixed(0)
+    _transform(plan, step, _Memory(nowhere, nowhere, nowhere, nowhere), recorder)
+    return recorder.builds
 
 
 def _lines_apart(

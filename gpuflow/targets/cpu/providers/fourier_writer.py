@@ -61,7 +61,7 @@ class Lines:
         exchange: whether parts are exchanged when lines are read, and when they are written.
         factor: of all results.
         order: length of the real transform.
-        turns: of results, by ``lengths.turns``.
+        turned: rows and columns of the matrix by whose ``lengths.turns`` results are multiplied.
     """
 
     length: int
@@ -71,7 +71,7 @@ class Lines:
     exchange: tuple[bool, bool] = (False, False)
     factor: float = 1.0
     order: int = 0
-    turns: np.ndarray | None = None
+    turned: tuple[int, int] | None = None
 
 
 def _elements(what: Lines) -> tuple[int, int]:
@@ -147,7 +147,9 @@ class Writer:
         blocks = -(-what.lines // lanes)
         mirror = self._kept(lengths.mirror(what.order, self.dtype)) if what.order else 0
         scale = self._kept(np.array([what.factor], self.dtype))
-        turns = 0 if what.turns is None else self._kept(what.turns)
+        turns = 0
+        if what.turned is not None:
+            turns = self._kept(lengths.turns(*what.turned, self.dtype))
         code, (read, written) = self.code, _elements(what)
         block = code.block(
             [
@@ -182,13 +184,12 @@ class Writer:
         if what.kind == TO_REAL:
             self._mirrored(what, source, Side(work, unit, length * unit))
             begin = inner
-        turns = lengths.turns(rows, columns, self.dtype)
         across = inner
         if what.kind == FROM_REAL:
             # The target has room for them; the lines of real numbers come to it at last.
             across = Side(target.place, columns * unit, unit, target.line)
         first = Lines(
-            rows, columns, what.lines, COMPLEX, (what.exchange[0], False), what.factor, 0, turns
+            rows, columns, what.lines, COMPLEX, (what.exchange[0], False), what.factor, 0, shape
         )  # fmt: skip
         self.lines(first, begin, across)
         second = Lines(columns, rows, what.lines, COMPLEX, (False, what.exchange[1]))
@@ -214,21 +215,21 @@ class Writer:
         code.run(function, block, extent, self.services.chunk(extent, 4 * points), points)
 
 
-class Builds(Writer):
-    """Writes nothing, and notes what the instructions would call."""
+class Recorder(Writer):
+    """Writes nothing, and records in ``builds`` what the instructions would call."""
 
     def __init__(self, dtype: str, services: NativeServices, code: Code) -> None:
         super().__init__(dtype, services, code)
-        self.noted: list[Build] = []
+        self.builds: list[Build] = []
 
     def lines(self, what: Lines, source: Side, target: Side) -> None:
-        self.noted.append(Build(lines_code.lines_function, self._function(what, source, target)))
+        self.builds.append(Build(lines_code.lines_function, self._function(what, source, target)))
         total = lengths.padded(what.length)
         if total is not None:
-            self.noted.append(Build(product_function, (self.dtype,)))
+            self.builds.append(Build(product_function, (self.dtype,)))
         # Of radices without a pass of their own any is the pass of pairs.
         radices = lengths.radices(total or what.length) or ()
-        self.noted += [Build(pass_function, (self.dtype, radix)) for radix in radices]
+        self.builds += [Build(pass_function, (self.dtype, radix)) for radix in radices]
 
     def _mirrored(self, what: Lines, source: Side, target: Side) -> None:
-        self.noted.append(Build(lines_code.long_function, (self.dtype, what.kind)))
+        self.builds.append(Build(lines_code.long_function, (self.dtype, what.kind)))

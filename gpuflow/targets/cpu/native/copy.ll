@@ -1,4 +1,4 @@
-; Functions that native programs run beside compiled kernels: function(words, lo, hi).
+; A function that native programs run like a compiled kernel: function(words, lo, hi).
 
 ; Words: target, source. Indices are bytes.
 define void @gf_copy(ptr %words, i64 %low, i64 %high) {
