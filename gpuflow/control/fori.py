@@ -223,10 +223,10 @@ def fori_loop(
     # Numbers of known bounds are Python ints: they take the dtype of what they meet.
     number = dtypes.canonicalize(int)
     if config.trace_context().disable_jit:
-        index_dtype = dtype if dtypes.is_integer(dtype) else number
         init_val = as_arrays(init_val)
         for k in range(start, stop):
-            init_val = body_fun(np.asarray(k, index_dtype), init_val)
+            index = convert_element_type(np.asarray(k, number), number, weak_type=True)
+            init_val = body_fun(index, init_val)
         return init_val
     counted = iota(number, (count,), 0)
     if start != 0:

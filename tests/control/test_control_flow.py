@@ -429,6 +429,25 @@ def test_associative_scan_of_nan_and_infinity():
 # --- disable_jit ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bounds", [(-1, 2), (np.int8(-1), np.int8(2))])
+def test_the_index_of_a_loop_is_what_it_is_within_jit(bounds):
+    """It was an array of NumPy's: 0 // 0 was 0, and uint8 plus it int32."""
+    kinds = []
+
+    def body(i, carry):
+        place = [5, 6, 7][i] if given else 0
+        kinds.append((i.dtype, i.weak_type, (i + jnp.uint8(1)).dtype, place))
+        return carry + (i // i).astype(int)
+
+    results = []
+    for given in (False, True):
+        with gf.disable_jit(given):
+            results.append(int(lax.fori_loop(*bounds, body, 0)))
+    assert results == [1, 1]
+    assert {kind[:3] for kind in kinds} == {(np.dtype("int32"), True, np.dtype("uint8"))}
+    assert [kind[3] for kind in kinds][-3:] == [7, 5, 6]
+
+
 def test_loops_run_in_python_without_jit():
     with gf.disable_jit():
         values = []
