@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuflow.base.config import config, launcher_variables
+from gpuflow.base.config import collective_timeout, config
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
@@ -64,7 +64,7 @@ def _make(devices: tuple[Device, ...]) -> Team:
         )
         watch = communicators[0].watch
         return Team(_checked(ranks, communicators), watch.fail, watch.stop)
-    timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+    timeout = collective_timeout()
     # Who waits here for the first thread waits for other processes, whose errors say more.
     inside = Meeting(len(ranks), timeout if world is None else 2 * timeout)
     meeting = inside if world is None else JoinedMeeting(world, inside)

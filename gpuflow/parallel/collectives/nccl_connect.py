@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.config import launcher_variables
+from gpuflow.base.config import collective_timeout
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Communicator
@@ -62,7 +62,7 @@ def collectives() -> int:
 def _new_watch() -> Watch:
     timeout = _process.timeout
     if timeout is None:
-        timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+        timeout = collective_timeout()
     watch = Watch(timeout, _process.signs)
     _process.watches.append(watch)
     return watch
