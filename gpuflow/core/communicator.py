@@ -8,10 +8,11 @@ asks ``communicator_of`` for the communicator that serves it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
@@ -117,18 +118,31 @@ class Immediate:
 
 # --- what a program that fails leaves behind -----------------------------------------------
 
-_begun: list[Callable[[], None]] = []
+
+class Settling(Protocol):
+    """Something that begins sums."""
+
+    def settle(self) -> None:
+        """Wait for the sums that this thread began and will not end, and forget them."""
+        ...
 
 
-def watch(wait: Callable[[], None]) -> None:
-    """Have ``settle`` call ``wait``, which returns when nothing that was begun is under way."""
-    _begun.append(wait)
+_settling: WeakSet[Settling] = WeakSet()
+_settling_lock = threading.Lock()
+
+
+def watch(one: Settling) -> None:
+    """Have ``settle`` ask it, as long as it lives."""
+    with _settling_lock:
+        _settling.add(one)
 
 
 def settle() -> None:
     """Wait for all sums that were begun: their arrays are about to be used for something else."""
-    for wait in _begun:
-        wait()
+    with _settling_lock:
+        watched = list(_settling)
+    for one in watched:
+        one.settle()
 
 
 # --- which communicator serves a part ------------------------------------------------------

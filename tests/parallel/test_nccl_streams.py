@@ -170,11 +170,11 @@ def test_a_failed_program_of_this_thread_is_waited_for_and_no_other():
     comm, done = single()
     _, x, out = written(done)
     comm.begin(x, "sum", out)
-    thread = threading.Thread(target=comm._settle)
+    thread = threading.Thread(target=comm.settle)
     thread.start()
     thread.join()
     assert comm._begun  # another thread's program goes on
-    comm._settle()
+    comm.settle()
     later(done, "next program")
     assert not comm._begun
     wait()

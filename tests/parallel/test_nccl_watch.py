@@ -81,7 +81,7 @@ def test_errors_in_the_background_end_the_wait(two, error, text):
     comm.watch.timeout = 60.0
     comm.begin(device(X), "sum", device(X))
     comm._comm.background = error
-    comm._settle()
+    comm.settle()
     assert f"must reach all_reduce number 1; got NCCL {text} on" in in_time(
         two.drivers[0].synchronize
     )

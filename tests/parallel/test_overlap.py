@@ -1,7 +1,9 @@
 """Sums that run beside other work: how programs are taken apart, and the thread that does them."""
 
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -10,12 +12,13 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base import recording
 from gpuflow.compiler.passes.overlap import overlap
+from gpuflow.core import communicator
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
-from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
+from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator, Worker
 
 ACROSS = Across("i")
 # More than what is joined with other sums, so that each sum is a call of its own.
@@ -75,8 +78,8 @@ class Doubling:
 @pytest.mark.parametrize("beside", [True, False])
 def test_results_are_those_of_a_sum_at_once(beside):
     inner = Doubling()
-    communicator = OverlappedCommunicator(inner, beside)
-    with serving(PROCESSES, communicator):
+    overlapped = OverlappedCommunicator(inner, beside)
+    with serving(PROCESSES, overlapped):
         result = gf.jit(backward)(jnp.asarray(X))
     first = X @ X
     np.testing.assert_allclose(result[0], 4 * first.T, rtol=1e-5, atol=1e-5)
@@ -84,7 +87,7 @@ def test_results_are_those_of_a_sum_at_once(beside):
     np.testing.assert_allclose(result[2], 6 * (first @ X), rtol=1e-5, atol=1e-4)
     threads = [name for _, name in inner.calls]
     assert (threads[0] == "gpuflow-sums") == beside and "gpuflow-sums" not in threads[1:]
-    communicator.worker.stop()
+    overlapped.worker.stop()
 
 
 def test_sums_show_in_the_profile(tmp_path):
@@ -172,3 +175,25 @@ def test_a_program_that_fails_waits_for_what_it_began():
     ):
         gf.jit(step)(jnp.asarray(X))
     assert [thread for _, thread in inner.calls] == ["gpuflow-sums"]
+
+
+def test_nothing_is_kept_of_programs_that_failed_nor_of_communicators():
+    """Sums that a failed program began have operands and results of their own."""
+    count, worker = len(communicator._settling), Worker()
+    for _ in range(3):
+        inner = Doubling(ValueError("of the thread"))
+        with (
+            serving(PROCESSES, OverlappedCommunicator(inner, worker=worker)),
+            pytest.raises(ValueError, match="of the thread"),
+        ):
+            gf.jit(lambda x: backward(x))(jnp.asarray(X))
+    assert not worker._begun
+    worker.stop()
+    reference = weakref.ref(worker)
+    del worker, inner
+    for _ in range(100):  # its thread ends
+        gc.collect()
+        if reference() is None:
+            break
+        time.sleep(0.05)
+    assert reference() is None and len(communicator._settling) <= count
