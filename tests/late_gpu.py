@@ -178,8 +178,8 @@ class LateApi(SimApi):
         self.log["record"] += 1
         return LateGraph(super().record(stream, work), self.log)
 
-    def bind(self, function, grid, block, words, stream, shared_bytes=0):
-        bound = super().bind(function, grid, block, words, stream, shared_bytes)
+    def bind(self, *args):
+        bound = super().bind(*args)
 
         def launch():
             self.log["launch"] += 1

@@ -48,7 +48,7 @@ def test_devices_share_the_plan_and_nothing_that_runs(two):
         step(gf.device_put(X, device)).block_until_ready()
     one, other = (device.driver for device in two)
     assert one is not other and one.memory is not other.memory and one.api is not other.api
-    assert one._functions.keys() & other._functions.keys()  # loaded by each, built once
+    assert one.loaded_kernels() & other.loaded_kernels()  # loaded by each, built once
 
 
 def test_arrays_of_two_devices_do_not_meet(two):

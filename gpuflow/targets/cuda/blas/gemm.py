@@ -29,7 +29,8 @@ _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cublasMath_t: halves are added in float32 until the end, also where the work is split.
 _NO_REDUCED_SUMS = 16
 _DEFAULT_ALGORITHM = -1
-_WORKSPACE = {9: 32 << 20}  # bytes, by major compute capability, as NVIDIA recommends
+# Bytes, by major compute capability, as NVIDIA recommends for cublasSetWorkspace.
+_WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _SMALL_WORKSPACE = 4 << 20
 _VERSIONS = (13, 12)  # of libraries; the first one that is there
 _MOST = (1 << 31) - 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpuflow.targets.cuda.driver.api import LibraryWork
+from gpuflow.targets.cuda.driver.api import LibraryWork, LoadedKernel
 from gpuflow.targets.cuda.driver.faults import StatusError
 from gpuflow.targets.cuda.schedules.spread import Dim
 
@@ -73,7 +73,7 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
 
     Attributes:
         node: what a node of a graph is told to do the same.
-        kept: what lies behind addresses.
+        kept: the kernel, and the memory behind addresses.
     """
 
     node: NodeParameters
@@ -81,14 +81,14 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
 
 
 def bound_launch(
-    launch: Callable[..., Any], function: int, grid: Dim, block: Dim, words: array[int],
+    launch: Callable[..., Any], kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int],
     stream: int, shared_bytes: int = 0,
 ) -> BoundLaunch:  # fmt: skip
     """A launch.
 
     Args:
         launch: of CUDA's driver, with arguments as ``cuLaunchKernel``.
-        function, grid, block: of the kernel.
+        kernel, grid, block: what to launch, and how.
         words: the parameters.
         stream: that it runs on.
         shared_bytes: of dynamic shared memory, for each block.
@@ -97,9 +97,9 @@ def bound_launch(
     places = array("Q", [start + 8 * k for k in range(count)])
     place = places.buffer_info()[0]
     shape = (*_three(grid), *_three(block), shared_bytes)
-    bound = BoundLaunch(launch, function, *shape, stream, place, 0)
-    bound.node = NodeParameters(function, *shape, place, None, None, None)
-    bound.kept = words, places
+    bound = BoundLaunch(launch, kernel.function, *shape, stream, place, 0)
+    bound.node = NodeParameters(kernel.function, *shape, place, None, None, None)
+    bound.kept = kernel, words, places
     return bound
 
 
@@ -123,6 +123,7 @@ class LaunchGraph:
         self._library, self._stream = library, stream
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []
+        self._work = list(work)  # keeps kernels loaded that nodes launch
         _check("create", library.cuGraphCreate(ctypes.byref(self._graph), 0))
         last: int | None = None
         for one in work:
@@ -152,9 +153,12 @@ class LaunchGraph:
         _check("begin capture", library.cuStreamBeginCapture_v2(side, _RELAXED))
         try:
             one.run(side)
-        finally:
-            status = library.cuStreamEndCapture(side, ctypes.byref(graph))
-        _check("end capture", status)
+        except BaseException:
+            library.cuStreamEndCapture(side, ctypes.byref(graph))
+            if graph:  # none, if the capture has become invalid
+                library.cuGraphDestroy(graph)
+            raise
+        _check("end capture", library.cuStreamEndCapture(side, ctypes.byref(graph)))
         return graph
 
     def __call__(self) -> None:
@@ -168,7 +172,10 @@ class LaunchGraph:
         if node is None or not isinstance(launch, BoundLaunch):
             return False
         place = ctypes.byref(launch.node)
-        return self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, place) == 0
+        status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, place)
+        if status == 0:
+            self._work[number] = launch
+        return status == 0
 
     def __del__(self) -> None:
         try:

@@ -22,6 +22,7 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
 from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
+from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.dnn.attention import CudnnAttention
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.attention_trial import TriedAttention
@@ -29,7 +30,14 @@ from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
 from gpuflow.targets.cuda.dnn.cudnn import find_cudnn, open_cudnn
 from gpuflow.targets.cuda.dnn.trial import TriedConvolutions
-from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
+from gpuflow.targets.cuda.driver.api import (
+    BuiltKernel,
+    Epilogue,
+    Gemm,
+    LibraryWork,
+    LoadedKernel,
+    Pool,
+)
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import is_fault
 from gpuflow.targets.cuda.driver.graph_api import LaunchGraph, bound_launch, load_graph_calls
@@ -97,7 +105,6 @@ def _cudnn() -> Any:
 
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_SHARED_WITHOUT_ASKING = 48 << 10
 
 
 class NoGpuError(RuntimeError):
@@ -239,20 +246,28 @@ class CupyApi:
         """Write zeros, in the order of the stream."""
         self._runtime.memsetAsync(target, 0, count, stream)
 
-    def load(self, kernel: BuiltKernel) -> int:
-        """The function of a kernel's cubin, which stays loaded."""
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
+        """Load a kernel's cubin."""
         module = self._driver.moduleLoadData(kernel.built.cubin)
-        return self._driver.moduleGetFunction(module, kernel.built.entry)
+        function = self._driver.moduleGetFunction(module, kernel.built.entry)
+        return LoadedKernel(function, module)
+
+    def unload(self, module: int) -> None:
+        """Unload a cubin."""
+        self._driver.moduleUnload(module)
+
+    def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
+        """Set the limit of dynamic shared memory, which is at first 48 KB less the static one."""
+        self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
 
     def bind(
-        self, function: int, grid: Dim, block: Dim, words: array[int], stream: int,
-        shared_bytes: int = 0,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch; CUDA reads the parameters while it is called."""
-        if shared_bytes > _SHARED_WITHOUT_ASKING:
-            self._driver.funcSetAttribute(function, _MOST_DYNAMIC_SHARED, shared_bytes)
+        del touches  # for simulators
         launch = self._driver.launchKernel
-        return bound_launch(launch, function, grid, block, words, stream, shared_bytes)
+        return bound_launch(launch, kernel, grid, block, words, stream, shared_bytes)
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]

@@ -3,7 +3,8 @@
    Device memory is memory of the host. Streams are queues, which run at once or, with
    FAKE_CUDA_LATE=1, when somebody waits. Kernels are run by a callback. What CUDA refuses is
    refused: frees of unknown memory, copies out of bounds, work for a device that is not the
-   current one, a driver's call in a thread without a context, waiting for a stream that is captured.
+   current one, a driver's call in a thread without a context, waiting for a stream that is captured,
+   launches of unloaded modules, shared memory beyond what a function was allowed.
 
    Environment, read at the first call:
      FAKE_CUDA_DEVICES  how many (1)           FAKE_CUDA_MEMORY      bytes of each (1 << 30)
@@ -25,7 +26,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_DEVICES = 8, MOST_PARAMETERS = 512, ALIGNMENT = 256, MOST_SHARED = 227 << 10 };
+enum {
+    MOST_DEVICES = 8, MOST_PARAMETERS = 512, ALIGNMENT = 256, MOST_SHARED = 227 << 10,
+    SHARED_BY_DEFAULT = 48 << 10
+};
 
 /* --- one lock; who waits for it does not keep Python's --- */
 
@@ -52,11 +56,11 @@ static void drop(int *unused) { (void)unused; pthread_mutex_unlock(&lock); }
 
 typedef struct Stream Stream;
 typedef struct { long long marked, done; struct timespec time; int device, timed, captured, users, is_gone; } Event;
-typedef struct { char *image; size_t size; int device; } Module;
+typedef struct { char *image; size_t size; int device, is_gone; } Module;
 typedef struct {
     Module *module;
     char *name;
-    int device, count, words, sizes[MOST_PARAMETERS], most_dynamic;
+    int device, count, words, sizes[MOST_PARAMETERS], static_bytes, most_dynamic;
     long long number;
 } Function;
 
@@ -103,13 +107,14 @@ static __thread int current_device, has_context;
 static __thread cudaError_t last_error;
 
 typedef int (*Describe)(int device, const void *image, size_t size, const char *name,
-                        long long number, int *sizes, int room);
+                        long long number, int *sizes, int room, int *static_bytes);
 typedef int (*Launch)(int device, long long number, const unsigned *shape, const uint64_t *words,
                       int count);
 static Describe describe;
 static Launch launch;
 
 static long long refusals, launched, replays, changes, recordings, pinned_bytes, captures_done;
+static long long modules, graphs;
 
 static long long number_of(const char *name, long long otherwise) {
     const char *text = getenv(name);
@@ -218,6 +223,10 @@ static void do_op(Op *op) {
     case LAUNCH: {
         Function *function = op->function;
         launched++;
+        if (function->module->is_gone) {
+            fail(op->device, refuse(400, "launch", "the module is unloaded before it runs"));
+            break;
+        }
         if (launch) {
             int status = launch(op->device, function->number, op->shape, op->words,
                                 function->words);
@@ -779,14 +788,24 @@ CUresult cuModuleLoadData(CUmodule *found, const void *image) {
     made->size = size_of_image(image), made->device = current_device;
     made->image = malloc(made->size);
     memcpy(made->image, image, made->size);
-    int sizes[MOST_PARAMETERS];
-    if (describe && describe(current_device, image, made->size, "", 0, sizes, 0) < 0)
+    int sizes[MOST_PARAMETERS], static_bytes;
+    if (describe && describe(current_device, image, made->size, "", 0, sizes, 0, &static_bytes) < 0)
         REFUSE(CUDA_ERROR_NO_BINARY_FOR_GPU, "nobody knows this image");
     *found = (CUmodule)made;
+    modules++;
     return CUDA_SUCCESS;
 }
 
-CUresult cuModuleUnload(CUmodule module) { (void)module; return CUDA_SUCCESS; }
+/* The memory of the module stays, so that later uses of it are found. */
+CUresult cuModuleUnload(CUmodule handle) {
+    CONTEXT;
+    Module *module = (Module *)handle;
+    if (module->is_gone) REFUSE(400, "it is unloaded already");
+    if (module->device != current_device) REFUSE(400, "a module of another device");
+    module->is_gone = 1;
+    modules--;
+    return CUDA_SUCCESS;
+}
 
 CUresult cuModuleGetFunction(CUfunction *found, CUmodule handle, const char *name) {
     CONTEXT;
@@ -796,8 +815,9 @@ CUresult cuModuleGetFunction(CUfunction *found, CUmodule handle, const char *nam
     made->number = ++functions;
     if (describe)
         made->count = describe(module->device, module->image, module->size, name, made->number,
-                               made->sizes, MOST_PARAMETERS);
+                               made->sizes, MOST_PARAMETERS, &made->static_bytes);
     if (made->count < 0) REFUSE(CUDA_ERROR_NOT_FOUND, "the module has no such kernel");
+    made->most_dynamic = SHARED_BY_DEFAULT - made->static_bytes;
     for (int k = 0; k < made->count; k++) made->words += (made->sizes[k] + 7) / 8;
     *found = (CUfunction)made;
     return CUDA_SUCCESS;
@@ -805,9 +825,12 @@ CUresult cuModuleGetFunction(CUfunction *found, CUmodule handle, const char *nam
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     CONTEXT;
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > MOST_SHARED)
+    Function *function = (Function *)handle;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         REFUSE(CUDA_ERROR_INVALID_VALUE, "not so");
-    ((Function *)handle)->most_dynamic = value;
+    if (function->static_bytes + value > MOST_SHARED)
+        REFUSE(CUDA_ERROR_INVALID_VALUE, "static and dynamic shared memory exceed a block's");
+    function->most_dynamic = value;
     return CUDA_SUCCESS;
 }
 
@@ -821,12 +844,13 @@ static int fill_launch(Op *op, CUfunction handle, const unsigned *shape, void **
                        const char *call) {
     Function *function = (Function *)handle;
     unsigned threads = shape[3] * shape[4] * shape[5];
-    unsigned most = function->most_dynamic > 48 << 10 ? function->most_dynamic : 48 << 10;
     if (function->device != op->device) return refuse(400, call, "a kernel of another device");
     if (!threads || threads > 1024 || !shape[0] || !shape[1] || !shape[2] ||
         shape[1] > 65535 || shape[2] > 65535)
         return refuse(1, call, "no such grid or block");
-    if (shape[6] > most) return refuse(1, call, "more shared memory than was asked for");
+    if (function->module->is_gone) return refuse(400, call, "the module is unloaded");
+    if (shape[6] > (unsigned)function->most_dynamic)
+        return refuse(1, call, "static and dynamic shared memory exceed what was asked for");
     op->kind = LAUNCH, op->function = function;
     memcpy(op->shape, shape, sizeof op->shape);
     free(op->words);
@@ -862,6 +886,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     if (stream == &defaults[stream->device]) REFUSE(900, "the default stream");
     stream->capture = ++captures, stream->invalid = 0;
     stream->graph = calloc(1, sizeof *stream->graph);
+    graphs++;
     return CUDA_SUCCESS;
 }
 
@@ -871,7 +896,10 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *found) {
     if (!stream->capture) REFUSE(CUDA_ERROR_ILLEGAL_STATE, "it is not captured");
     stream->capture = 0;
     *found = NULL;
-    if (stream->invalid) REFUSE(901, "something in between was not allowed");
+    if (stream->invalid) {
+        graphs--;
+        REFUSE(901, "something in between was not allowed");
+    }
     *found = (CUgraph)stream->graph;
     captures_done++;
     return CUDA_SUCCESS;
@@ -881,6 +909,7 @@ CUresult cuGraphCreate(CUgraph *found, unsigned flags) {
     CONTEXT;
     if (flags) REFUSE(1, "no such flag");
     *found = calloc(1, sizeof(Graph));
+    graphs++;
     return CUDA_SUCCESS;
 }
 
@@ -980,6 +1009,7 @@ CUresult cuGraphDestroy(CUgraph handle) {
     Graph *graph = (Graph *)handle;
     for (int k = 0; k < graph->count; k++) delete_op(graph->nodes[k]->op), free(graph->nodes[k]);
     free(graph->nodes), free(graph);
+    graphs--;
     return CUDA_SUCCESS;
 }
 
@@ -1001,11 +1031,12 @@ long long fake_memory(uint64_t *found, int room, int *count) {
 
 long long fake_version(void) { return version; }
 
-/* Counters: refusals, launches, replays, changed nodes, recordings, pinned bytes, captures. */
+/* Counters: refusals, launches, replays, changed nodes, recordings, pinned bytes, captures; and
+   how many modules and graphs there are now. */
 void fake_counts(long long *found) {
     LOCKED;
     long long all[] = {refusals, launched, replays, changes, recordings, pinned_bytes,
-                       captures_done};
+                       captures_done, modules, graphs};
     memcpy(found, all, sizeof all);
 }
 
