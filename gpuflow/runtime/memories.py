@@ -246,7 +246,7 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
     Raises:
         ValueError: what a memory has is no product of pieces along dimensions.
     """
-    counts, pieces = sharding._cuts(rank)
+    counts, pieces = sharding._counts(rank), sharding._pieces(rank)
     owned: dict[Hashable, set[tuple[int, ...]]] = {}
     for device, piece in zip(sharding._devices, pieces, strict=True):
         owned.setdefault(device.memory, set()).add(piece)
