@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
@@ -29,10 +30,12 @@ from gpuflow.core.lowering import (
     Reduction,
     block_of,
 )
+from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.resharding import (
     Parts,
@@ -43,8 +46,9 @@ from gpuflow.parallel.partition.resharding import (
 )
 from gpuflow.runtime.memories import Memories
 
-# How what memories have reduced on their own becomes one, by the function that combines.
+# The collective that combines what memories have reduced, by the function of the reduction.
 _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
+_COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
 
 
 class UnpartitionedWarning(UserWarning):
@@ -204,14 +208,14 @@ class Partitioner:
         correspondence = corresponding(eqn)
         if correspondence is None:
             return None
-        combine = _combination(eqn.primitive.lower)
+        collective = _collective(eqn)
         split: dict[int, tuple[Any, ...]] = {}
         used: set[Any] = set()
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             for dim, axis in links:
                 names = operand.parts[dim]
                 is_full = atom.aval.shape[dim] == correspondence.sizes[axis]
-                can = axis not in correspondence.reduced or combine in _COLLECTIVES
+                can = axis not in correspondence.reduced or collective is not None
                 if names and is_full and can and axis not in split and not used & {*names}:
                     split[axis] = names
                     used.update(names)
@@ -227,22 +231,33 @@ class Partitioner:
         parts = [
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
-        outs = self._applied(eqn, values, parts)
-        if outs is None:
-            return None
         names = [name for axis in correspondence.reduced for name in split.get(axis, ())]
-        if names:
-            assert combine is not None
-            outs = [Split(self._combined(combine, out.value, names), out.parts) for out in outs]
-        return outs
+        if not names:
+            return self._applied(eqn, values, parts)
+        return self._combined(eqn, values, parts, names)
 
-    def _combined(self, combine: str, value: Any, names: Sequence[Any]) -> Any:
-        """The results of all memories along some axes in one."""
-        between = [name for name in names if self.memories.between[name] > 1]
-        across = tuple(self.memories.across(name) for name in between)
+    def _combined(
+        self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts], names: Sequence[Any]
+    ) -> list[Split] | None:
+        """The equation, whose results are combined over the axes along which it reduces.
+
+        Sums of 16-bit floats are rounded once, after all memories' are added, where the call has
+        a result in float32.
+        """
+        across = [self.memories.across(name) for name in names if self.memories.between[name] > 1]
         if not across:
-            return value
-        return _COLLECTIVES[combine].bind(value, axes=across, axis_index_groups=None)
+            return self._applied(eqn, values, parts)
+        outs = self._applied(_unrounded(eqn), values, parts)
+        collective = _collective(eqn)
+        if outs is None or collective is None:
+            return None
+        results = []
+        for out, var in safe_zip(outs, eqn.outputs):
+            value = collective.bind(out.value, axes=tuple(across), axis_index_groups=None)
+            if aval_of(value).dtype != var.aval.dtype:
+                value = convert_element_type(value, var.aval.dtype)
+            results.append(Split(value, out.parts))
+        return results
 
     def _applied(
         self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts]
@@ -265,8 +280,6 @@ class Partitioner:
         self, eqn: Eqn, product: Product, operands: Sequence[Split]
     ) -> list[Split] | None:
         """A stack of matrix products; what is summed over may be split too."""
-        if not product.one_dtype:
-            return None  # sums of parts would be rounded each
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
         used: set[Any] = set()
@@ -290,18 +303,31 @@ class Partitioner:
         )
         values = [self.moved(left, one), self.moved(right, two)]
         values += [self.moved(x, ((),) * len(x.parts)) for x in operands[2:]]
-        outs = self._applied(eqn, values, [(*both, *row_parts, *others)])
+        parts = [(*both, *row_parts, *others)]
         names = [name for part in inner for name in part]
-        if outs is None or not names:
-            return outs
-        return [Split(self._combined("add", outs[0].value, names), outs[0].parts)]
+        if names:
+            return self._combined(eqn, values, parts, names)
+        return self._applied(eqn, values, parts)
 
 
-def _combination(rule: Any) -> str | None:
-    """By which function results for parts become one; None: they do not."""
-    if isinstance(rule, Reduction):
-        return rule.combine
-    return "add" if isinstance(rule, Indexed | Library) else None
+def _collective(eqn: Eqn) -> Primitive | None:
+    """The collective that combines the results of memories; None if there is none."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Reduction | Indexed | Library):
+        return None
+    is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
+    collectives = _COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES
+    return collectives.get(rule.combine if isinstance(rule, Reduction) else "add")
+
+
+def _unrounded(eqn: Eqn) -> Eqn:
+    """A call that sums with results in float32 instead of floats of 16 bits or fewer."""
+    rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
+    if not isinstance(rule, Library) or rule.dtype_param is None:
+        return eqn
+    if not dtypes.is_floating(dtype) or dtype.itemsize > 2:
+        return eqn
+    return eqn.replace(params={**eqn.params, rule.dtype_param: dtypes.float32})
 
 
 def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> Parts:
