@@ -11,9 +11,11 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.base.config import config
+from gpuflow.base.errors import CommunicationError
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within
+from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within, serving
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.parallel.partition.programs import UnpartitionedWarning
 from gpuflow.parallel.partition.whole_programs import partition
 from gpuflow.runtime.array import Array, from_numpy
@@ -260,6 +262,45 @@ def test_axes_have_parts_between_memories_and_within(first_of_two):
     assert memories.parts("y") == ("y",) and memories.names == ("x",)
     held = holdings(gf.NamedSharding(mesh, P(("y", "x"))), 1)
     assert [one.pieces for one in held.values()] == [((0, 1, 4, 5),), ((2, 3, 6, 7),)]
+
+
+class Noting:
+    """A communicator of eight ranks, in groups that are noted; sums are nobody's."""
+
+    rank, size, name = 5, 8, "noting"
+
+    def __init__(self, sizes, groups=None):
+        self.sizes, self.groups = sizes, groups
+
+    def split(self, groups):
+        return Noting(self.sizes, groups)
+
+    def all_reduce(self, data, op, out=None):
+        self.sizes.append((data.size, self.groups))
+        return data
+
+
+@pytest.mark.parametrize("axes", ["xy", "yx", "xz", "zyx", "xyz", "y"])
+def test_a_sum_over_several_axes_is_one_call(axes):
+    """It was one all-reduce after another, which sends up to half more."""
+    grid = np.arange(8).reshape(2, 2, 2)
+    gpus = [Device("cuda_sim", k) for k in range(8)]
+    memories = memories_of(gf.make_mesh((2, 2, 2), ("x", "y", "z"), devices=gpus))
+    names = tuple(memories.across(name) for name in axes)
+    calls = []
+    with serving(DRIVERS, Noting(calls)):
+        psum_p.bind(jnp.ones(3), axes=names, axis_index_groups=None)
+    order = ["xyz".index(name) for name in axes]
+    others = [k for k in range(3) if k not in order]
+    groups = grid.transpose(*others, *order).reshape(-1, 2 ** len(axes))
+    ordered = None if axes == "xyz" else tuple(map(tuple, groups.tolist()))
+    assert calls == [(3, ordered)]
+
+
+def test_a_sum_over_axes_of_two_meshes_is_refused():
+    with serving(DRIVERS, Noting([])), pytest.raises(CommunicationError, match="of one mesh"):
+        names = Across("x", DRIVERS, ((0, 1),)), Across("y", PROCESSES, ((0, 1),))
+        psum_p.bind(jnp.ones(3), axes=names, axis_index_groups=None)
 
 
 def collectives_of(memories, before, after):

@@ -244,7 +244,8 @@ class Partitioner:
         Sums of 16-bit floats are rounded once, after all memories' are added, where the call has
         a result in float32.
         """
-        across = [self.memories.across(name) for name in names if self.memories.between[name] > 1]
+        # In the order of the mesh, so that sums over the same axes have one communicator.
+        across = [self.memories.across(name) for name in self.memories.names if name in names]
         if not across:
             return self._applied(eqn, values, parts)
         outs = self._applied(_unrounded(eqn), values, parts)
