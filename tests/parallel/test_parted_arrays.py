@@ -1,6 +1,7 @@
 """Arrays with parts in several memories, which are simulated GPUs here, and meshes over them."""
 
 import copy
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -174,11 +175,45 @@ def test_jit_puts_results_where_they_are_wanted(mesh):
     np.testing.assert_array_equal(out, 2 * X)
 
 
-@requires_cuda_tools
+def warned_by(f, mesh, shape=(512, 1024)):
+    """The warnings of partitioning a function of an array whose rows are split."""
+    rows = gf.NamedSharding(mesh, P("x"))
+    program = gf.make_jaxpr(f)(gf.ShapeDtypeStruct(shape, np.float32))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        partition(program, memories_of(mesh), [rows], [rows])
+    return caught
+
+
 def test_a_warning_names_what_is_not_partitioned(mesh):
-    with pytest.warns(UnpartitionedWarning, match=r"\[jit\] sort of f32\[8,4\] at .* is not part"):
-        out = gf.jit(lambda x: lax.sort(x, dimension=0))(sharded(mesh, "x"))
-    np.testing.assert_array_equal(out, X)
+    """Once for each line, and only of more than 1 MB: programs of small ones warned of each op."""
+
+    def ranked(x):
+        return lax.sort(lax.rev(lax.sort(x, dimension=0), (0,)), dimension=0) + jnp.cumsum(x, 0)
+
+    line = ranked.__code__.co_firstlineno + 1
+    assert warned_by(ranked, mesh, (512, 256)) == []
+    (warning,) = warned_by(ranked, mesh)
+    assert warning.category is UnpartitionedWarning
+    assert warning.filename == __file__ and warning.lineno == line
+    assert str(warning.message) == (
+        f"[jit] sort of f32[512,1024] at {__file__}:{line} (ranked) is not partitioned: operands "
+        "of 2.1 MB are gathered, and each device computes the whole result. Fix: split other "
+        "dimensions, or compute it in shard_map."
+    )
+    assert warned_by(ranked, mesh) == []
+    assert len(warned_by(lambda x: lax.sort(x, dimension=0), mesh)) == 1
+
+
+def test_a_warning_that_is_an_error_is_raised_each_time(mesh):
+    rows = gf.NamedSharding(mesh, P("x"))
+    struct = gf.ShapeDtypeStruct((512, 1024), np.float32)
+    program = gf.make_jaxpr(lambda x: lax.sort(x, dimension=0))(struct)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(UnpartitionedWarning, match="sort of f32"):
+                partition(program, memories_of(mesh), [rows], [rows])
 
 
 SPREAD = {"in_specs": P("x"), "out_specs": P("x")}

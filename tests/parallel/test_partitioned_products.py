@@ -13,6 +13,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.base.config import config
+from gpuflow.parallel.partition import programs
 from gpuflow.parallel.partition.programs import UnpartitionedWarning
 from gpuflow.runtime.device import devices, local_devices
 
@@ -22,6 +23,7 @@ pytestmark = requires_cuda_tools
 @pytest.fixture(autouse=True)
 def four_simulated(monkeypatch):
     monkeypatch.setattr(config, "environment", replace(config.environment, sim_devices=4))
+    monkeypatch.setattr(programs, "QUIET_BYTES", 0)  # warn of small arrays too
     devices.cache_clear()
     local_devices.cache_clear()
     yield

@@ -51,8 +51,35 @@ _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
 _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
 
 
+# Smaller gathers cost little more than a call.
+QUIET_BYTES = 1_000_000
+_warned_lines: set[Any] = set()
+
+
 class UnpartitionedWarning(UserWarning):
-    """An op of a program over several memories is computed in each of them, on whole arrays."""
+    """Each device computes all of an operation, on operands of more than 1 MB that are gathered.
+
+    A program warns once for each line of the user's code.
+    """
+
+
+def _warn(eqn: Eqn, gathered_bytes: int) -> None:
+    """Warn of an equation that is not partitioned, once for its line."""
+    name, line = eqn.primitive.name, eqn.source
+    key = name if line is None else (line.file, line.line)
+    if gathered_bytes <= QUIET_BYTES or key in _warned_lines:
+        return
+    types = ", ".join(str(atom.aval) for atom in eqn.inputs)
+    message = (
+        f"[jit] {name} of {types}{f' at {line}' if line else ''} is not partitioned: operands of "
+        f"{gathered_bytes / 1e6:.1f} MB are gathered, and each device computes the whole result. "
+        "Fix: split other dimensions, or compute it in shard_map."
+    )
+    if line is None:
+        warnings.warn(message, UnpartitionedWarning, stacklevel=3)
+    else:
+        warnings.warn_explicit(message, UnpartitionedWarning, line.file, line.line)
+    _warned_lines.add(key)  # not where the warning is raised as an error
 
 
 @record
@@ -73,13 +100,12 @@ class Partitioner:
 
     Args:
         memories: of the mesh whose axes split values.
-        warns: whether ops that are not partitioned are told.
+        warns: whether to warn of large operands that are gathered.
     """
 
     def __init__(self, memories: Memories, warns: bool = True) -> None:
         self.memories = memories
         self._warns = warns
-        self._told: set[str] = set()
 
     def evaluate(self, jaxpr: Jaxpr, operands: Sequence[Split]) -> list[Split]:
         """The outputs of a program."""
@@ -147,17 +173,9 @@ class Partitioner:
         return [Split(out, ((),) * aval_of(out).ndim) for out in outs]
 
     def _gathered(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
-        name = eqn.primitive.name
-        if self._warns and name not in self._told:
-            self._told.add(name)
-            types = ", ".join(str(atom.aval) for atom in eqn.inputs)
-            place = f" at {eqn.source}" if eqn.source else ""
-            warnings.warn(
-                f"[jit] {name} of {types}{place} is not partitioned: its operands are gathered, "
-                "and every memory computes all of it. (shard_map says how to compute it in parts.)",
-                UnpartitionedWarning,
-                stacklevel=2,
-            )
+        if self._warns:
+            pairs = safe_zip(eqn.inputs, operands)
+            _warn(eqn, sum(atom.aval.nbytes for atom, x in pairs if any(x.parts)))
         return self._bound(eqn, [self.moved(x, ((),) * len(x.parts)) for x in operands])
 
     def _constrained(self, eqn: Eqn, operand: Split) -> Split:
