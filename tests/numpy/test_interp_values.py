@@ -34,7 +34,11 @@ def test_interp_against_numpy(name, mode):
     """A segment with an infinite end was nan everywhere, also at the knot of the finite end."""
     x, xp, fp = (np.asarray(part, np.float32) for part in CASES[name])
     expected = np.interp(x.astype(np.float64), xp.astype(np.float64), fp.astype(np.float64))
-    call = {"eager": jnp.interp, "jit": gf.jit(jnp.interp), "vmap": gf.vmap(jnp.interp, (0, None, None))}
+    call = {
+        "eager": jnp.interp,
+        "jit": gf.jit(jnp.interp),
+        "vmap": gf.vmap(jnp.interp, (0, None, None)),
+    }
     # Three roundings of float32.
     np.testing.assert_allclose(np.asarray(call[mode](x, xp, fp)), expected, rtol=3e-7)
 
@@ -42,7 +46,9 @@ def test_interp_against_numpy(name, mode):
 def test_interp_of_complex_values_takes_each_component_alone():
     xp, fp = np.array([0.0, 1.0]), np.array([1 + 2j, complex(3, INF)])
     expected = np.interp([0.0, 0.5, 1.0], xp, fp)
-    np.testing.assert_array_equal(np.asarray(jnp.interp(np.array([0.0, 0.5, 1.0]), xp, fp)), expected)
+    np.testing.assert_array_equal(
+        np.asarray(jnp.interp(np.array([0.0, 0.5, 1.0]), xp, fp)), expected
+    )
 
 
 def test_derivatives_beside_infinite_values_are_finite():
