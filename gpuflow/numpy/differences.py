@@ -29,6 +29,7 @@ from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import remainder, subtract
+from gpuflow.ops.linalg.algebra import through_float32
 
 
 def _steps(x: Any, axis: int) -> Any:
@@ -221,6 +222,7 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
 
 
 @composite
+@through_float32
 def trapezoid(
     y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
 ) -> Array:
