@@ -17,7 +17,9 @@ SORTED = np.sort(X)
 
 CASES = {
     "sort": (jnp.sort, np.sort, X),
-    "sort rows": (lambda x: jnp.sort(x.reshape(6, -1), 0), lambda x: np.sort(x.reshape(6, -1), 0), X),
+    "sort columns": (
+        lambda x: jnp.sort(x.reshape(6, -1), 0), lambda x: np.sort(x.reshape(6, -1), 0), X,
+    ),
     "sort descending": (lambda x: jnp.sort(x, descending=True), lambda x: np.sort(x)[::-1], X),
     "sort_complex": (jnp.sort_complex, np.sort_complex, X),
     "method": (lambda x: jnp.asarray(x).sort(), np.sort, X),
