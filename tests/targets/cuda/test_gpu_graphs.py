@@ -3,6 +3,7 @@
 import ctypes
 import gc
 from array import array
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -306,7 +307,7 @@ def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     cuda = FakeCuda()
     words = _words(5, 6)
     launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128, 2), words, 7)
-    graph = LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply), launch])
+    graph = LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply), launch], nullcontext())
     first, product, last = cuda.nodes
     assert (first.func, first.gridDimX, first.gridDimY, first.blockDimY) == (42, 3, 1, 2)
     assert (product, cuda.captured, last.func) == (300, [9], 42)
@@ -340,7 +341,7 @@ def test_what_cannot_be_recorded_is_an_error(name):
     cuda = FakeCuda(name)
     launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128,), _words(5), 7)
     with pytest.raises(RuntimeError, match=r"\[cuda graph\] .* status 700 .*Fix:"):
-        LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)])
+        LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)], nullcontext())
     gc.collect()
     assert not cuda.graphs
 
@@ -352,7 +353,7 @@ def test_a_capture_ends_when_its_work_fails():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        LaunchGraph(cuda, 7, 9, [LibraryWork(fail)])
+        LaunchGraph(cuda, 7, 9, [LibraryWork(fail)], nullcontext())
     gc.collect()
     assert not cuda.capturing and not cuda.graphs
 

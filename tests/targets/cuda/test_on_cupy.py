@@ -99,6 +99,16 @@ def test_graphs_with_products_beside_other_threads(library):
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stdout + done.stderr
 
 
+@needs_cupy
+def test_a_call_that_waits_lets_the_thread_of_another_gpu_launch(library):
+    """With ctypes.PyDLL a call of cuBLAS or of graphs kept the lock, and peers never came."""
+    cublas = str(library.parent / "libcublas.so")
+    program = str(HERE / "fake_cuda" / "peers.py")
+    done = run(library, program, cublas, FAKE_CUDA_DEVICES="2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "missed\nwith Python's lock\n", done.stdout
+
+
 def test_calls_for_graphs_are_those_of_the_headers():
     """By name and number of arguments; fake_cuda.c is compiled with the headers' signatures."""
     folder = elf_patch.headers()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -54,14 +55,17 @@ class NodeParameters(ctypes.Structure):
     ]
 
 
-def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.PyDLL:
+def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
     """CUDA's driver with the functions' signatures.
+
+    Any call may wait for its GPU, so calls release the interpreter's lock
+    (docs/design/0015-cuda-driver.md).
 
     Raises:
         OSError: it is not there.
         AttributeError: it is too old.
     """
-    library = ctypes.PyDLL(path)
+    library = ctypes.CDLL(path)
     for name, signature in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = signature, _int
@@ -111,16 +115,18 @@ class LaunchGraph:
         stream: that it runs on.
         side: a stream that is given nothing else, on which calls of libraries are captured.
         work: what ``bound_launch`` made, and calls of libraries.
+        lock: held during a replay: recorded calls of libraries use the workspace that other calls
+            use, so a replay must not come between the launches of one.
 
     Raises:
         Exception: it cannot be recorded.
     """
 
     def __init__(
-        self, library: ctypes.PyDLL, stream: int, side: int,
-        work: Sequence[BoundLaunch | LibraryWork],
+        self, library: ctypes.CDLL, stream: int, side: int,
+        work: Sequence[BoundLaunch | LibraryWork], lock: AbstractContextManager[Any],
     ) -> None:  # fmt: skip
-        self._library, self._stream = library, stream
+        self._library, self._stream, self._lock = library, stream, lock
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []
         self._work = list(work)  # keeps kernels loaded that nodes launch
@@ -162,7 +168,8 @@ class LaunchGraph:
         return graph
 
     def __call__(self) -> None:
-        status = self._library.cuGraphLaunch(self._exec, self._stream)
+        with self._lock:
+            status = self._library.cuGraphLaunch(self._exec, self._stream)
         if status:
             _check("launch", status)
 

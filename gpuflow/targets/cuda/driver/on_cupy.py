@@ -128,7 +128,8 @@ class CupyApi:
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
         self.number, self._several = number, device_count() > 1
         self._ready = _Ready()
-        self._lock = threading.Lock()
+        # One thread at a time gives library calls and graphs to the device: they share workspaces.
+        self._lock = threading.RLock()
         self._side: int | None = None  # where calls of libraries are captured
         self.activate()
         properties = self._runtime.getDeviceProperties(number)
@@ -283,7 +284,7 @@ class CupyApi:
                     self._side = self.stream()
                 if self._blas is not None:
                     self._blas.prepare(self._side)
-                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work))
+                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work), self._lock)
             except Exception as error:
                 if is_fault(error):
                     raise
@@ -304,29 +305,33 @@ class CupyApi:
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
         """A product by cuBLAS; None where it is not installed."""
-        if self._blas is None and not self._has_no_blas:
-            try:
-                library = load_cublas(find_cublas())
-            except (OSError, AttributeError):
-                self._has_no_blas = True
-            else:
-                self._blas = CuBlas(library, stream, self.pool(), self.compute_capability[0])
+        with self._lock:
+            if self._blas is None and not self._has_no_blas:
+                try:
+                    library = load_cublas(find_cublas())
+                except (OSError, AttributeError):
+                    self._has_no_blas = True
+                else:
+                    major = self.compute_capability[0]
+                    self._blas = CuBlas(library, stream, self.pool(), major, self._lock)
         return None if self._blas is None else self._blas.gemm(gemm)
 
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
     ) -> Callable[..., None] | None:
         """A product by cublasLt; None where it is missing, or does something else."""
-        if self._lt is None and not self._has_no_lt:
-            try:
-                count = workspace_bytes(self.compute_capability[0])
-                self._lt_workspace = self.pool().malloc(count)
-                lt = CuBlasLt(load_cublaslt(), stream, (self._lt_workspace.ptr, count))
-            except (OSError, AttributeError, RuntimeError):
-                self._has_no_lt = True
-            else:
-                self._lt = CheckedProducts(self, stream, lt.gemm_with)
-        return None if self._lt is None else self._lt(gemm, epilogue)
+        with self._lock:
+            if self._lt is None and not self._has_no_lt:
+                try:
+                    count = workspace_bytes(self.compute_capability[0])
+                    self._lt_workspace = self.pool().malloc(count)
+                    workspace = self._lt_workspace.ptr, count
+                    lt = CuBlasLt(load_cublaslt(), stream, workspace, self._lock)
+                except (OSError, AttributeError, RuntimeError):
+                    self._has_no_lt = True
+                else:
+                    self._lt = CheckedProducts(self, stream, lt.gemm_with)
+            return None if self._lt is None else self._lt(gemm, epilogue)
 
     def free_library_memory(self) -> None:
         """Empty the pool of CuPy's own arrays."""

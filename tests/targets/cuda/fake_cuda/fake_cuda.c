@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     MOST_DEVICES = 8, MOST_PARAMETERS = 512, ALIGNMENT = 256, MOST_SHARED = 227 << 10,
@@ -112,6 +113,7 @@ typedef int (*Launch)(int device, long long number, const unsigned *shape, const
                       int count);
 static Describe describe;
 static Launch launch;
+static long long launches_given[MOST_DEVICES];
 
 static long long refusals, launched, replays, changes, recordings, pinned_bytes, captures_done;
 static long long modules, graphs;
@@ -123,9 +125,9 @@ static long long number_of(const char *name, long long otherwise) {
 
 static void start(void) {
     static int is_started;
+    if (__atomic_load_n(&is_started, __ATOMIC_ACQUIRE)) return;
     LOCKED;
     if (is_started) return;
-    is_started = 1;
     devices = (int)number_of("FAKE_CUDA_DEVICES", 1);
     capacity = (size_t)number_of("FAKE_CUDA_MEMORY", 1LL << 30);
     is_late = (int)number_of("FAKE_CUDA_LATE", 0);
@@ -136,6 +138,47 @@ static void start(void) {
     has_python = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Check");
     leave_python = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
     enter_python = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
+    __atomic_store_n(&is_started, 1, __ATOMIC_RELEASE);
+}
+
+/* --- calls that wait, and who keeps Python's lock meanwhile --- */
+
+enum { MOST_CALLS = 128, MOST_NAME = 48, HOLD_MILLISECONDS = 3000 };
+static char with_python[MOST_CALLS][MOST_NAME]; /* calls that were made with Python's lock */
+static int with_python_count;
+static char held_call[MOST_NAME];
+static int hold_state; /* 0: not called yet, 1: it waits, 2: a peer has launched, 3: none came */
+
+static long long given_to_others(int device) {
+    long long sum = 0;
+    for (int k = 0; k < MOST_DEVICES; k++) sum += k == device ? 0 : launches_given[k];
+    return sum;
+}
+
+static void note_python(const char *call) {
+    if (!has_python || !has_python()) return;
+    for (int k = 0; k < with_python_count; k++)
+        if (!strcmp(with_python[k], call)) return;
+    if (with_python_count < MOST_CALLS)
+        snprintf(with_python[with_python_count++], MOST_NAME, "%s", call);
+}
+
+/* At the start of each call: it may have to wait until another device has been given a kernel, as a
+   GPU waits that runs its half of a collective. */
+void fake_enter(const char *call) {
+    start();
+    note_python(call);
+    if (hold_state != 0 || strcmp(held_call, call)) return;
+    long long before = given_to_others(current_device);
+    __atomic_store_n(&hold_state, 1, __ATOMIC_SEQ_CST);
+    for (int k = 0; k < HOLD_MILLISECONDS; k++) {
+        if (given_to_others(current_device) != before) {
+            __atomic_store_n(&hold_state, 2, __ATOMIC_SEQ_CST);
+            return;
+        }
+        usleep(1000);
+    }
+    __atomic_store_n(&hold_state, 3, __ATOMIC_SEQ_CST);
 }
 
 static int refuse(int status, const char *call, const char *why) {
@@ -331,8 +374,8 @@ static int any_capture(int device) {
 
 /* The runtime makes the device's context the thread's own. */
 #define READY                                                                                   \
+    fake_enter(__func__);                                                                       \
     LOCKED;                                                                                     \
-    start();                                                                                    \
     has_context = 1;                                                                            \
     if (failed[current_device]) REFUSE(failed[current_device], "a kernel failed before")
 #define STREAM(handle)                                                                          \
@@ -388,7 +431,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 cudaError_t cudaGetDevice(int *device) { return *device = current_device, cudaSuccess; }
 
 cudaError_t cudaSetDevice(int device) {
-    start();
+    fake_enter(__func__);
     if (device < 0 || device >= devices) REFUSE(cudaErrorInvalidDevice, "no such device");
     current_device = device, has_context = 1;
     return cudaSuccess;
@@ -693,6 +736,7 @@ static void wait_for(Event *event) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t mark) {
+    fake_enter(__func__);
     LOCKED;
     Event *event = (Event *)mark;
     event->is_gone = 1; /* it stays as long as work in a stream uses it */
@@ -745,8 +789,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEve
 
 /* The driver works in the context that the thread has. */
 #define CONTEXT                                                                                 \
+    fake_enter(__func__);                                                                       \
     LOCKED;                                                                                     \
-    start();                                                                                    \
     if (!has_context) REFUSE(CUDA_ERROR_INVALID_CONTEXT, "the thread has no context");          \
     if (failed[current_device]) REFUSE(failed[current_device], "a kernel failed before")
 
@@ -873,6 +917,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
     Op *op = new_op(LAUNCH, stream);
     int status = fill_launch(op, function, shape, parameters, __func__);
     if (status) return delete_op(op), status;
+    launches_given[current_device]++;
     return give(stream, op);
 }
 
@@ -997,6 +1042,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
+    fake_enter(__func__);
     LOCKED;
     Exec *exec = (Exec *)handle;
     for (int k = 0; k < exec->count; k++) delete_op(exec->ops[k]);
@@ -1005,6 +1051,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
 }
 
 CUresult cuGraphDestroy(CUgraph handle) {
+    fake_enter(__func__);
     LOCKED;
     Graph *graph = (Graph *)handle;
     for (int k = 0; k < graph->count; k++) delete_op(graph->nodes[k]->op), free(graph->nodes[k]);
@@ -1016,6 +1063,19 @@ CUresult cuGraphDestroy(CUgraph handle) {
 /* --- for tests --- */
 
 void fake_set_callbacks(Describe one, Launch other) { describe = one, launch = other; }
+
+/* Let the next call of this name wait until another device has been given a kernel. */
+void fake_hold(const char *call) {
+    snprintf(held_call, MOST_NAME, "%s", call);
+    __atomic_store_n(&hold_state, 0, __ATOMIC_SEQ_CST);
+}
+
+int fake_hold_state(void) { return __atomic_load_n(&hold_state, __ATOMIC_SEQ_CST); }
+
+/* The calls that were made with Python's lock, one after the other. */
+const char *fake_with_python(int number) {
+    return number < with_python_count ? with_python[number] : NULL;
+}
 
 /* The device memory that there is, as (start, size, device); its version. */
 long long fake_memory(uint64_t *found, int room, int *count) {
