@@ -387,10 +387,10 @@ def test_doctor_tries_nccl(two, monkeypatch):
 
 @requires_cuda_tools
 def test_doctor_says_what_nccl_says(two, monkeypatch, capsys):
-    def refuse(numbers):
+    def refuse(size, unique, rank):
         raise NcclError("NCCL_ERROR_SYSTEM_ERROR: no socket")
 
-    monkeypatch.setattr(two.nccl.NcclCommunicator, "initAll", refuse)
+    monkeypatch.setattr(two.nccl, "NcclCommunicator", refuse)
     monkeypatch.setattr(doctor_trials.gf, "devices", lambda platform: two.devices)
     assert doctor_trials.main(["NCCL all-reduce"]) == 1
     out = capsys.readouterr().out

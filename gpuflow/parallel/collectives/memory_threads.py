@@ -33,11 +33,13 @@ class Team:
         communicators: of the memories.
         fail: ends their waiting.
         close: when nobody uses them any more.
+        is_closed: whether they were closed, as at the end of a group of processes.
     """
 
     communicators: dict[int, Communicator]
     fail: Callable[[str], None]
     close: Callable[[], None] = lambda: None
+    is_closed: Callable[[], bool] = lambda: False
 
 
 _teams: dict[tuple[Device, ...], Team] = {}
@@ -47,7 +49,7 @@ _turn = threading.Lock()
 
 def _team(devices: tuple[Device, ...]) -> Team:
     team = _teams.get(devices)
-    if team is None:
+    if team is None or team.is_closed():
         team = _teams[devices] = _make(devices)
     return team
 
@@ -57,13 +59,11 @@ def _make(devices: tuple[Device, ...]) -> Team:
     world = None if len(ranks) == len(devices) else served(HOSTS)
     if devices[0].platform == "cuda":
         gpus = [devices[rank] for rank in ranks]
-        communicators: Sequence[Any] = (
-            nccl_connect.connect_gpus(gpus)
-            if world is None
-            else nccl_connect.connect_all_gpus(world, gpus, ranks)
-        )
+        communicators: Sequence[Any] = nccl_connect.connect_gpus(gpus, world, ranks)
         watch = communicators[0].watch
-        return Team(_checked(ranks, communicators), watch.fail, watch.stop)
+        return Team(
+            _checked(ranks, communicators), watch.fail, watch.stop, lambda: watch.is_stopped
+        )
     timeout = collective_timeout()
     # Who waits here for the first thread waits for other processes, whose errors say more.
     inside = Meeting(len(ranks), timeout if world is None else 2 * timeout)

@@ -156,6 +156,7 @@ NCCL_CALLS = {
     "rank_id": "",
     "size": "",
     "abort": "",
+    "destroy": "",
     "check_async_error": "",
 }
 
@@ -175,7 +176,7 @@ def test_nccl_has_what_we_call():
     for name, wanted in NCCL_CALLS.items():
         assert _arguments(getattr(nccl.NcclCommunicator, name)) == wanted.split(), name
     assert _arguments(nccl.NcclCommunicator.commSplit)[:2] == ["color", "key"]
-    assert _arguments(nccl.NcclCommunicator.initAll) == ["devices"]
+    assert _arguments(nccl.NcclCommunicator)[:3] == ["ndev", "commId", "rank"]
     assert callable(nccl.groupStart) and callable(nccl.groupEnd)
     assert issubclass(nccl.NcclError, RuntimeError)
     text = (HERE.parents[2] / "gpuflow/parallel/collectives/nccl.py").read_text()
