@@ -5,6 +5,7 @@ The memories that run it together may be of several processes; each process has 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
+from gpuflow.parallel.collectives.device_threads import for_each
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.runtime.device import Device
@@ -126,16 +128,30 @@ def _in_turn(
             errors.append(error)
             team.fail(f"{device} raised {type(error).__name__}: {error}")
 
-    threads = [
-        threading.Thread(target=work, args=(number,), name=f"gpuflow-{device}", daemon=True)
-        for number, device in enumerate(devices)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for_each(devices, work)
+    except BaseException as error:  # Ctrl-C: the threads must not wait for each other any more
+        team.fail(f"the call was interrupted by {type(error).__name__}")
+        _give_up(together, team)
+        raise
     if errors:
-        _teams.pop(together, None)  # who waits there would wait in vain
-        team.close()
+        _give_up(together, team)
         raise next((e for e in errors if not isinstance(e, CommunicationError)), errors[0])
     return results
+
+
+def _give_up(devices: tuple[Device, ...], team: Team) -> None:
+    """Who waits in this team would wait in vain: the next program has another one."""
+    _teams.pop(devices, None)
+    team.close()
+
+
+def _forget() -> None:
+    """In a forked child: other threads may have held the lock, or waited in a team."""
+    global _turn
+    _turn = threading.Lock()
+    _teams.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
