@@ -7,6 +7,7 @@ asks ``communicator_of`` for the communicator that serves it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -143,6 +144,30 @@ def settle() -> None:
         watched = list(_settling)
     for one in watched:
         one.settle()
+
+
+# --- one program over several memories of a process at a time ------------------------------
+
+_turn = threading.Lock()
+
+
+def turn() -> threading.Lock:
+    """The lock to hold while work is given to several devices that wait for one another.
+
+    Otherwise two threads could give theirs to the devices in two orders, and each device would
+    wait for work that is queued after the other's wait.
+    """
+    return _turn
+
+
+def _forget_turn() -> None:
+    """In a forked child: the thread that may have held the lock is gone."""
+    global _turn
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_turn)
 
 
 # --- which communicator serves a part ------------------------------------------------------

@@ -6,7 +6,6 @@ The memories that run it together may be of several processes; each process has 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from gpuflow.base.config import collective_timeout, config
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving
+from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving, turn
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
 from gpuflow.parallel.collectives.device_threads import for_each
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
@@ -45,8 +44,6 @@ class Team:
 
 
 _teams: dict[tuple[Device, ...], Team] = {}
-# Two programs at once would meet each other's collectives, or wait for devices in two orders.
-_turn = threading.Lock()
 
 
 def _team(devices: tuple[Device, ...]) -> Team:
@@ -108,7 +105,7 @@ def in_threads(
         ),
         RuntimeError,
     )
-    with _turn:
+    with turn():  # two programs at once would meet each other's collectives
         return _in_turn(run, devices, together)
 
 
@@ -146,12 +143,6 @@ def _give_up(devices: tuple[Device, ...], team: Team) -> None:
     team.close()
 
 
-def _forget() -> None:
-    """In a forked child: other threads may have held the lock, or waited in a team."""
-    global _turn
-    _turn = threading.Lock()
-    _teams.clear()
-
-
+# In a forked child nobody comes whom a team of the parent waits for.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_teams.clear)

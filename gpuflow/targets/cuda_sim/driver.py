@@ -151,6 +151,13 @@ class SimApi:
         """Copy bytes in device memory."""
         self.copy_in(target, self.memory.view(source, count, False).ctypes.data, count, stream)
 
+    def copy_peer(
+        self, target: int, other: SimApi, source: int, count: int, stream: int
+    ) -> None:
+        """Copy bytes from another device's memory."""
+        self._check_current()
+        self.copy_in(target, other.memory.view(source, count, False).ctypes.data, count, stream)
+
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros."""
         del stream

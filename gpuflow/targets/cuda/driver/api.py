@@ -240,6 +240,12 @@ class GpuApi(Protocol):
         """Copy bytes from one place of device memory to another."""
         ...
 
+    def copy_peer(
+        self, target: int, other: Any, source: int, count: int, stream: int
+    ) -> None:
+        """Copy bytes from the memory of another device of this kind, whose api is ``other``."""
+        ...
+
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros."""
         ...

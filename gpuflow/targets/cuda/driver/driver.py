@@ -26,6 +26,7 @@ from gpuflow.base.util import SourceLine
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.communicator import DRIVERS, served, turn
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
@@ -170,6 +171,39 @@ class GpuDriver:
             raise self.fault_of(error) from error
         self._check()
         return result
+
+    def from_driver(self, data: Any, source: Any) -> DeviceArray:
+        """A copy in device memory; from another GPU without waiting for either.
+
+        A program over several devices that calls a host function has the turn of both: there data
+        go through the host.
+        """
+        is_peer = isinstance(source, GpuDriver) and type(source.api) is type(self.api)
+        if not is_peer or data.nbytes == 0 or served(DRIVERS) is not None:
+            return self.from_host(source.to_host(data))
+        source._check()
+        if not data.is_row_major:
+            data = source.copy(data)
+        try:
+            with span("copies", "between devices", bytes=data.nbytes), turn():
+                return self._from_peer(data, source)
+        except RuntimeError as error:
+            raise source.fault_of(self.fault_of(error)) from error
+
+    def _from_peer(self, data: DeviceArray, source: GpuDriver) -> DeviceArray:
+        """Copy in the stream of large copies, between events of both compute streams."""
+        self.api.activate()
+        stream = self.transfers.stream
+        what = partial(described, data.shape, data.dtype)
+        block = self.memory.allocate(data.nbytes, stream, what)
+        self.memory.guard(block, self.compute)
+        self.api.wait_event(stream, source.api.event(source.compute))
+        self.api.copy_peer(block.address, source.api, data.address, data.nbytes, stream)
+        done = self.api.event(stream)
+        self.api.wait_event(self.compute, done)
+        # The source may be freed or donated: whatever writes there next comes after the copy.
+        source.api.wait_event(source.compute, done)
+        return DeviceArray(self, data.shape, data.dtype, block.address, block)
 
     def flag_reader(self) -> FlagReader:
         """Flags come through pinned memory, and later kernels may be launched meanwhile."""

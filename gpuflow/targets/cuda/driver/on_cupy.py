@@ -44,6 +44,7 @@ from gpuflow.targets.cuda.driver.graph_api import LaunchGraph, bound_launch, loa
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 _NO_DEVICE = "cudaErrorNoDevice"
+_HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have asked for it
 _INSTALL = 'pip install "gpuflow[cuda13]"'
 
 
@@ -138,6 +139,7 @@ class CupyApi:
         self.processors: int = properties["multiProcessorCount"]
         self.memory_bytes: int = properties["totalGlobalMem"]
         self._streams: dict[int, Any] = {}
+        self._peers: set[int] = set()  # devices whose memory was asked for
         self._blas: CuBlas | None = None
         self._lt: CheckedProducts | None = None
         self._has_no_blas = self._has_no_lt = False
@@ -242,6 +244,26 @@ class CupyApi:
         """Device to device, in the order of the stream."""
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
+
+    def copy_peer(
+        self, target: int, other: CupyApi, source: int, count: int, stream: int
+    ) -> None:
+        """From another GPU, in the order of the stream; without the host where GPUs allow it."""
+        if other.number not in self._peers:
+            self._reach(other.number)
+        runtime = self._runtime
+        runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
+
+    def _reach(self, number: int) -> None:
+        """Let this device read another one's memory, if it can; else CUDA copies by the host."""
+        runtime = self._runtime
+        if runtime.deviceCanAccessPeer(self.number, number):
+            try:
+                runtime.deviceEnablePeerAccess(number)
+            except runtime.CUDARuntimeError as error:
+                if _HAS_ACCESS not in str(error):
+                    raise
+        self._peers.add(number)
 
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros, in the order of the stream."""

@@ -98,7 +98,7 @@ typedef struct { char *start; size_t size, room; int device, pinned; } Piece;
 
 static int devices, is_late, is_logged, capability;
 static size_t capacity, used[MOST_DEVICES], most_used[MOST_DEVICES];
-static int failed[MOST_DEVICES];
+static int failed[MOST_DEVICES], reaches[MOST_DEVICES][MOST_DEVICES];
 static Stream defaults[MOST_DEVICES], *streams;
 static Piece *pieces;
 static int piece_count, piece_room;
@@ -468,8 +468,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    (void)device, (void)peer;
-    return *can = 0, cudaSuccess;
+    start();
+    return *can = device != peer && device < devices && peer < devices, cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    READY;
+    if (flags || peer == current_device || peer >= devices) REFUSE(1, "no such peer");
+    if (reaches[current_device][peer]) return last_error = cudaErrorPeerAccessAlreadyEnabled;
+    reaches[current_device][peer] = 1;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int count, int device) {

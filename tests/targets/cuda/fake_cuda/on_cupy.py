@@ -239,6 +239,20 @@ def test_devices_work_in_turn():
     np.testing.assert_array_equal(moved, results[0][0])
 
 
+def test_arrays_move_from_gpu_to_gpu_without_waiting():
+    if len(DEVICES) == 1:
+        return
+    double, moved, before = gf.jit(lambda v: jnp.sin(v) * 2), [], counted()["launches"]
+    for k in range(4):
+        x = double(gf.device_put(X + k, DEVICES[k % 2]))  # it waits to be run
+        moved.append(gf.device_put(x, DEVICES[1 - k % 2]))
+        del x  # its memory is the next one's
+    assert counted()["launches"] == before
+    for k, y in enumerate(moved):
+        assert y.device == DEVICES[1 - k % 2]
+        np.testing.assert_allclose(y, np.sin(X + k) * 2, rtol=1e-4, atol=1e-5)
+
+
 def test_threads_have_a_device_each():
     step, results = gf.jit(lambda v: jnp.tanh(v + 1).sum()), {}
 
