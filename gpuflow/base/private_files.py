@@ -1,34 +1,63 @@
-"""Files that only this user can have written, and JSON from outside.
+"""Regular files, files that only this user can have written, and JSON from outside.
 
-A file is judged through the descriptor that it is then read from, so that nothing can take its
-place in between. What stands there instead of a file, such as a FIFO, is refused without waiting.
+A file is checked through the descriptor that it is then read from, so that nothing can replace it
+in between. Anything that is not a regular file, such as a FIFO, is refused without waiting.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _HAS_OWNERS = hasattr(os, "geteuid")
-# Of POSIX; 0 where a system has no such thing. O_NONBLOCK: opening a FIFO does not wait.
+# Of POSIX; 0 where a system does not have the flag. O_NONBLOCK: opening a FIFO does not wait.
 _FLAGS = (
     os.O_RDONLY
-    | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-_DEEPEST = 64
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"),
+    (stat.S_ISLNK, "a link"),
+)  # fmt: skip
+DEEPEST = 64
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
+
+
+def kind_of(mode: int) -> str:
+    """The kind of something that is not a regular file, from ``stat``'s mode: "a FIFO"."""
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "not a file")
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file, or a link to one, for reading.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        OSError: if the path is something else, such as a FIFO, which is not waited for.
+    """
+    descriptor = os.open(path, _FLAGS)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"{kind_of(mode)}, not a regular file", os.fspath(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 @contextmanager
@@ -39,7 +68,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
         FileNotFoundError: there is none.
         OSError: it is a link, no file, or somebody else may have written it.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, _FLAGS | _NO_LINKS)
     try:
         status = os.fstat(descriptor)
         what = "" if stat.S_ISREG(status.st_mode) else "is no file"
@@ -104,23 +133,27 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
         raise
 
 
-def parse_json(text: bytes) -> Any:
+def parse_json(text: bytes, deepest: int = DEEPEST) -> Any:
     """The value of a JSON text from outside.
 
+    Args:
+        text: the bytes, in UTF-8.
+        deepest: how many levels of lists and objects it may have.
+
     Raises:
-        ValueError: it is no JSON, or nested deeper than anything of ours.
+        ValueError: if it is not JSON, or is nested deeper.
     """
-    if _is_deep(text):
-        raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
+    if _is_deep(text, deepest):
+        raise ValueError(f"it is nested deeper than {deepest} levels")
     return json.loads(text.decode())
 
 
-def _is_deep(text: bytes) -> bool:
-    if text.count(b"[") + text.count(b"{") <= _DEEPEST:
+def _is_deep(text: bytes, deepest: int = DEEPEST) -> bool:
+    if text.count(b"[") + text.count(b"{") <= deepest:
         return False
     level = 0
     for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", text)):
         level += 1 if bracket[0] in b"[{" else -1
-        if level > _DEEPEST:
+        if level > deepest:
             return True
     return False

@@ -1,23 +1,23 @@
 """Files of a checkpoint: arrays in safetensors files, and a JSON file that makes them count.
 
     folder/
-        arrays-<token>-<process>.safetensors    whole before the next file names it
+        arrays-<token>-<process>.safetensors    complete before the next file names it
         tree.json                               replaced in one step: the checkpoint
 
 A folder holds a checkpoint as soon as it has a ``tree.json``, which names the files with arrays. A
-later save writes other files beside them, replaces ``tree.json``, and then deletes what that no
-longer names. Whoever is killed in between leaves the earlier checkpoint, and files that nobody
-reads; the next save deletes them.
+later save writes other files next to them, replaces ``tree.json``, and then deletes the files that
+it no longer names (``ownership.py``). A process that is killed in between leaves the earlier
+checkpoint, and files that nobody reads; the next save deletes them.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import operator
 import os
+import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,48 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CheckpointError, check
+from gpuflow.checkpointing.leaves import FILE_DTYPES
+from gpuflow.checkpointing.ownership import (
+    TREE,
+    arrays_name,
+    delete_leftovers,
+    has_foreign_tree,
+    has_own_tree,
+    write_journal,
+)
+from gpuflow.checkpointing.reading import (
+    FORMAT,
+    SystemFileError,
+    bytes_of,
+    canonical,
+    checksum,
+    read_tree,
+)
 
-TREE = "tree.json"
-FORMAT = "gpuflow checkpoint 1"
-_ARRAYS = "arrays-{token}-{process}.safetensors"
+
+@contextmanager
+def writing(path: Path, size: int = 0) -> Iterator[None]:
+    """Raise the system's errors in our form.
+
+    Args:
+        path: of the file that is written.
+        size: how many bytes it will have.
+
+    Raises:
+        CheckpointError: which is an OSError too, with its ``errno``.
+    """
+    try:
+        yield
+    except OSError as error:
+        free = "an unknown number"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(path.parent).free:,}"
+        raise SystemFileError(
+            f"[save] files of a checkpoint must be written completely; got {error.strerror!r} for "
+            f"{path}, which needs {size:,} bytes where {free} are free. Fix: free some space, or "
+            "save to another folder; the earlier checkpoint stays.",
+            error, path,
+        ) from error  # fmt: skip
 
 
 def write_arrays(
@@ -39,96 +77,122 @@ def write_arrays(
     Args:
         folder: of the checkpoint.
         token, process: which save it is, and of which process.
-        arrays: by name, of dtypes that the format has.
+        arrays: by name, of the dtypes in ``FILE_DTYPES``.
 
     Returns:
         the file's name, and the checksum of each array's bytes.
 
     Raises:
-        ImportError: safetensors is not installed.
+        CheckpointError: if the file cannot be written.
+
+    Source: Hugging Face, "Safetensors", format: the header's length (8 bytes), the header (JSON,
+        padded with spaces), the arrays without gaps, those of the widest dtypes first.
     """
-    save_file = require_safetensors()
-    name = _ARRAYS.format(token=token, process=process)
-    whole = {key: np.ascontiguousarray(x).reshape(x.shape) for key, x in arrays.items()}
-    sums = {key: checksum(x) for key, x in whole.items()}
-    try:
-        save_file(whole, folder / name, metadata={"format": FORMAT})
-        sync(folder / name)
-    except BaseException:
-        (folder / name).unlink(missing_ok=True)
-        raise
-    return name, sums
-
-
-def require_safetensors() -> Any:
-    """``safetensors.numpy.save_file``.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    try:
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise ImportError(
-            f"[checkpointing] safetensors must be installed to save; got: {error}. "
-            'Fix: pip install "gpuflow[checkpoint]".'
-        ) from error
-    return save_file
+    name = arrays_name(token, process)
+    order = sorted(arrays, key=lambda key: (-arrays[key].dtype.itemsize, key))
+    whole = {key: np.ascontiguousarray(arrays[key]).reshape(arrays[key].shape) for key in order}
+    header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
+    end = 0
+    for key, x in whole.items():
+        begin, end = end, end + x.nbytes
+        dtype, shape = FILE_DTYPES[x.dtype.name], list(x.shape)
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with writing(folder / name, 8 + len(text) + end), open(folder / name, "xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for x in whole.values():
+            file.write(bytes_of(x))
+        file.flush()
+        os.fsync(file.fileno())
+    return name, {key: checksum(x) for key, x in whole.items()}
 
 
 def write_tree(folder: Path, token: str, content: dict[str, Any]) -> None:
-    """Make ``content``, and the files that it names, the checkpoint of the folder."""
-    text = _canonical(content)
+    """Make ``content``, and the files that it names, the checkpoint of the folder.
+
+    Raises:
+        CheckpointError: if it cannot be written.
+    """
+    text = canonical(content)
     document = {"format": FORMAT, "crc32": zlib.crc32(text.encode()), "content": content}
     new = folder / f"tree-{token}.json"
-    try:
-        with open(new, "w", encoding="utf-8") as file:
+    with writing(new, len(text)):
+        with open(new, "x", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, folder / TREE)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
 
 
-def delete_failed(folder: Path, names: list[str]) -> None:
-    """Delete files of a save that failed, unless it had come to count, as by Ctrl-C behind that."""
+def check_replaceable(folder: Path) -> None:
+    """Check that a save may replace the folder's ``tree.json``.
+
+    Raises:
+        FileExistsError: if it is not a checkpoint's.
+    """
+    check(
+        not has_foreign_tree(folder),
+        lambda: (
+            f"[save] a {TREE} that is replaced must be a checkpoint's own file; got {folder / TREE}"
+            ", which no save wrote. Fix: give another folder, or move that file away."
+        ),
+        FileExistsError,
+    )
+
+
+def begin(folder: Path, token: str) -> None:
+    """Write the journals of a save, and of the checkpoint that it replaces.
+
+    Raises:
+        CheckpointError: if the folder cannot be written.
+    """
+    with writing(folder / f"saving-{token}.json", 100):
+        write_journal(folder, token)
+        with suppress(FileNotFoundError, CheckpointError):  # of a damaged one nobody knows it
+            write_journal(folder, read_tree(folder)["token"])
+
+
+def tidy(folder: Path, kept: Sequence[str]) -> bool:
+    """Delete the files of earlier and of cut-off saves.
+
+    Args:
+        folder: of the checkpoint.
+        kept: the names of the checkpoint's files.
+
+    Returns:
+        Whether anything was deleted. A file that cannot be deleted stays.
+    """
     try:
-        kept = read_tree(folder)["files"]
-    except FileNotFoundError:
-        kept = []
-    except CheckpointError:  # nobody knows
-        return
-    for name in names:
-        if name not in kept:
-            (folder / name).unlink(missing_ok=True)
+        return delete_leftovers(folder, kept)
+    except OSError:
+        return False
 
 
-def delete_unnamed(folder: Path, names: list[str]) -> None:
-    """Delete what earlier saves left: half-written trees, and arrays in files besides ``names``."""
-    for pattern in ("arrays-*.safetensors", "tree-*", "failed-*"):
-        for path in folder.glob(pattern):
-            if path.name not in names:
-                path.unlink(missing_ok=True)
+def abandon(folder: Path, token: str) -> None:
+    """Delete the files of a save that failed, unless it has come to count, as before a Ctrl-C."""
+    with suppress(OSError, CheckpointError):  # a damaged checkpoint's files are not known
+        try:
+            content = read_tree(folder)
+        except FileNotFoundError:
+            content = {"files": [], "token": token}
+        # Not those of an earlier checkpoint: the new one may not be on the disk yet.
+        delete_leftovers(folder, content["files"], {token, content["token"]})
 
 
 def delete(folder: Path) -> None:
     """Delete a checkpoint: from the first step on it does not count as one."""
-    (folder / TREE).unlink(missing_ok=True)
-    sync(folder)
-    delete_unnamed(folder, [])
-    with suppress(OSError):  # somebody keeps other files there
-        folder.rmdir()
-
-
-def _canonical(content: dict[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
-def checksum(array: np.ndarray) -> int:
-    """The CRC-32 of an array's bytes, in row-major order."""
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+    if has_foreign_tree(folder):
+        return
+    is_ours = has_own_tree(folder)
+    if is_ours:
+        with suppress(CheckpointError):
+            write_journal(folder, read_tree(folder)["token"])
+        (folder / TREE).unlink()
+        sync(folder)
+    if tidy(folder, []) or is_ours:
+        with suppress(OSError):  # somebody keeps other files there
+            folder.rmdir()
 
 
 def sync(path: Path) -> None:
@@ -149,16 +213,13 @@ def make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    try:
+    with writing(folder), suppress(FileExistsError):
         folder.mkdir()
-    except FileExistsError:
-        check(
-            folder.is_dir(),  # another process was first
-            lambda: (
-                f"[save] a checkpoint is a folder; got the file {folder}. Fix: give another path."
-            ),
-            NotADirectoryError,
-        )
+    check(
+        folder.is_dir(),  # or another process was first
+        lambda: f"[save] a checkpoint is a folder; got the file {folder}. Fix: give another path.",
+        NotADirectoryError,
+    )
     sync(folder.parent)
 
 
@@ -173,126 +234,3 @@ def locked(folder: Path) -> Iterator[None]:
         # Closing is not enough: children that were forked meanwhile have the descriptor too.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-# --- reading -------------------------------------------------------------------------------
-
-
-def read_tree(folder: Path) -> dict[str, Any]:
-    """What ``write_tree`` was given.
-
-    Raises:
-        FileNotFoundError: there is no complete checkpoint.
-        CheckpointError: the file is damaged, or of another format.
-    """
-    try:
-        text = (folder / TREE).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(
-            f"[restore] a checkpoint is a folder with a {TREE}; got {folder}, which has none. "
-            "Fix: give the path that was saved to; a save that was cut short leaves no checkpoint."
-        ) from None
-    try:
-        document = json.loads(text)
-        known, content, wanted = document["format"], document["content"], document["crc32"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(folder / TREE, f"no JSON text of ours ({error})") from None
-    check(
-        known == FORMAT,
-        lambda: (
-            f"[restore] the format must be {FORMAT!r}; got {known!r} in {folder}. "
-            "Fix: read it with the version of gpuflow that wrote it."
-        ),
-        CheckpointError,
-    )
-    if zlib.crc32(_canonical(content).encode()) != wanted:
-        raise damaged(folder / TREE, "another checksum than it had when it was written")
-    return content
-
-
-def damaged(path: Path, what: str) -> CheckpointError:
-    """The error for a file that is not what was written."""
-    return CheckpointError(
-        f"[restore] the files of a checkpoint must be as they were written; got {what} in {path}. "
-        "Fix: restore an earlier checkpoint."
-    )
-
-
-class ArrayFile:
-    """A safetensors file that is read array by array; it may be deleted while it is open.
-
-    The library's own reader for NumPy does not know the dtypes of 8 bits.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = open(path, "rb")  # noqa: SIM115
-        try:
-            self._start, self._header = self._read_header()
-        except (ValueError, UnicodeDecodeError) as error:
-            self.close()
-            raise damaged(path, f"a header that cannot be read ({error})") from None
-
-    def _read_header(self) -> tuple[int, dict[str, Any]]:
-        length = int.from_bytes(self._file.read(8), "little")
-        size = os.fstat(self._file.fileno()).st_size
-        if not 0 < length <= size - 8:
-            raise ValueError(f"{length} bytes of header in {size}")
-        header = json.loads(self._file.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("no JSON object")
-        return 8 + length, header
-
-    def read(self, name: str, dtype: np.dtype, shape: tuple[int, ...], crc: int) -> np.ndarray:
-        """An array of its own.
-
-        Raises:
-            CheckpointError: it is not there, or is not what was written.
-        """
-        try:
-            begin, end = map(operator.index, self._header[name]["data_offsets"])
-        except (KeyError, TypeError, ValueError):
-            raise damaged(self.path, f"no array {name!r}") from None
-        array = np.empty(shape, dtype)
-        if begin < 0 or end - begin != array.nbytes:
-            raise damaged(self.path, f"{end - begin} bytes for {name!r} of {array.nbytes}")
-        self._file.seek(self._start + begin)
-        read = self._file.readinto(array.reshape(-1).view(np.uint8).data) if array.nbytes else 0
-        if read != array.nbytes or checksum(array) != crc:
-            raise damaged(self.path, f"other bytes for {name!r}")
-        return array
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-
-def open_checkpoint(folder: Path) -> tuple[dict[str, Any], list[ArrayFile]]:
-    """The content of a checkpoint, and its files, opened.
-
-    They stay readable while another process saves over them.
-
-    Raises:
-        FileNotFoundError, CheckpointError: as for ``read_tree``; or a file is missing.
-    """
-    content = read_tree(folder)
-    while True:
-        opened: list[ArrayFile] = []
-        try:
-            for name in content["files"]:
-                if Path(name).name != name:
-                    raise damaged(folder / TREE, f"the file {name!r} of another folder")
-                opened.append(ArrayFile(folder / name))
-            return content, opened
-        except FileNotFoundError as error:
-            close_all(opened)
-            newer = read_tree(folder)  # somebody saved in between
-            if newer["files"] == content["files"]:
-                raise damaged(folder, f"no {Path(error.filename).name}") from None
-            content = newer
-
-
-def close_all(files: list[ArrayFile]) -> None:
-    """Let go of files."""
-    for file in files:
-        file.close()

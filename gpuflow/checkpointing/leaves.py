@@ -18,7 +18,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.core.aval import storage_dtype
+from gpuflow.core.aval import KEY_DTYPES, storage_dtype
 from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.sharding import Index, replica_ids
 from gpuflow.core.trace import Tracer
@@ -26,17 +26,23 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.memories import holdings
 from gpuflow.runtime.parted import PartedArray
 
-# Those of NumPy's and ml_dtypes' names that safetensors has as well.
-_NAMED = frozenset(
-    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
-    | {"float16", "float32", "float64", "complex64", "bfloat16"}
-    | {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
-)
+# Those of NumPy's and ml_dtypes' names that safetensors has as well, with its own names.
+FILE_DTYPES = {
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8",
+    "uint16": "U16", "uint32": "U32", "uint64": "U64", "float16": "F16", "float32": "F32",
+    "float64": "F64", "complex64": "C64", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2": "F8_E5M2", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+WIDTHS = {name: dtype_of(dtype).itemsize for dtype, name in FILE_DTYPES.items()}  # in bytes
+_NAMED = frozenset(FILE_DTYPES)
 _CARRIED = frozenset(
     {"complex128", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float4_e2m1fn"}
     | {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float6_e2m3fn", "float6_e3m2fn"}
 )
 
+STORED = _NAMED | _CARRIED
+KEYS = frozenset(dtype.name for dtype in KEY_DTYPES.values())
 Bounds = tuple[tuple[int, int], ...]  # where a piece begins and ends, for each dimension
 
 
@@ -92,7 +98,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
 def _taken_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
     dtype = leaf.dtype
     check(
-        dtype.name in _NAMED | _CARRIED or dtype == dtypes.float0,
+        dtype.name in STORED or dtype == dtypes.float0,
         lambda: (
             f"[save] arrays must hold numbers or bools; got {dtype} at {path or 'the top'}. Fix: "
             "save its fields, x.view(np.int64) of times, or a list of texts."
@@ -198,16 +204,37 @@ def from_file(raw: np.ndarray, name: str) -> np.ndarray:
 
 # --- Python's scalars ----------------------------------------------------------------------
 
+
+def _int_text(x: int) -> str:
+    """In decimal, or in hex where Python refuses to write so many digits."""
+    return str(x) if x.bit_length() < _MOST_BITS else hex(x)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("not a bool")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("not a text")
+    return value
+
+
+def _complex(pair: Any) -> complex:
+    real, imag = map(float.fromhex, pair)
+    return complex(real, imag)
+
+
+_MOST_BITS = 10_000
 # How each is written as JSON, and read: exactly, and nan and inf too.
 _SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    bool: (bool, bool),
-    int: (str, int),
+    bool: (bool, _flag),
+    int: (_int_text, lambda text: int(_text(text), 0)),
     float: (float.hex, float.fromhex),
-    complex: (
-        lambda x: [x.real.hex(), x.imag.hex()],
-        lambda pair: complex(*map(float.fromhex, pair)),
-    ),
-    str: (str, str),
+    complex: (lambda x: [x.real.hex(), x.imag.hex()], _complex),
+    str: (str, _text),
     bytes: (bytes.hex, bytes.fromhex),
 }
 _READERS = {cls.__name__: reader for cls, (_, reader) in _SCALARS.items()}

@@ -7,16 +7,19 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gpuflow.base.errors import check
-from gpuflow.checkpointing import files, saving
-from gpuflow.checkpointing.restoring import metadata_of, restore
+from gpuflow.checkpointing import files, ownership, saving
+from gpuflow.checkpointing.reading import path_of, read_tree
+from gpuflow.checkpointing.restoring import restore
+from gpuflow.checkpointing.schema import metrics_of
 from gpuflow.runtime.device import process
 
-_STEP = re.compile(r"step_(\d+)")
+_STEP = re.compile(r"step_(\d{8,18})", re.ASCII)
 
 
 class Manager:
@@ -33,7 +36,7 @@ class Manager:
         asynchronous: whether another thread writes, while training goes on.
 
     Raises:
-        ValueError: ``keep`` below 1, or another ``mode``.
+        ValueError: ``keep`` below 1, another ``mode``, or an empty path.
 
     Example:
         >>> import tempfile
@@ -62,7 +65,7 @@ class Manager:
             lambda: f"[Manager] mode must be 'min' or 'max'; got {mode!r}. Fix: mode='min'.",
             ValueError,
         )
-        self.folder = Path(folder)
+        self.folder = path_of("Manager", folder)
         self.keep, self.best, self.mode, self.asynchronous = keep, best, mode, asynchronous
 
     def __enter__(self) -> Manager:
@@ -84,14 +87,15 @@ class Manager:
         Returns:
             Their numbers; while a save is under way the step of it is not among them.
         """
-        return [step for step, path in self._folders() if (path / files.TREE).is_file()]
+        return [step for step, path in self._folders() if ownership.has_checkpoint(path)]
 
     def _folders(self) -> list[tuple[int, Path]]:
         """All folders of steps, complete or not, in order."""
         if not self.folder.is_dir():
             return []
         matches = [(_STEP.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        return sorted((int(match[1]), path) for match, path in matches if match)
+        found = sorted((int(match[1]), path) for match, path in matches if match)
+        return [(step, path) for step, path in found if path == self.path(step) and path.is_dir()]
 
     def latest_step(self) -> int | None:
         """The newest complete step; None if there is none."""
@@ -121,7 +125,7 @@ class Manager:
         Raises:
             FileNotFoundError: the step has no complete checkpoint.
         """
-        return json.loads(metadata_of(self.path(step))["metrics"])
+        return metrics_of(read_tree(self.path(step)))
 
     def save(self, step: int, tree: Any, metrics: Mapping[str, Any] | None = None) -> None:
         """Save the state behind a step, and delete steps that need not stay.
@@ -132,8 +136,8 @@ class Manager:
             metrics: numbers by name, such as a loss; scalar arrays will do.
 
         Raises:
-            ValueError: a step below the newest one.
-            TypeError: a leaf that cannot be saved.
+            ValueError: a step below the newest one, or containers nested more than 100 deep.
+            TypeError: a leaf that cannot be saved, or a metric that is not a number.
             Exception: what stopped the save before, if nobody was told; nothing is saved then.
         """
         self.wait()
@@ -146,8 +150,7 @@ class Manager:
             ),
             ValueError,
         )
-        files.require_safetensors()
-        numbers = {name: float(value) for name, value in (metrics or {}).items()}
+        numbers = _numbers(metrics or {})
         snapshot = saving.snapshot_of(tree, {"step": step, "metrics": json.dumps(numbers)})
 
         def job() -> None:
@@ -167,18 +170,19 @@ class Manager:
         if self.best is not None:
             stay.add(self.best_step())
         for step, path in self._folders():
-            if step not in stay:
-                files.delete(path)
+            if step not in stay and not path.is_symlink():
+                with suppress(OSError):  # the new step counts; a later save tries again
+                    files.delete(path)
 
     def delete(self, step: int) -> None:
-        """Delete a step.
+        """Delete a step; files in its folder that no save wrote stay.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is none, or a link in its place.
         """
         self.wait()
         check(
-            self.path(step).is_dir(),
+            self.path(step).is_dir() and not self.path(step).is_symlink(),
             lambda: f"[delete] the step must be one of {self.steps()}; got {step}. Fix: steps().",
             FileNotFoundError,
         )
@@ -217,3 +221,23 @@ class Manager:
             FileNotFoundError,
         )
         return restore(self.path(steps[-1] if step is None else step), like, sharding=sharding)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics as floats.
+
+    Raises:
+        TypeError: if a name is not a text, or a value not a number.
+    """
+    numbers = {}
+    for name, value in metrics.items():
+        try:
+            if not isinstance(name, str):
+                raise TypeError("its name is not a str")
+            numbers[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"[save] metrics must be numbers by name; got {name!r}: {value!r} ({error}). "
+                "Fix: {'loss': float(loss)}."
+            ) from None
+    return numbers

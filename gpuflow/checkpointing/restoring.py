@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.checkpointing import files, leaves, structure
+from gpuflow.checkpointing import leaves, reading, structure
 from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding
@@ -39,9 +38,10 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
 
     Raises:
         FileNotFoundError: there is no complete checkpoint.
-        CheckpointError: a file is damaged: a checksum differs, or something is missing.
-        ValueError: ``like`` has another structure, shape or dtype somewhere (the message names the
-            path and both sides), or containers need it.
+        CheckpointError: a file is damaged: a checksum differs, or a field is missing or cannot be;
+            or it cannot be read (an OSError too), as a FIFO in its place.
+        ValueError: an empty path; or ``like`` has another structure, shape or dtype somewhere
+            (the message names the path and both sides), or containers need it.
 
     Example:
         >>> import tempfile
@@ -53,28 +53,23 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
         >>> gf.random.key_data(key)
         Array([0, 3], dtype=uint32)
     """
-    content, opened = files.open_checkpoint(Path(path))
+    content, opened = reading.open_checkpoint(reading.path_of("restore", path))
     try:
         return _restored(content, opened, like, sharding)
     finally:
-        files.close_all(opened)
-
-
-def metadata_of(folder: Path) -> dict[str, Any]:
-    """What was kept with a checkpoint."""
-    return files.read_tree(folder)["metadata"]
+        reading.close_all(opened)
 
 
 _NO_LIKE = object()
 
 
 def _restored(
-    content: dict[str, Any], opened: Sequence[files.ArrayFile], like: Any, sharding: Any
+    content: dict[str, Any], opened: Sequence[reading.ArrayFile], like: Any, sharding: Any
 ) -> Any:
     description, records = content["tree"], content["leaves"]
     likes = [_NO_LIKE] * len(records)
     if like is not None:
-        described, pairs = structure.described(like)
+        described, pairs = structure.described(like, "restore")
         different = structure.difference(description, described)
         check(
             not different,
@@ -127,7 +122,7 @@ def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
 
 
 def _value(
-    saved: dict[str, Any], like: Any, place: Any, opened: Sequence[files.ArrayFile]
+    saved: dict[str, Any], like: Any, place: Any, opened: Sequence[reading.ArrayFile]
 ) -> Any:
     """A leaf."""
     if leaves.is_scalar(saved):
@@ -179,7 +174,7 @@ def _sharded(
 
 
 def _reader(
-    saved: dict[str, Any], opened: Sequence[files.ArrayFile]
+    saved: dict[str, Any], opened: Sequence[reading.ArrayFile]
 ) -> Callable[[leaves.Bounds], np.ndarray]:
     """What reads a part of a saved array, from the pieces that it was written in."""
     name, pieces = saved["dtype"], saved.get("pieces", [])
@@ -217,5 +212,3 @@ def _reader(
 def _shifted(bounds: list[tuple[int, int]], starts: list[int]) -> Index:
     pairs = zip(bounds, starts, strict=True)
     return tuple(slice(begin - start, end - start) for (begin, end), start in pairs)
-
-

@@ -13,7 +13,8 @@ from typing import Any
 
 from gpuflow.base.errors import CheckpointError, check
 from gpuflow.base.records import record
-from gpuflow.checkpointing import files, leaves, structure, together
+from gpuflow.checkpointing import files, leaves, schema, structure, together
+from gpuflow.checkpointing.reading import path_of
 from gpuflow.runtime.device import process
 
 
@@ -53,17 +54,31 @@ def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
 def write(folder: Path, snapshot: Snapshot) -> None:
     """Make a snapshot the checkpoint of a folder."""
     files.make_folder(folder)
+    files.check_replaceable(folder)
     if not snapshot.is_shared:
-        with files.locked(folder):
-            _commit(folder, snapshot, [_write_own(folder, snapshot)])
+        _write_all(folder, snapshot, list)
         return
     with together.failing_together(folder, snapshot.token):
         if process.index:
+            files.begin(folder, snapshot.token)
             together.hand_over(folder, snapshot.token, _write_own(folder, snapshot))
-            return
-        with files.locked(folder):
+        else:
+            _write_all(folder, snapshot, lambda: together.handed_over(folder, snapshot.token))
+
+
+def _write_all(
+    folder: Path, snapshot: Snapshot, others: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Write the arrays of this process, and the tree with those of ``others``."""
+    with files.locked(folder):
+        try:
+            files.begin(folder, snapshot.token)
             first = _write_own(folder, snapshot)
-            _commit(folder, snapshot, [first, *together.handed_over(folder, snapshot.token)])
+            kept = _commit(folder, snapshot, [first, *others()])
+        except BaseException:
+            files.abandon(folder, snapshot.token)
+            raise
+        files.tidy(folder, kept)
 
 
 def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
@@ -82,27 +97,23 @@ def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
     return {"file": file, "pieces": pieces}
 
 
-def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> None:
-    """Write the tree over what was written, and delete what it replaces."""
+def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> list[str]:
+    """Write the tree over the files of all processes, and return their names."""
     names = [part["file"] for part in parts]
-    try:
-        records = [dict(leaf.record) for _, leaf in snapshot.leaves]
-        for file, part in enumerate(parts):
-            for number, entry in part["pieces"]:
-                records[number].setdefault("pieces", []).append({"file": file, **entry})
-        for (path, _), one in zip(snapshot.leaves, records, strict=True):
-            _check_whole(path, one)
-        content = {
-            "files": names, "tree": snapshot.description, "leaves": records,
-            "paths": [path for path, _ in snapshot.leaves], "metadata": snapshot.metadata,
-            "token": snapshot.token,
-        }  # fmt: skip
-        files.write_tree(folder, snapshot.token, content)
-    except BaseException:
-        files.delete_failed(folder, names)
-        raise
+    records = [dict(leaf.record) for _, leaf in snapshot.leaves]
+    for file, part in enumerate(parts):
+        for number, entry in part["pieces"]:
+            records[number].setdefault("pieces", []).append({"file": file, **entry})
+    for (path, _), one in zip(snapshot.leaves, records, strict=True):
+        _check_whole(path, one)
+    content = {
+        "files": names, "tree": snapshot.description, "leaves": records,
+        "paths": [path for path, _ in snapshot.leaves], "metadata": snapshot.metadata,
+        "token": snapshot.token,
+    }  # fmt: skip
+    files.write_tree(folder, snapshot.token, content)
     files.sync(folder)
-    files.delete_unnamed(folder, names)
+    return names
 
 
 def _check_whole(path: str, saved: dict[str, Any]) -> None:
@@ -118,7 +129,7 @@ def _check_whole(path: str, saved: dict[str, Any]) -> None:
         for piece in saved.get("pieces", [])
     ]
     check(
-        sum(sizes) == math.prod(saved["shape"]),
+        schema.is_whole(saved.get("pieces", []), saved["shape"]),
         lambda: (
             f"[save] the processes' parts must be the whole array; got {sum(sizes)} elements of "
             f"{leaves.type_text(saved)} at {path or 'the top'}. Fix: save the same tree in all."
@@ -245,10 +256,13 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
 
     Raises:
         TypeError: a leaf of another kind, or a traced one.
-        ImportError: safetensors is not installed.
-        OSError: the files cannot be written.
-        CheckpointError: another process could not write its parts.
+        ValueError: an empty path, or containers nested more than 100 levels deep, as in a cycle.
+        CheckpointError: the files cannot be written, as on a full disk (an OSError too, with its
+            errno), or another process could not write its parts.
+        FileExistsError: the folder has a ``tree.json`` that no save wrote.
         Exception: what stopped a ``save_async`` before, if nobody was told; nothing is saved then.
+
+    Files of the folder that are not of an earlier save into it stay.
 
     Example:
         >>> import tempfile
@@ -259,9 +273,9 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         >>> checkpointing.restore(path)
         {'step': 7, 'w': Array([1, 1, 1], dtype=bfloat16)}
     """
+    folder = path_of("save", path)
     wait_for_last()
-    files.require_safetensors()
-    write(Path(path), snapshot_of(tree))
+    write(folder, snapshot_of(tree))
 
 
 def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
@@ -278,7 +292,7 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
         A Saving, whose ``wait()`` returns when the checkpoint is on the disk.
 
     Raises:
-        TypeError, ImportError: as for ``save``.
+        TypeError, ValueError: as for ``save``.
         Exception: what stopped the ``save_async`` before, if nobody was told; nothing is saved
             then.
 
@@ -294,7 +308,7 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
         >>> checkpointing.restore(path)
         Array([0, 1, 2], dtype=int32)
     """
+    folder = path_of("save_async", path)
     wait_for_last()
-    files.require_safetensors()
-    folder, snapshot = Path(path), snapshot_of(tree)
+    snapshot = snapshot_of(tree)
     return start(folder, lambda: write(folder, snapshot))

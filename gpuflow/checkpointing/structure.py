@@ -26,36 +26,55 @@ _MAKERS: dict[str, Callable[[Any, list[Any], list[Any]], Any]] = {
     "tuple": lambda node, keys, children: tuple(children),
     "deque": lambda node, keys, children: deque(children, node["maxlen"]),
 }
-_PLAIN_KEYS = (str, int, float, bool, type(None))
+KINDS = frozenset(_KINDS.values())
+PLAIN_KEYS = (str, int, float, bool, type(None))
+# Levels of containers, far below what recursion allows.
+DEEPEST = 100
 
 
-def described(tree: Any) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+def described(tree: Any, op: str = "save") -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     """A tree as JSON, and its leaves with their paths, in order.
+
+    Args:
+        tree: what is described.
+        op: whose errors it raises.
 
     Returns:
         the description, and pairs of a path such as ``['w'][0]`` and a leaf.
+
+    Raises:
+        ValueError: if containers are nested too deeply, as in a cycle.
     """
     leaves: list[tuple[str, Any]] = []
 
-    def visit(item: Any, path: str) -> dict[str, Any]:
+    def visit(item: Any, path: str, depth: int) -> dict[str, Any]:
         if is_leaf_type(item):
             leaves.append((path, item))
             return {"leaf": len(leaves) - 1}
+        check(
+            depth < DEEPEST,
+            lambda: (
+                f"[{op}] containers must be nested at most {DEEPEST} levels deep; got a deeper "
+                f"tree, or one that contains itself, at {path[:60]}... Fix: a list of the leaves "
+                "in place of a chain of containers."
+            ),
+            ValueError,
+        )
         pairs, _ = one_level(item)
         kind = _KINDS.get(type(item), type(item).__qualname__)
         node: dict[str, Any] = {"node": kind} if type(item) in _KINDS else {"class": kind}
         if isinstance(item, deque):
             node["maxlen"] = item.maxlen
         node["keys"] = [_encoded(key) for key, _ in pairs]
-        node["children"] = [visit(child, f"{path}{key}") for key, child in pairs]
+        node["children"] = [visit(child, f"{path}{key}", depth + 1) for key, child in pairs]
         return node
 
-    return visit(tree, ""), leaves
+    return visit(tree, "", 0), leaves
 
 
 def _encoded(key: Any) -> Any:
     """A key as JSON: what a dict can be made of again, else the text of it in a list."""
-    if isinstance(key, DictKey) and type(key.key) in _PLAIN_KEYS and key.key == key.key:
+    if isinstance(key, DictKey) and type(key.key) in PLAIN_KEYS and key.key == key.key:
         return key.key
     return [str(key)]
 
@@ -110,9 +129,7 @@ def difference(saved: dict[str, Any], like: dict[str, Any], path: str = "") -> s
         more = ""
         if kinds[0] == kinds[1]:
             more = f" (only there: {only[0] or 'nothing'}; only in like: {only[1] or 'nothing'})"
-        return (
-            f"{_place(path)}, {_said(saved)} in the checkpoint and {_said(like)} in like{more}"
-        )
+        return f"{_place(path)}, {_said(saved)} in the checkpoint and {_said(like)} in like{more}"
     pairs = zip(saved["keys"], saved["children"], like["children"], strict=True)
     for key, child, other in pairs:
         deeper = difference(child, other, path + key_text(key))

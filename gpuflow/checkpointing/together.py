@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CheckpointError
-from gpuflow.checkpointing import files
+from gpuflow.base.private_files import parse_json
+from gpuflow.checkpointing import files, reading
+from gpuflow.checkpointing.ownership import write_journal
 from gpuflow.experimental.multihost_utils import broadcast_one_to_all
 from gpuflow.runtime.device import process
 
@@ -45,6 +47,7 @@ def failing_together(folder: Path, token: str) -> Iterator[None]:
     except Exception as error:
         with suppress(OSError):
             text = f"process {process.index}: {type(error).__name__}: {error}"
+            write_journal(folder, token)  # the next save deletes the file
             _put(folder / f"failed-{token}.json", text)
         raise
 
@@ -59,7 +62,7 @@ def hand_over(folder: Path, token: str, part: dict[str, Any]) -> None:
 
     def is_committed() -> bool:
         with suppress(FileNotFoundError):
-            return files.read_tree(folder)["token"] == token
+            return reading.read_tree(folder)["token"] == token
         return False
 
     _wait(folder, token, is_committed, "process 0")
@@ -75,15 +78,24 @@ def handed_over(folder: Path, token: str) -> list[dict[str, Any]]:
     for number in range(1, process.count):
         path = folder / f"tree-{token}-{number}.json"
         _wait(folder, token, path.exists, f"process {number}")
-        parts.append(json.loads(path.read_text(encoding="utf-8")))
+        parts.append(_read(path))
     return parts
 
 
 def _put(path: Path, content: Any) -> None:
     """Write a file that others see whole or not at all."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(new, path)
+    new, text = path.with_suffix(".new"), json.dumps(content)
+    with files.writing(new, len(text)):
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+
+
+def _read(path: Path) -> Any:
+    with reading.opened(path) as file:
+        try:
+            return parse_json(file.read())
+        except ValueError as error:
+            raise reading.damaged(path, f"no JSON text of ours ({error})") from None
 
 
 def _wait(folder: Path, token: str, is_there: Any, who: str) -> None:
@@ -91,7 +103,7 @@ def _wait(folder: Path, token: str, is_there: Any, who: str) -> None:
     while not is_there():
         why = ""
         if failed.exists():
-            why = json.loads(failed.read_text(encoding="utf-8"))
+            why = _read(failed)
         elif time.monotonic() > deadline:
             why = f"nothing of {who} in {_PATIENCE:g} s"
         if why:

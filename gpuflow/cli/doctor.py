@@ -29,7 +29,6 @@ OPTIONAL = {
     "rich": "demo",
     "scikit-learn": "demo",
     "matplotlib": "plot",
-    "safetensors": "checkpoint",
     "mpi4py": "mpi",
     "numba-cuda": "cuda13",
     "cupy-cuda13x": "cuda13",

@@ -45,11 +45,13 @@ def test_two_processes(tmp_path):
 
 def test_parts_that_are_not_the_whole_are_refused():
     saved = {"kind": "array", "dtype": "float32", "shape": [8, 4]}
-    half = {"bounds": [[0, 4], [0, 4]]}
+    half, other = {"bounds": [[0, 4], [0, 4]]}, {"bounds": [[4, 8], [0, 4]]}
     said = r"\[save\] the processes' parts must .*got 16 elements of float32\[8,4\] at \['x'\]\. F"
     with pytest.raises(CheckpointError, match=said):
         saving._check_whole("['x']", {**saved, "pieces": [half]})
-    saving._check_whole("['x']", {**saved, "pieces": [half, half]})
+    with pytest.raises(CheckpointError, match="must be the whole array; got 32 elements"):
+        saving._check_whole("['x']", {**saved, "pieces": [half, half]})
+    saving._check_whole("['x']", {**saved, "pieces": [other, half]})
 
 
 def test_nobody_waits_for_ever(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 import gpuflow.numpy as jnp
 from gpuflow import checkpointing
-from gpuflow.checkpointing import Manager, files
+from gpuflow.checkpointing import Manager, files, ownership
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -45,7 +45,9 @@ def test_what_is_half_written_does_not_count(tmp_path):
         manager.save(1, {"x": np.ones(2)})
     half = manager.path(2)
     half.mkdir()
-    (half / "arrays-00-0.safetensors").write_text("half")
+    token = "0123456789abcdef"
+    ownership.write_journal(half, token)
+    (half / ownership.arrays_name(token, 0)).write_text("half")
     (tmp_path / "step_notes").mkdir()  # somebody else's
     again = Manager(tmp_path, keep=2)
     assert again.latest_step() == 1

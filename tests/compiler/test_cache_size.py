@@ -57,7 +57,7 @@ def test_entries_in_use_stay(tmp_path):
 
 def test_leftovers_of_dead_processes_go(tmp_path):
     store(KernelCache(tmp_path), 1, age=0)
-    left = tmp_path / "01" / ".new-abc"
+    left = tmp_path / "01" / ".new-abc12_xy"
     left.write_bytes(bytes(1000))
     os.utime(left, (0, 0))
     (tmp_path / "notes.txt").write_text("not ours")
@@ -96,7 +96,7 @@ def test_entries_in_use_are_not_looked_at_with_each_write(tmp_path, monkeypatch)
 def test_the_copy_of_openblas_and_processors_count(tmp_path):
     cache = KernelCache(tmp_path)
     store(cache, 1, age=10)
-    for used, name in ((1000, "blas/libopenblas-1.2.so"), (2000, "processors/aa.json")):
+    for used, name in ((1000, "blas/libopenblas-1.2.so"), (2000, f"processors/{key_of(1)}.json")):
         path = tmp_path / name
         path.parent.mkdir()
         path.write_bytes(bytes(50_000))
@@ -111,6 +111,34 @@ def test_what_is_no_file_is_left_alone(tmp_path):
     (tmp_path / "01" / "link").symlink_to(tmp_path / "gone")
     os.utime(tmp_path / "01" / "link", (0, 0), follow_symlinks=False)
     assert trim(tmp_path, 1) == 0 and (tmp_path / "01" / "folder").exists()
+
+
+def test_files_of_a_user_in_the_folder_stay(tmp_path):
+    """GPUFLOW_CACHE_DIR may be a folder with translations in en/ and de/; they were deleted."""
+    cache = KernelCache(tmp_path)
+    store(cache, 0xDE, age=100)
+    names = [
+        "en/app.po", "de/app.po", "de/notes.json", "de/" + "0" * 64 + ".json", "DE/" + key_of(0xDE),
+        "de/" + key_of(0xDE).upper() + ".json", "de/" + key_of(0xDE) + ".txt",
+        "de/" + key_of(0xDE) + "x.json", "de/.new-report", "de/.new-a file", "ab/.hidden",
+        "blas/mine.so", "blas/notes.txt", "processors/mine.json", "processors/.new-",
+        "xy/" + "z" * 9, "01/" + key_of(0xDE) + ".json",
+    ]  # fmt: skip
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(20_000))
+        os.utime(path, (0, 0))
+    target = tmp_path / "target"
+    target.write_text("mine")
+    link = cache.path(key_of(0xDF), "o")
+    link.parent.mkdir()
+    link.symlink_to(target)
+    os.utime(link, (0, 0), follow_symlinks=False)
+    assert trim(tmp_path, 1) == 0
+    assert not cache.path(key_of(0xDE), "json").exists()
+    assert link.is_symlink() and target.read_text() == "mine"
+    assert all((tmp_path / name).stat().st_size == 20_000 for name in names)
 
 
 def test_an_entry_that_another_process_deletes_is_built_again_in_silence(tmp_path, monkeypatch):

@@ -1,8 +1,13 @@
-"""Keeps the folder of a kernel cache below a size: what lay unused longest goes first."""
+"""Keeps the folder of a kernel cache below a size: entries unused longest are deleted first.
+
+A user may name a folder that holds other files too. Only regular files with the names that the
+cache writes are counted and deleted.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -13,9 +18,16 @@ from gpuflow.base.records import record
 
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
-# Beside those of kernels, which have two letters: targets/cpu/providers/blas.py and
-# targets/cpu/codegen/host.py.
-OTHER_FOLDERS = ("blas", "processors")
+# Kernels, targets/cpu/providers/blas.py, targets/cpu/codegen/host.py; and in all of them what
+# private_files.replace_file had not finished.
+_NAMES = re.compile(
+    r"([0-9a-f]{2})/\1[0-9a-f]{62}\.(?:image|o|cubin|py|json)"
+    r"|blas/lib\w*openblas[\w.-]*\.so[\d.]*"
+    r"|processors/[0-9a-f]{64}\.json"
+    r"|(?:[0-9a-f]{2}|blas|processors)/\.new-[a-z0-9_]{8}",
+    re.ASCII,
+)
+_FOLDERS = re.compile(r"[0-9a-f]{2}|blas|processors")
 _FULL, _EMPTIED = 1.0, 0.8  # parts of the limit at which files are deleted, and until which
 
 
@@ -51,7 +63,7 @@ def trim(folder: Path, limit: int) -> int:
             status = file.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        if stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             continue
         entry = entries.setdefault(file.name.split(".")[0] or file.name, _Stored())
         entry.size += status.st_size
@@ -74,7 +86,6 @@ def trim(folder: Path, limit: int) -> int:
 def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as parts:
         for part in parts:
-            is_ours = len(part.name) == 2 or part.name in OTHER_FOLDERS
-            if is_ours and part.is_dir(follow_symlinks=False):
+            if part.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(part.name):
                 with os.scandir(part.path) as files:
-                    yield from files
+                    yield from (f for f in files if _NAMES.fullmatch(f"{part.name}/{f.name}"))
