@@ -16,7 +16,7 @@ from gpuflow.base.errors import CheckpointError, check
 from gpuflow.base.private_files import open_regular, parse_json
 from gpuflow.checkpointing.leaves import FILE_DTYPES, in_file
 from gpuflow.checkpointing.ownership import TREE
-from gpuflow.checkpointing.schema import Malformed, check_content, check_header
+from gpuflow.checkpointing.schema import Malformed, check_content, check_header, shown
 from gpuflow.checkpointing.structure import DEEPEST
 
 FORMAT = "gpuflow checkpoint 1"
@@ -99,7 +99,7 @@ def read_tree(folder: Path) -> dict[str, Any]:
     check(
         known == FORMAT,
         lambda: (
-            f"[restore] the format must be {FORMAT!r}; got {known!r} in {folder}. "
+            f"[restore] the format must be {FORMAT!r}; got {shown(known)} in {folder}. "
             "Fix: read it with the version of gpuflow that wrote it."
         ),
         CheckpointError,
@@ -183,10 +183,10 @@ class ArrayFile:
         """
         entry = self._header.get(name)
         if entry is None:
-            raise damaged(self.path, f"no array {name!r}")
+            raise damaged(self.path, f"no array {shown(name)}")
         found, wanted = (entry["dtype"], entry["shape"]), (FILE_DTYPES[dtype.name], list(shape))
         if found != wanted:
-            raise damaged(self.path, f"{found[0]}{found[1]} for {name!r}, {wanted[0]}{wanted[1]}")
+            raise damaged(self.path, f"{shown(found)} for {shown(name)}, of {wanted}")
 
     def read(self, name: str, dtype: np.dtype, shape: tuple[int, ...], crc: int) -> np.ndarray:
         """An array of its own, of those that ``check_array`` found.
@@ -198,7 +198,7 @@ class ArrayFile:
         self._file.seek(self._start + self._header[name]["data_offsets"][0])
         read = self._file.readinto(bytes_of(array)) if array.nbytes else 0
         if read != array.nbytes or checksum(array) != crc:
-            raise damaged(self.path, f"other bytes for {name!r}")
+            raise damaged(self.path, f"other bytes for {shown(name)}")
         return array
 
     def close(self) -> None:

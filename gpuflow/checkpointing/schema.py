@@ -29,16 +29,15 @@ def _expect(condition: bool, what: Callable[[], str]) -> None:
         raise Malformed(what())
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value from a file, as errors show it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _typed(value: Any, kind: type[T], name: str) -> T:
     # Of exactly this type: True is an int to isinstance.
-    _expect(
-        type(value) is kind, lambda: f"{_shown(value)} for {name}, not of type {kind.__name__},"
-    )
+    _expect(type(value) is kind, lambda: f"{shown(value)} for {name}, not of type {kind.__name__},")
     return value
 
 
@@ -47,14 +46,14 @@ def _fields(value: Any, names: set[str], name: str, optional: frozenset[str] = f
     found = set(_typed(value, dict, name))
     _expect(
         names <= found <= names | optional,
-        lambda: f"the fields {_shown(sorted(found))} for {name}, not {_shown(sorted(names))},",
+        lambda: f"the fields {shown(sorted(found))} for {name}, not {shown(sorted(names))},",
     )
     return value
 
 
 def _integer(value: Any, low: int, high: int, name: str) -> int:
     _typed(value, int, name)
-    _expect(low <= value <= high, lambda: f"{_shown(value)} for {name}, of {low} to {high},")
+    _expect(low <= value <= high, lambda: f"{shown(value)} for {name}, of {low} to {high},")
     return value
 
 
@@ -67,20 +66,20 @@ def check_content(content: Any) -> None:
     names = {"files", "tree", "leaves", "paths", "metadata", "token"}
     _fields(content, names, "the content")
     token = _typed(content["token"], str, "the token")
-    _expect(TOKEN.fullmatch(token) is not None, lambda: f"{_shown(token)} for the token")
+    _expect(TOKEN.fullmatch(token) is not None, lambda: f"{shown(token)} for the token")
     files = _typed(content["files"], list, "the files")
     for name in files:
         match = ARRAYS.fullmatch(_typed(name, str, "a file's name"))
         _expect(
             match is not None and match[1] == token,
-            lambda name=name: f"the file {name!r}, which is not one of this checkpoint,",
+            lambda name=name: f"the file {shown(name)}, which is not one of this checkpoint,",
         )
     _expect(len(set(files)) == len(files), lambda: "a file twice")
     records = _typed(content["leaves"], list, "the leaves")
     paths = _typed(content["paths"], list, "the paths")
     _expect(len(paths) == len(records), lambda: f"{len(paths)} paths for {len(records)} leaves")
     for path, saved in zip(paths, records, strict=True):
-        _check_leaf(saved, len(files), f"the leaf at {_shown(_typed(path, str, 'a path'))}")
+        _check_leaf(saved, len(files), f"the leaf at {shown(_typed(path, str, 'a path'))}")
     _check_tree(content["tree"], len(records))
     metrics_of(content)
 
@@ -101,7 +100,7 @@ def metrics_of(content: dict[str, Any]) -> dict[str, float]:
     except ValueError as error:
         raise Malformed(f"metrics that cannot be read ({error})") from None
     for name, value in _typed(metrics, dict, "the metrics").items():
-        _typed(value, float, f"the metric {_shown(name)}")
+        _typed(value, float, f"the metric {shown(name)}")
     return metrics
 
 
@@ -119,7 +118,7 @@ def _check_tree(tree: Any, count: int) -> None:
             found.append(_typed(node["leaf"], int, "a leaf's number"))
         else:
             open_nodes += reversed(_children(node))
-    _expect(found == list(range(count)), lambda: f"the leaves {_shown(found)} of {count}")
+    _expect(found == list(range(count)), lambda: f"the leaves {shown(found)} of {count}")
 
 
 def _children(node: dict[str, Any]) -> list[Any]:
@@ -129,7 +128,7 @@ def _children(node: dict[str, Any]) -> list[Any]:
     if kind is None:
         _typed(node["class"], str, "a class")
     else:
-        _expect(kind in structure.KINDS, lambda: f"{_shown(kind)} for a kind of container")
+        _expect(kind in structure.KINDS, lambda: f"{shown(kind)} for a kind of container")
     keys, children = _typed(node["keys"], list, "keys"), _typed(node["children"], list, "children")
     _expect(len(keys) == len(children), lambda: f"{len(keys)} keys for {len(children)} children")
     _check_keys(kind, keys)
@@ -143,15 +142,24 @@ def _children(node: dict[str, Any]) -> list[Any]:
 def _check_keys(kind: str | None, keys: Sequence[Any]) -> None:
     if kind in ("list", "tuple", "deque"):
         wanted = [[f"[{k}]"] for k in range(len(keys))]
-        _expect(keys == wanted, lambda: f"the keys {_shown(keys)} of a {kind}")
+        _expect(keys == wanted, lambda: f"the keys {shown(keys)} of a {kind}")
     plain = []
     for key in keys:
         is_text = type(key) is list and len(key) == 1 and type(key[0]) is str
         is_plain = type(key) in structure.PLAIN_KEYS and key == key
-        _expect(is_text or is_plain, lambda key=key: f"the key {_shown(key)}")
+        _expect(is_text or is_plain, lambda key=key: f"the key {shown(key)}")
         if is_plain:
             plain.append(key)
-    _expect(len(set(plain)) == len(plain), lambda: f"a key twice in {_shown(keys)}")
+    _expect(len(set(plain)) == len(plain), lambda: f"a key twice in {shown(keys)}")
+    if kind == "dict" and len(plain) == len(keys):
+        _expect(_is_sorted(plain), lambda: f"keys of a dict out of order, {shown(keys)},")
+
+
+def _is_sorted(keys: list[Any]) -> bool:
+    try:
+        return keys == sorted(keys)
+    except TypeError:  # of several types, which no tree has
+        return False
 
 
 # --- leaves --------------------------------------------------------------------------------
@@ -167,28 +175,28 @@ def _check_leaf(saved: Any, count: int, name: str) -> None:
         try:
             leaves.scalar(saved)
         except (TypeError, ValueError, OverflowError):
-            raise Malformed(f"{_shown(saved['value'])} for {name}, a Python {kind},") from None
+            raise Malformed(f"{shown(saved['value'])} for {name}, a Python {kind},") from None
         return
-    _expect(kind in _ARRAYS, lambda: f"{_shown(kind)} for the kind of {name}")
+    _expect(kind in _ARRAYS, lambda: f"{shown(kind)} for the kind of {name}")
     optional = frozenset({"pieces", "weak"} if kind == "array" else {"pieces"})
     _fields(saved, {"kind", "dtype", "shape"}, name, optional)
-    _expect(saved.get("weak", True) is True, lambda: f"{_shown(saved['weak'])} for weak of {name}")
+    _expect(saved.get("weak", True) is True, lambda: f"{shown(saved['weak'])} for weak of {name}")
     dtype = _typed(saved["dtype"], str, f"the dtype of {name}")
     is_known = dtype in leaves.STORED or dtype == "float0"
     _expect(
         is_known or (kind == "array" and dtype in leaves.KEYS),
-        lambda: f"the dtype {_shown(dtype)} of {name}",
+        lambda: f"the dtype {shown(dtype)} of {name}",
     )
     shape = _typed(saved["shape"], list, f"the shape of {name}")
     _expect(len(shape) <= _MOST_DIMENSIONS, lambda: f"{len(shape)} dimensions of {name}")
     for size in shape:
         _integer(size, 0, _MOST_BYTES, f"a size of {name}")
-    _expect(not shape or kind != "numpy scalar", lambda: f"the shape {_shown(shape)} of {name}")
+    _expect(not shape or kind != "numpy scalar", lambda: f"the shape {shown(shape)} of {name}")
     _, stored = leaves.in_file(dtype, tuple(shape)) if dtype != "float0" else (None, tuple(shape))
     # NumPy refuses shapes that are too large without their zeros.
     _expect(
         math.prod(size for size in stored if size) <= _MOST_BYTES // 16,
-        lambda: f"the shape {_shown(shape)} of {name}, which is too large,",
+        lambda: f"the shape {shown(shape)} of {name}, which is too large,",
     )
     _check_pieces(_typed(saved.get("pieces", []), list, f"the pieces of {name}"), shape, dtype,
                   count, name)  # fmt: skip
@@ -216,7 +224,7 @@ def _check_bounds(bounds: list[Any], shape: Sequence[int], name: str) -> None:
         is_pair = type(pair) is list and len(pair) == 2 and all(type(n) is int for n in pair)
         _expect(
             is_pair and 0 <= pair[0] <= pair[1] <= size,
-            lambda pair=pair: f"the bounds {_shown(pair)} of {name}",
+            lambda pair=pair: f"the bounds {shown(pair)} of {name}",
         )
 
 
@@ -240,16 +248,16 @@ def check_header(header: Any, size: int) -> None:
     for name, entry in _typed(header, dict, "the header").items():
         if name == "__metadata__":
             continue
-        _fields(entry, {"dtype", "shape", "data_offsets"}, f"{_shown(name)}")
-        width = leaves.WIDTHS.get(_typed(entry["dtype"], str, f"the dtype of {_shown(name)}"))
-        shape = _typed(entry["shape"], list, f"the shape of {_shown(name)}")
+        _fields(entry, {"dtype", "shape", "data_offsets"}, f"{shown(name)}")
+        width = leaves.WIDTHS.get(_typed(entry["dtype"], str, f"the dtype of {shown(name)}"))
+        shape = _typed(entry["shape"], list, f"the shape of {shown(name)}")
         for n in shape:
-            _integer(n, 0, _MOST_BYTES, f"a size of {_shown(name)}")
-        offsets = _typed(entry["data_offsets"], list, f"the offsets of {_shown(name)}")
-        _expect(len(offsets) == 2, lambda offsets=offsets: f"the offsets {_shown(offsets)}")
-        begin = _integer(offsets[0], 0, size, f"an offset of {_shown(name)}")
-        end = _integer(offsets[1], begin, size, f"an offset of {_shown(name)}")
+            _integer(n, 0, _MOST_BYTES, f"a size of {shown(name)}")
+        offsets = _typed(entry["data_offsets"], list, f"the offsets of {shown(name)}")
+        _expect(len(offsets) == 2, lambda offsets=offsets: f"the offsets {shown(offsets)}")
+        begin = _integer(offsets[0], 0, size, f"an offset of {shown(name)}")
+        end = _integer(offsets[1], begin, size, f"an offset of {shown(name)}")
         _expect(
             width is None or math.prod(shape) * width == end - begin,  # other programs' dtypes
-            lambda name=name, n=end - begin: f"{n} bytes for {_shown(name)}",
+            lambda name=name, n=end - begin: f"{n} bytes for {shown(name)}",
         )
