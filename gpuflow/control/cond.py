@@ -24,6 +24,7 @@ from gpuflow.control.lanes import (
     lane_shape,
     over_lanes,
 )
+from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, join_consts
 from gpuflow.control.pruning import prune_cond
 from gpuflow.core.aval import NOT_MANUAL, ShapedArray, aval_of
@@ -90,6 +91,9 @@ def _shape(
                 f"[cond] operands must match the traced branches; got {aval} for {expected}. "
                 "Fix: the rule that bound this cond; programs cannot cause it."
             )
+    for branch in branches[1:]:
+        check_types("cond", "inputs of branches", branch.in_avals, branches[0].in_avals)
+        check_types("cond", "results of branches", branch.out_avals, branches[0].out_avals)
     return [
         _chosen_among(index, outs).update(shape=(*lanes_shape, *outs[0].shape))
         for outs in zip(*[branch.out_avals for branch in branches], strict=True)

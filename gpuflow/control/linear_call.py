@@ -8,6 +8,7 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
+from gpuflow.control.program_rules import result_types
 from gpuflow.control.programs import execute_alone, trace_program, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
@@ -96,8 +97,8 @@ def _split(values: Sequence[Any], counts: Counts) -> list[list[Any]]:
 
 
 def _shape(*avals: ShapedArray, programs: Programs, counts: Counts) -> list[ShapedArray]:
-    del avals, counts
-    return programs[0].out_avals
+    consts, _, residuals, linear = _split(avals, counts)
+    return result_types("linear_call", [*consts, *residuals, *linear], programs[0])
 
 
 def _jvp(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpuflow.base.util import safe_zip
+from gpuflow.control.program_rules import result_types
 from gpuflow.control.programs import execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
@@ -58,8 +59,8 @@ def bind_solve(programs: Solve, consts: Solve, b: Sequence[Any]) -> list[Any]:
 
 
 def _shape(*avals: ShapedArray, programs: Solve, counts: Solve) -> list[ShapedArray]:
-    del avals, counts
-    return programs.solve.out_avals
+    consts, b = _split(avals, counts)
+    return result_types("custom_linear_solve", [*consts.solve, *b], programs.solve)
 
 
 def _jvp(

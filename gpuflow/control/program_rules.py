@@ -27,13 +27,24 @@ def result_types(op: str, avals: Sequence[ShapedArray], jaxpr: ClosedJaxpr) -> l
     Raises:
         TypeError: they are not.
     """
-    for aval, wanted in safe_zip(avals, jaxpr.in_avals):
-        if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
-            raise TypeError(
-                f"[{op}] operands must match the traced types; got {aval} for {wanted}. "
-                "Fix: the rule that bound this equation; programs cannot cause it."
-            )
+    check_types(op, "operands", avals, jaxpr.in_avals)
     return jaxpr.out_avals
+
+
+def check_types(
+    op: str, what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]
+) -> None:
+    """Check that types are as many as those of a program, and equal to them.
+
+    Raises:
+        TypeError: if they are not, as in a forged program that was read from a file.
+    """
+    if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
+        raise TypeError(
+            f"[{op}] {what} must match the traced types; got {', '.join(map(str, avals))} for "
+            f"{', '.join(map(str, wanted))}. Fix: the rule that bound this equation; programs "
+            "cannot cause it."
+        )
 
 
 def jvp(

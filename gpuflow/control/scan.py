@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.keeping import keep_scan
+from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_scan
 from gpuflow.control.scan_consts import consts_made_inside, updated_elements
@@ -68,6 +69,7 @@ def _shape(
                 "Fix: the rule that bound this scan; programs cannot cause it."
             )
     outs = jaxpr.out_avals
+    check_types("scan", "carries", outs[:num_carry], jaxpr.in_avals[num_consts:split])
     return [*outs[:num_carry], *[stacked(aval, length) for aval in outs[num_carry:]]]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base.util import safe_zip
 from gpuflow.control.lanes import (
     Lane,
@@ -21,6 +23,7 @@ from gpuflow.control.lanes import (
     lane_shape,
     over_lanes,
 )
+from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_while
 from gpuflow.control.while_checks import check_while
@@ -72,11 +75,17 @@ def bind_while(
     return lane_while_p.bind(*operands, **params, lanes=full)
 
 
+_CONDITION = ShapedArray((), np.bool_)
+
+
 def _shape(
     *avals: ShapedArray, condition: ClosedJaxpr, body: ClosedJaxpr, num_condition_consts: int,
     num_body_consts: int, lanes: Lanes = (),
 ) -> list[ShapedArray]:  # fmt: skip
-    del condition, num_body_consts
+    inner = body.in_avals[num_body_consts:]
+    check_types("while_loop", "carries", body.out_avals, inner)
+    check_types("while_loop", "inputs", condition.in_avals[num_condition_consts:], inner)
+    check_types("while_loop", "results of the condition", condition.out_avals, [_CONDITION])
     lanes_shape = lane_shape(lanes)
     counts = lane_counts(lanes, len(avals))[num_condition_consts:]
     carries = avals[num_condition_consts:]

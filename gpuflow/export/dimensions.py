@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import total_ordering
 from typing import Any, Protocol
 
-from gpuflow.base.errors import InconclusiveDimensionOperation
+from gpuflow.base.errors import ExportError, InconclusiveDimensionOperation
 from gpuflow.base.records import record
 
 Monomial = tuple[tuple[Any, int], ...]  # factors, symbols or calls, with their powers
@@ -238,13 +238,24 @@ def _factor_bounds(factor: Any, scope: Scope) -> tuple[int | None, int | None]:
 
 
 def value_of(size: Any, sizes: Sizes) -> int:
-    """The number that a size is for numbers of its symbols."""
+    """The number that a size is for numbers of its symbols.
+
+    Raises:
+        ExportError: if it divides by 0.
+    """
     if isinstance(size, int):
         return size
     if isinstance(size, str):
         return sizes[size]
     if isinstance(size, _Call):
-        return FUNCTIONS[size.name](value_of(size.left, sizes), value_of(size.right, sizes))
+        left, right = value_of(size.left, sizes), value_of(size.right, sizes)
+        try:
+            return FUNCTIONS[size.name](left, right)
+        except ZeroDivisionError:
+            raise ExportError(
+                f"[export] symbolic sizes must not be divided by 0; got {size} for "
+                f"{', '.join(f'{s} = {n}' for s, n in sizes.items())}. Fix: other sizes."
+            ) from None
     total = 0
     for monomial, count in size.terms.items():
         for factor, power in monomial:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.cached import cached_property
-from gpuflow.base.errors import ExportError, check
+from gpuflow.base.errors import ExportError, JaxRuntimeError, JAXTypeError, check
 from gpuflow.base.records import record
 from gpuflow.base.tree import TreeDef
 from gpuflow.control.custom.vjp import custom_vjp
@@ -30,6 +30,10 @@ from gpuflow.runtime.execute import executable_of
 _SHORT = 16
 _LARGE = 1 << 12
 _MOST_CLASSES = 64
+# Errors of a first call that are about its arguments, the machine, or a platform.
+_PASS_THROUGH = (
+    JaxRuntimeError, JAXTypeError, MemoryError, NotImplementedError, OSError, Warning,
+)  # fmt: skip
 
 minimum_supported_calling_convention_version = 1
 maximum_supported_calling_convention_version = 1
@@ -319,15 +323,25 @@ class Exported:
         program = self._program
         with program.configured():
             closed = program.at(sizes)
-            flags = (False,) * len(closed.in_avals)
+            executable = executable_of(closed, (False,) * len(closed.in_avals))
             try:
-                return executable_of(closed, flags)([*program.consts_at(sizes), *leaves])
+                return executable([*program.consts_at(sizes), *leaves])
+            except _PASS_THROUGH:
+                raise
             except ImportError as error:
                 where = f" for {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
                 raise ExportError(
                     f"[export] kernels of {self.fun_name}{where} must be in its bytes where there "
                     f"is no compiler; got none that fit, and: {error}. Fix: install llvmlite, or "
                     f"export it on a machine like this one{_asked(sizes)}."
+                ) from error
+            except Exception as error:
+                if executable.is_compiled:
+                    raise
+                raise ExportError(
+                    f"[export] the program of {self.fun_name} must be one that gpuflow compiles; "
+                    f"got one of which the compiler says: {error}. Fix: export it again with this "
+                    "version."
                 ) from error
 
     def _check_platform(self, leaves: Sequence[Any]) -> None:
@@ -383,7 +397,9 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         The function. Calls need neither its source nor, where the kernels fit, a compiler.
 
     Raises:
-        ExportError: other bytes, a part of them, damaged ones, or those of another version.
+        ExportError: other bytes, a part of them, damaged ones, those of another version, or those
+            whose program breaks the rules of this one.
+        TypeError: if ``blob`` is not bytes.
 
     Warns:
         CacheWarning: the kernels are for another processor or version, and are built again.
@@ -395,18 +411,35 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         >>> float(export.deserialize(blob).call(jnp.float32(4)))
         8.0
     """
+    check(isinstance(blob, bytes | bytearray | memoryview), lambda: (
+        f"[export] an exported function must be bytes; got a {type(blob).__name__}. "
+        "Fix: export.deserialize(pathlib.Path(file).read_bytes())."
+    ))  # fmt: skip
     container = Container(bytes(blob))
     program, content = program_from(container), container.content
-    try:
-        give_kernels(content["kernels"], container.section("code"))
-        platforms = tuple(content["platforms"])
-        checks = tuple(DisabledSafetyCheck(text) for text in content["checks"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ExportError(
-            f"[export] an exported function must hold what this version reads; got one of gpuflow "
-            f"{container.version}, of which it says: {error!r}. Fix: export again."
-        ) from error
+    give_kernels(content["kernels"], container.section("code"))
+    checks = tuple(DisabledSafetyCheck(text) for text in content["checks"])
     get_vjp = None
     if "vjp" in container:
-        get_vjp = functools.partial(deserialize, bytes(container.section("vjp")))
-    return Exported(program, platforms, checks, get_vjp)
+        get_vjp = functools.partial(_read_vjp, bytes(container.section("vjp")), program)
+    return Exported(program, tuple(content["platforms"]), checks, get_vjp)
+
+
+def _read_vjp(blob: bytes, program: Program) -> Exported:
+    """The derivative of a function, from its section.
+
+    Raises:
+        ExportError: as for ``deserialize``, or if it is not the derivative of this program.
+    """
+    exported = deserialize(blob)
+    got, count = exported.in_avals, len(program.in_avals)
+    check(
+        list(map(str, got[:count])) == list(map(str, program.in_avals))
+        and len(got) == count + len(program.out_avals) and len(exported.out_avals) == count,
+        lambda: (
+            f"[export] the derivative of {program.name} must take its {count} arguments and "
+            f"{len(program.out_avals)} cotangents; got one of {len(got)} to "
+            f"{len(exported.out_avals)} values. Fix: export again."
+        ), ExportError,
+    )  # fmt: skip
+    return exported

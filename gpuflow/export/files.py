@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuflow.base.errors import ExportError, check
 from gpuflow.base.private_files import parse_json
+from gpuflow.export.schema import check_fields, check_range, expect
 from gpuflow.version import __version__
 
 FORMAT = 1
@@ -24,13 +25,22 @@ _HEAD = len(_MAGIC) + 8 + 32 + 8
 
 
 def packed(content: dict[str, Any], sections: Mapping[str, bytes]) -> bytes:
-    """The bytes of a container."""
+    """The bytes of a container.
+
+    Raises:
+        ExportError: if trees are nested more deeply than can be read.
+    """
     places, offset = {}, 0
     for name, data in sections.items():
         places[name] = [offset, len(data)]
         offset += len(data)
     head = {"format": FORMAT, "gpuflow": __version__, "content": content, "sections": places}
     header = json.dumps(head, separators=(",", ":")).encode()
+    try:
+        parse_json(header)
+    except ValueError as error:
+        refused = _refused("must fit its format", str(error), "flatter trees of arguments")
+        raise ExportError(refused) from None
     rest = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
     whole = len(_MAGIC) + 8 + 32 + len(rest)
     return b"".join([_MAGIC, whole.to_bytes(8, "little"), hashlib.sha256(rest).digest(), rest])
@@ -66,17 +76,26 @@ class Container:
         length = int.from_bytes(rest[:8], "little")
         try:
             head = parse_json(bytes(rest[8 : 8 + length]))
-            self.version, found = str(head["gpuflow"]), head["format"]
+            check_fields(head, {"format", "gpuflow", "content", "sections"}, "the header")
+            self.version, found = str(head["gpuflow"])[:40], head["format"]
             self._sections, self.content = head["sections"], head["content"]
-        except (ValueError, KeyError, TypeError) as error:
-            refused = _refused("must have a header", repr(error), "write it again")
+            self._data = rest[8 + length :]
+            expect(type(self._sections) is dict, "the sections", self._sections)
+            for name, place in self._sections.items():
+                check_range(place, len(self._data), f"the section {name[:40]!r}")
+        except ValueError as error:
+            refused = _refused("must have a header", str(error), "write it again")
             raise ExportError(refused) from None
         check(found == FORMAT, lambda: _refused(
             f"must be of format {FORMAT}, which gpuflow {__version__} reads",
             f"format {found!r}, written by gpuflow {self.version}",
             "export again with this version, or install that one",
         ), ExportError)  # fmt: skip
-        self._data = rest[8 + length :]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The lengths of the sections."""
+        return {name: length for name, (_, length) in self._sections.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._sections
@@ -84,13 +103,7 @@ class Container:
     def section(self, name: str) -> memoryview:
         """The bytes of a section."""
         offset, length = self._sections[name]
-        data = self._data[offset : offset + length]
-        check(
-            type(offset) is int and offset >= 0 and len(data) == length,
-            lambda: _refused("must have its sections", f"{name!r} outside of it", "write it again"),
-            ExportError,
-        )
-        return data
+        return self._data[offset : offset + length]
 
 
 def _refused(must: str, got: str, fix: str) -> str:

@@ -20,24 +20,21 @@ from gpuflow.base.records import record
 from gpuflow.control.jit import jit_p
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.dtype_names import dtype_of, name_of
-from gpuflow.core.jaxpr import ClosedJaxpr, JaxprTypeError, check_jaxpr
+from gpuflow.core.jaxpr import ClosedJaxpr, check_jaxpr
 from gpuflow.export.dimensions import Sizes, symbols_of
 from gpuflow.export.files import Container
-from gpuflow.export.fitting import Sized
+from gpuflow.export.fitting import Sized, sizes_to_look_at
 from gpuflow.export.records import Reader
+from gpuflow.export.schema import check_header, check_records, check_structure, expect
 from gpuflow.export.shapes import is_symbolic_dim, solved, type_at, type_with
 from gpuflow.export.texts import SymbolicScope, parsed
 from gpuflow.export.trees import structure_from
 from gpuflow.runtime.array import from_numpy
 from gpuflow.version import __version__
 
+_MOST_RECORDS = 1 << 30  # bytes
 # Settings that decide what the compiler and the ops make of a program.
 _SETTINGS = ("enable_x64", "default_matmul_precision", "excess_precision", "atomic_sums")
-# What reading records of another version may raise.
-_UNREADABLE = (
-    AttributeError, AssertionError, IndexError, JaxprTypeError, KeyError, NotImplementedError,
-    TypeError, ValueError,
-)  # fmt: skip
 
 
 @record(eq=False)
@@ -139,22 +136,40 @@ class Program:
         with self.configured():
             try:
                 records = self._sized.at(sizes)
+                check_records(records)
                 reader = Reader(records["programs"], self._values)
                 program = reader.program(len(records["programs"]) - 1)
                 consts = [reader.value(one) for one in records["consts"]]
                 check_jaxpr(program.jaxpr)
-            except _UNREADABLE as error:
+                wanted = [*map(aval_of, consts), *(type_at(aval, sizes) for aval in self.in_avals)]
+                results = [type_at(aval, sizes) for aval in self.out_avals]
+            except Exception as error:  # of any rule: records may be forged, or of other ops
                 raise ExportError(
                     f"[export] the program of {self.name} must be one that gpuflow {__version__} "
                     f"knows; got one of gpuflow {self.version}, of which it says: {error}. Fix: "
                     "export again with this version, or install that one."
                 ) from error
-        wanted = [*map(aval_of, consts), *(type_at(aval, sizes) for aval in self.in_avals)]
         check(program.in_avals == wanted, lambda: (
             f"[export] the program of {self.name} must take {wanted}; got one that takes "
             f"{program.in_avals}. Fix: export again."
         ), ExportError)  # fmt: skip
+        check(program.out_avals == results, lambda: (
+            f"[export] the program of {self.name} must give {results}; got one that gives "
+            f"{program.out_avals}. Fix: export again."
+        ), ExportError)  # fmt: skip
         return program, consts
+
+    def check(self) -> None:
+        """Check that it is a program of this version, if sizes are symbolic for two of them.
+
+        Raises:
+            ExportError: if it is not.
+        """
+        if not self.symbols:
+            self._known({})
+            return
+        for sizes in sizes_to_look_at(self.symbols, self.scope)[:2]:
+            self.fresh(sizes)
 
     def bound(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
         """The results under the current trace."""
@@ -218,6 +233,7 @@ def program_from(container: Container) -> Program:
     """
     content = container.content
     try:
+        check_header(content, container.sizes)
         scope = SymbolicScope(content["constraints"])
 
         def type_of(record: list[Any]) -> ShapedArray:
@@ -230,10 +246,12 @@ def program_from(container: Container) -> Program:
         for dtype, shape, weak, is_host, offset, length in content["arrays"]:
             aval = type_of([dtype, shape, weak])
             arrays.append((_array(data[offset : offset + length], aval), aval, is_host))
-        records = parse_json(zlib.decompress(container.section("program")))
+        records = parse_json(_decompressed(container.section("program")))
         in_tree, out_tree = content["trees"]
+        for structure, side in ((in_tree, "in"), (out_tree, "out")):
+            expect(check_structure(structure) == len(content[side]), "a structure", structure)
         settings = content["settings"].items()
-        return Program(
+        program = Program(
             name=content["name"],
             in_avals=tuple(map(type_of, content["in"])),
             out_avals=tuple(map(type_of, content["out"])),
@@ -246,11 +264,23 @@ def program_from(container: Container) -> Program:
             settings={name: value for name, value in settings if name in _SETTINGS},
             version=container.version,
         )
-    except (*_UNREADABLE, zlib.error) as error:
+        program.check()
+        return program
+    except ExportError:
+        raise
+    except Exception as error:  # the content may be forged, or of another version
         raise ExportError(
             f"[export] an exported function must be of a version that gpuflow {__version__} reads; "
             f"got one of gpuflow {container.version}, of which it says: {error}. Fix: export again."
         ) from error
+
+
+def _decompressed(data: memoryview) -> bytes:
+    """The bytes of a section, which must not be far more than it holds."""
+    stream = zlib.decompressobj()
+    text = stream.decompress(data, _MOST_RECORDS)
+    expect(stream.eof and not stream.unused_data, "the program's section", len(data))
+    return text
 
 
 def _array(data: memoryview, aval: ShapedArray) -> np.ndarray:

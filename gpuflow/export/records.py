@@ -14,6 +14,7 @@ are those of gpuflow alone: a name of anything else is refused when written and 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -30,10 +31,13 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, 
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.primitive import Primitive, registry
 from gpuflow.core.sharding import Mesh, Sharding
+from gpuflow.export.schema import check_list, check_type, expect, is_index, is_size, is_text
 from gpuflow.export.trees import OURS, looked_up, structure_from, structure_record
 from gpuflow.runtime.array import Array, as_numpy, from_numpy
 
 _PLAIN = (type(None), bool, int, str)
+_LARGEST = 1 << 64
+_MOST_ELEMENTS = 1 << 58  # whatever their dtype, their bytes can be counted
 
 
 class Writer:
@@ -242,12 +246,13 @@ class Reader:
         arrays: the arrays that they refer to.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: the records are no programs of this version.
+        Exception: if the records are not programs of this version.
     """
 
     def __init__(self, programs: Sequence[Any], arrays: Sequence[Any]) -> None:
         self._arrays, self._ops = arrays, registry()
         self._programs: list[ClosedJaxpr] = []
+        check_list(programs, lambda one: type(one) is dict, "the programs")
         for record in programs:  # each refers to earlier ones only
             self._programs.append(self._built(record))
 
@@ -258,20 +263,31 @@ class Reader:
     def _built(self, record: dict[str, Any]) -> ClosedJaxpr:
         variables: list[Var] = []
 
-        def define(record: list[Any]) -> Var:
+        def define(record: Any) -> Var:
+            expect(type(record) is list and len(record) > 1, "a variable", record)
             is_dropped = record[0] == "drop"
             aval = self.value(record[1] if is_dropped else record)
+            expect(isinstance(aval, ShapedArray), "a variable's type", record)
             var = DropVar(aval) if is_dropped else Var(aval)
             variables.append(var)
             return var
 
         def atom(record: Any) -> Atom:
-            if isinstance(record, int):
+            if type(record) is int:
+                expect(is_index(record, len(variables)), "a variable", record)
                 return variables[record]
-            return Literal(self.value(record[1]), self.value(record[2]))
+            is_literal = type(record) is list and len(record) == 3 and record[0] == "literal"
+            expect(is_literal, "an operand", record)
+            aval = self.value(record[2])
+            expect(isinstance(aval, ShapedArray), "a literal's type", record)
+            return Literal(self.value(record[1]), aval)
 
         consts = tuple(self.value(one) for one in record["consts"])
         constvars = tuple(map(define, record["const"]))
+        wanted, found = [[(a.shape, a.dtype) for a in avals] for avals in (
+            [var.aval for var in constvars], list(map(aval_of, consts)),
+        )]  # fmt: skip
+        expect(wanted == found, "constants", record["const"])
         inputs = tuple(map(define, record["in"]))
         eqns = []
         for op, operands, outs, params in record["eqns"]:
@@ -286,7 +302,9 @@ class Reader:
     def value(self, record: Any) -> Any:
         """The value of a record."""
         if type(record) in _PLAIN:
+            expect(type(record) is not int or abs(record) < _LARGEST, "a number", record)
             return record
+        expect(type(record) is list and bool(record) and is_text(record[0]), "a value", record)
         kind, *parts = record
         make = getattr(self, f"_{kind}", None) if kind in _KINDS else None
         if make is None:
@@ -315,22 +333,30 @@ class Reader:
         return slice(*self._list(*parts))
 
     def _program(self, number: int) -> ClosedJaxpr:
+        expect(is_index(number, len(self._programs)), "a program", number)
         return self._programs[number]
 
     def _jaxpr(self, number: int) -> Jaxpr:
-        return self._programs[number].jaxpr
+        return self._program(number).jaxpr
 
-    def _type(self, dtype: str, shape: list[int], weak: bool) -> ShapedArray:
+    def _type(self, *parts: Any) -> ShapedArray:
+        check_type(list(parts))
+        dtype, shape, weak = parts
+        check_list(shape, is_size, "a shape")
+        expect(math.prod(size for size in shape if size) <= _MOST_ELEMENTS, "a shape", shape)
         return ShapedArray(tuple(shape), dtype_of(dtype), weak)
 
     def _number(self, dtype: str, text: str) -> Any:
         return number_of(dtype, text)
 
     def _array(self, number: int) -> Any:
+        expect(is_index(number, len(self._arrays)), "an array", number)
         return self._arrays[number]
 
     def _scalar(self, number: list[Any], weak: bool, is_host: bool) -> Any:
+        expect(type(weak) is bool and type(is_host) is bool, "a scalar", [weak, is_host])
         value = np.asarray(self.value(number))
+        expect(value.shape == () and value.dtype != object, "a scalar", number)
         return value if is_host else from_numpy(value, ShapedArray((), value.dtype, weak))
 
     def _tree(self, record: Any) -> TreeDef:

@@ -221,7 +221,7 @@ def _solution(size: Dimension, got: int, symbol: str, sizes: Sizes) -> int | Non
     """The number of a symbol on which a size depends linearly; None: there is none."""
     try:
         values = [value_of(size, {**sizes, symbol: n}) for n in (1, 2, 3)]
-    except ZeroDivisionError:
+    except ExportError:
         return None
     slope = values[1] - values[0]
     is_linear = slope and all(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.base.errors import check
+from gpuflow.base.errors import ExportError, check
 from gpuflow.base.records import record
 from gpuflow.export.dimensions import FUNCTIONS, Sizes, call, symbol, value_of
 
@@ -27,8 +28,11 @@ class Constraint:
     right: Any
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether it does for these sizes."""
-        return self.compare(value_of(self.left, sizes), value_of(self.right, sizes))
+        """Whether it does for these sizes; it does not where it divides by 0."""
+        try:
+            return self.compare(value_of(self.left, sizes), value_of(self.right, sizes))
+        except ExportError:
+            return False
 
 
 class SymbolicScope:
@@ -83,7 +87,12 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
     ast.BitXor: operator.pow,
 }  # fmt: skip
+# Far more than sizes of programs have; texts from files must not take time or memory without end.
 _LONGEST = 10_000
+_DEEPEST = 100
+_MOST_TERMS = 1000
+_LARGEST = 1 << 62
+_HIGHEST_POWER = 64
 
 
 def parsed(text: str, scope: SymbolicScope) -> Any:
@@ -92,7 +101,7 @@ def parsed(text: str, scope: SymbolicScope) -> Any:
     Raises:
         ValueError: it is none.
     """
-    return _size(_syntax(text), text, scope)
+    return _size(_syntax(text), text, scope, 0)
 
 
 def _syntax(text: str) -> ast.expr:
@@ -104,20 +113,57 @@ def _syntax(text: str) -> ast.expr:
         raise _no_size(text) from None
 
 
-def _size(node: ast.expr, text: str, scope: SymbolicScope) -> Any:
+def _size(node: ast.expr, text: str, scope: SymbolicScope, depth: int) -> Any:
+    """The size of an expression, whose parts are all bounded."""
+    if depth > _DEEPEST:
+        raise _no_size(text)
+    size = _computed(node, text, scope, depth + 1)
+    if not _is_bounded(size):
+        raise _no_size(text)
+    return size
+
+
+def _check_divisor(size: Any, text: str) -> None:
+    if isinstance(size, int) and size == 0:
+        raise _no_size(text)
+
+
+def _is_bounded(size: Any) -> bool:
+    if isinstance(size, int):
+        return abs(size) <= _LARGEST
+    powers = (sum(power for _, power in monomial) for monomial in size.terms)
+    return (
+        len(size.terms) <= _MOST_TERMS
+        and max(powers, default=0) <= _HIGHEST_POWER
+        and all(abs(count) <= _LARGEST for count in size.terms.values())
+    )
+
+
+def _computed(node: ast.expr, text: str, scope: SymbolicScope, depth: int) -> Any:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name):
         return symbol(node.id, scope)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_size(node.operand, text, scope)
+        return -_size(node.operand, text, scope, depth)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _size(node.left, text, scope), _size(node.right, text, scope)
-        if isinstance(node.op, ast.Pow) and not (isinstance(right, int) and 0 <= right <= 8):
+        left, right = _size(node.left, text, scope, depth), _size(node.right, text, scope, depth)
+        is_power = isinstance(node.op, ast.Pow)
+        if is_power and not (isinstance(right, int) and 0 <= right <= 8):
             raise _no_size(text)
+        terms = [1 if isinstance(part, int) else len(part.terms) for part in (left, right)]
+        if isinstance(node.op, ast.Mult) and terms[0] * terms[1] > _MOST_TERMS:
+            raise _no_size(text)
+        if is_power and math.comb(right + terms[0] - 1, right) > _MOST_TERMS:
+            raise _no_size(text)
+        if isinstance(node.op, ast.FloorDiv | ast.Mod):
+            _check_divisor(right, text)
         return _OPERATORS[type(node.op)](left, right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
-        name, (left, right) = node.func.id, [_size(part, text, scope) for part in node.args]
+        name = node.func.id
+        left, right = (_size(part, text, scope, depth) for part in node.args)
+        if name in ("floordiv", "mod"):
+            _check_divisor(right, text)
         if name == "floordiv":
             return left // right
         if name == "mod":
@@ -130,7 +176,7 @@ def _size(node: ast.expr, text: str, scope: SymbolicScope) -> Any:
 def _no_size(text: str) -> ValueError:
     return ValueError(
         "[export] a size must be written with names, ints, +, -, *, floordiv, mod, max and min; "
-        f"got {text!r}. Fix: 'b', '2*b + 1' or 'floordiv(b, 2)'."
+        f"got {text[:200]!r}. Fix: 'b', '2*b + 1' or 'floordiv(b, 2)'."
     )
 
 
@@ -138,11 +184,12 @@ def _constraint(text: str, scope: SymbolicScope) -> Constraint:
     node = _syntax(text)
     if not (isinstance(node, ast.Compare) and len(node.ops) == 1):
         raise ValueError(
-            f"[export] a constraint must be one comparison of sizes; got {text!r}. Fix: 'b >= 8'."
+            "[export] a constraint must be one comparison of sizes; got "
+            f"{text[:200]!r}. Fix: 'b >= 8'."
         )
     known = _COMPARISONS.get(type(node.ops[0]))
     check(known is not None, lambda: f"[export] a constraint compares by one of >=, <=, ==, >, <; "
-          f"got {text!r}. Fix: 'b >= 8'.", ValueError)  # fmt: skip
+          f"got {text[:200]!r}. Fix: 'b >= 8'.", ValueError)  # fmt: skip
     assert known is not None
-    left, right = _size(node.left, text, scope), _size(node.comparators[0], text, scope)
+    left, right = _size(node.left, text, scope, 0), _size(node.comparators[0], text, scope, 0)
     return Constraint(text=text.strip(), left=left, compare=known[1], right=right)

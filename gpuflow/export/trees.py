@@ -16,6 +16,7 @@ from gpuflow.base import tree
 from gpuflow.base.errors import ExportError, check
 from gpuflow.base.records import record
 from gpuflow.base.tree import TreeDef
+from gpuflow.export.schema import check_structure
 from gpuflow.tree_util import flatten_one_level
 
 _Node = TypeVar("_Node")
@@ -38,17 +39,22 @@ OURS = "gpuflow."
 
 
 def looked_up(path: str) -> Any:
-    """What stands in a module of gpuflow under a name, ``module:name``; None: nothing."""
+    """The class or function of gpuflow that is defined as ``module:name``; None: none is.
+
+    Names that a module imports from elsewhere, such as ``os``, are not its own, and programs to
+    start (``__main__``) are not imported.
+    """
     module, _, name = path.partition(":")
-    if not module.startswith(OURS):
+    if not module.startswith(OURS) or "__main__" in module:
         return None
     try:
         found: Any = import_module(module)
         for part in name.split("."):
             found = vars(found)[part]
-    except (ImportError, KeyError, TypeError):
+        is_own = (found.__module__, found.__qualname__) == (module, name)
+    except (ImportError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return found
+    return found if is_own else None
 
 
 def _own(name: str) -> _Registered | None:
@@ -204,14 +210,24 @@ def structure_from(record: Any) -> TreeDef:
     """The structure of a record.
 
     Raises:
-        ExportError: a class that this process has not registered.
-        ValueError: it is no record of a structure.
+        ExportError: a class that this process has not registered, or that refuses what the file
+            says of it.
+        Malformed: if it is not a record of a structure.
     """
-    return tree.structure(_made(record))
+    check_structure(record)
+    try:
+        return tree.structure(_made(record))
+    except ExportError:
+        raise
+    except Exception as error:  # of a user's class
+        raise ExportError(
+            "[export] structures of a file must be those of its classes; got one of which "
+            f"they say: {error!r}. Fix: export it again with the classes of this process."
+        ) from error
 
 
 def _made(record: Any) -> Any:
-    if record is None or record == _LEAF:
+    if record is None or type(record) is int:
         return record
     kind, *parts = record
     if kind in ("tuple", "list"):
@@ -219,8 +235,6 @@ def _made(record: Any) -> Any:
         return tuple(made) if kind == "tuple" else made
     if kind == "dict":
         return {key: _made(child) for key, child in parts}
-    if kind != "node":
-        raise ValueError(f"no kind of container is called {kind!r} here")
     name, data, *children = parts
     entry = _by_name.get(name) or _own(name)
     if entry is None:

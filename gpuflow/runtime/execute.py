@@ -90,6 +90,11 @@ class Executable:
             self._compiled[driver] = compiled
         return compiled
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the program was compiled for any driver."""
+        return bool(self._compiled)
+
     def __call__(
         self, operands: Sequence[Any], counted: Sequence[Any] | None = None
     ) -> list[Any]:

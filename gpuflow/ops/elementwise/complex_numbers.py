@@ -233,7 +233,7 @@ def _sign_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any
 
 sign_p = define(
     "sign",
-    shape=nary_shape("sign", is_number, "a number", None),
+    shape=nary_shape("sign", 1, is_number, "a number", None),
     impl=lambda xp, x: _sign_impl(xp, x).astype(x.dtype),
     jvp=_sign_jvp,
     batch=batch_elementwise(lambda x: sign(x)),

@@ -134,11 +134,17 @@ def _with_leading(x: Any, dim: int | None, inner_rank: int, rank: int) -> Any:
 
 
 def nary_shape(
-    name: str, accepts: Callable[[Any], bool], what: str, result: Callable[[Any], Any] | None
-) -> Callable[..., ShapedArray]:
-    """The shape rule: one accepted dtype, broadcast shapes; ``result`` maps the dtype."""
+    name: str, arity: int, accepts: Callable[[Any], bool], what: str,
+    result: Callable[[Any], Any] | None,
+) -> Callable[..., ShapedArray]:  # fmt: skip
+    """The shape rule: ``arity`` operands of one dtype, broadcast; ``result`` maps the dtype."""
 
     def shape(*avals: ShapedArray) -> ShapedArray:
+        if len(avals) != arity:
+            raise TypeError(
+                f"[{name}] operands must be {arity}; got {len(avals)}. Fix: the rule that bound "
+                "this equation; programs cannot cause it."
+            )
         check_same_dtype(name, avals)
         check_kind(name, avals[0], accepts, what)
         dtype = avals[0].dtype
@@ -261,7 +267,7 @@ def elementwise(
         lower = Elementwise(body, cheap, image, pair, holds, continuous)
     primitive = define(
         name,
-        shape=nary_shape(name, accepts, what, result),
+        shape=nary_shape(name, arity, accepts, what, result),
         impl=run,
         jvp=zero_jvp(op) if derivatives is None else nary_jvp(op, derivatives),
         again=again,
