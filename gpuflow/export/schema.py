@@ -172,7 +172,8 @@ def check_structure(record: Any) -> int:
     if kind == "dict":
         check_list(parts, lambda one: type(one) is list and len(one) == 2, "a dict")
         keys = [key for key, _ in parts]
-        plain = all(key is None or type(key) in (str, int, bool) for key in keys)
+        plain = all(map(is_text, keys)) or all(type(key) in (int, bool) for key in keys)
+        plain = plain or keys == [None]  # others cannot be sorted, as keys of trees are
         expect(plain and len(set(keys)) == len(keys), "keys of a dict", keys)
         return sum(check_structure(child) for _, child in parts)
     expect(kind == "node" and len(parts) >= 2, "a kind of container", kind)

@@ -243,4 +243,4 @@ def _made(record: Any) -> Any:
             f"{name!r}, which is not. Fix: export.register_pytree_node_serialization(..., "
             f"serialized_name={name!r}) before deserialize."
         )
-    return entry.make(entry.read(base64.b64decode(data)), [_made(child) for child in children])
+    return entry.make(entry.read(base64.b64decode(data, validate=True)), [_made(child) for child in children])
