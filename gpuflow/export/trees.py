@@ -243,4 +243,5 @@ def _made(record: Any) -> Any:
             f"{name!r}, which is not. Fix: export.register_pytree_node_serialization(..., "
             f"serialized_name={name!r}) before deserialize."
         )
-    return entry.make(entry.read(base64.b64decode(data, validate=True)), [_made(child) for child in children])
+    aux = entry.read(base64.b64decode(data, validate=True))
+    return entry.make(aux, [_made(child) for child in children])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.private_files import kind_of
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval
 from gpuflow.core.types import Array, DTypeLike
@@ -87,10 +92,14 @@ def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None
 
 
 class Archive(Mapping[str, np.ndarray]):
-    """What ``savez`` wrote: NumPy's arrays by name, read when they are asked for.
+    """The content of a file of ``savez``: NumPy's arrays by name, read when they are asked for.
 
     Attributes:
         files: the names.
+
+    Raises:
+        KeyError: if a name is not one of ``files``.
+        ValueError: if a member is not an array, is damaged, or holds pickled objects.
     """
 
     def __init__(self, opened: Any) -> None:
@@ -98,7 +107,26 @@ class Archive(Mapping[str, np.ndarray]):
         self.files: list[str] = opened.files
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return _with_bfloat16(self._opened[name])
+        check(
+            name in self._opened,
+            lambda: (
+                f"[load] the name must be one of the archive's; got {name!r}. "
+                f"Fix: one of {self.files[:10]}."
+            ),
+            KeyError,
+        )
+        with _reading(f"{name!r} of an archive"):
+            member = self._opened[name]
+        check(
+            isinstance(member, np.ndarray),
+            lambda: (
+                f"[load] members of an archive must be arrays in NumPy's format; got {name!r}, "
+                f"which is another file of {len(member)} bytes. "
+                f"Fix: zipfile.ZipFile(file).read({name!r})."
+            ),
+            ValueError,
+        )
+        return _with_bfloat16(member)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
@@ -127,14 +155,16 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
     Args:
         file: path or open binary file.
-        args, kwargs: as for ``np.load``.
+        args, kwargs: as for ``np.load``. Pickled objects are refused unless ``allow_pickle=True``,
+            as reading them runs code of the file.
 
     Returns:
         An array, or for several arrays a mapping from names to NumPy's.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: another format.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file has another format, is damaged or not a regular file, or holds
+            pickled objects.
 
     Example:
         >>> import io
@@ -144,10 +174,45 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         >>> jnp.load(file)
         Array([0, 1, 2], dtype=int32)
     """
-    out = np.load(file, *args, **kwargs)
+    if isinstance(file, str | bytes | os.PathLike):
+        mode = os.stat(file).st_mode
+        check(
+            stat.S_ISREG(mode),
+            lambda: (
+                f"[load] the file must be a regular one; got {kind_of(mode)} at {file!r}. "
+                "Fix: give the path of a file that jnp.save or jnp.savez wrote."
+            ),
+            ValueError,
+        )
+    with _reading("a file"):
+        out = np.load(file, *args, **kwargs)
     if isinstance(out, np.lib.npyio.NpzFile):
         return Archive(out)
     return asarray(_with_bfloat16(out)) if isinstance(out, np.ndarray) else out
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise the errors of NumPy's reader in our form, but for wrong arguments and paths.
+
+    Raises:
+        ValueError: if the content cannot be read, or holds pickled objects.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError, TypeError):
+        raise
+    except Exception as error:
+        text = str(error)
+        is_pickled = "allow_pickle" in text and "header" not in text
+        fix = "export the arrays again with jnp.save or jnp.savez"
+        if is_pickled:
+            text = "pickled objects, which run code when they are read"
+            fix = "np.load(file, allow_pickle=True), if you trust who wrote it"
+        raise ValueError(
+            "[load] files must hold arrays of numbers in NumPy's format, complete; got "
+            f"{what} with {text or type(error).__name__}. Fix: {fix}."
+        ) from error
 
 
 def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
