@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gpuflow as gf
+import gpuflow.numpy as jnp
 from gpuflow import checkpointing
 from gpuflow.checkpointing import Manager, files, ownership, saving
 from gpuflow.errors import CheckpointError
@@ -331,3 +333,21 @@ def test_errors_of_a_thread_keep_their_errno(tmp_path, monkeypatch):
         begun.wait()
     assert caught.value.errno == 28
     saving.wait_for_last()
+
+
+# --- other calls that write ----------------------------------------------------------------
+
+
+def test_pages_and_traces_leave_files_of_users(tmp_path):
+    fill(tmp_path, 4)
+    fill(tmp_path / "plugins", 2)
+    fill(tmp_path / "plugins" / "profile", 3)
+    before = everything(tmp_path)
+    x = jnp.ones(3)
+    gf.explain(jnp.sin, x).to_html(tmp_path / "page.html")
+    for _ in range(2):
+        with gf.profiler.trace(str(tmp_path)):
+            jnp.sin(x).block_until_ready()
+    gf.profiler.save_device_memory_profile(str(tmp_path / "memory.prof"))
+    jnp.savez(tmp_path / "arrays.npz", x)
+    assert not lost(before, tmp_path)
