@@ -95,8 +95,8 @@ def write_arrays(
     end = 0
     for key, x in whole.items():
         begin, end = end, end + x.nbytes
-        dtype, shape = FILE_DTYPES[x.dtype.name], list(x.shape)
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        dtype = FILE_DTYPES[x.dtype.name]
+        header[key] = {"dtype": dtype, "shape": [*x.shape], "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with writing(folder / name, 8 + len(text) + end), open(folder / name, "xb") as file:

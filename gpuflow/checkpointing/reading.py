@@ -7,8 +7,9 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def read_tree(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """A file of a checkpoint, open for reading.
 
     Raises:
@@ -128,7 +129,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         file.close()
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """As ``opened``, for who closes the file."""
     try:
         return open_regular(path)

@@ -13,6 +13,7 @@ from typing import Any
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUFFIXES = ("image", "o", "cubin")
 _LARGEST = 1 << 62
+_LONGEST_NAME = 1000
 
 
 class Malformed(ValueError):
@@ -68,7 +69,8 @@ def check_header(content: Any, sections: Mapping[str, int]) -> None:
     check_fields(content, names | {"platforms", "checks", "kernels"}, "the content")
     missing = {"program", "arrays", "code"} - set(sections)
     expect(not missing, "missing sections", sorted(missing))
-    expect(is_text(content["name"]), "the name", content["name"])
+    name = content["name"]
+    expect(is_text(name) and len(name) <= _LONGEST_NAME, "the name", name)
     for side in ("in", "out"):
         for one in check_list(content[side], lambda one: type(one) is list, "types"):
             check_type(one)
@@ -84,7 +86,8 @@ def check_header(content: Any, sections: Mapping[str, int]) -> None:
     check_list(content["constraints"], is_text, "constraints")
     expect(type(content["settings"]) is dict, "settings", content["settings"])
     platforms = check_list(content["platforms"], is_text, "platforms")
-    expect(bool(platforms) and all(platforms), "platforms", platforms)
+    is_named = all(0 < len(one) <= _LONGEST_NAME for one in platforms)
+    expect(0 < len(platforms) <= 16 and is_named, "platforms", platforms)
     check_list(content["checks"], is_text, "checks")
     _check_kernels(content["kernels"], sections["code"])
 
