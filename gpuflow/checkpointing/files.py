@@ -32,6 +32,7 @@ from gpuflow.checkpointing.ownership import (
     delete_leftovers,
     has_foreign_tree,
     has_own_tree,
+    journal_name,
     write_journal,
 )
 from gpuflow.checkpointing.reading import (
@@ -147,7 +148,7 @@ def begin(folder: Path, token: str) -> None:
     Raises:
         CheckpointError: if the folder cannot be written.
     """
-    with writing(folder / f"saving-{token}.json", 100):
+    with writing(folder / journal_name(token)):
         write_journal(folder, token)
         with suppress(FileNotFoundError, CheckpointError):  # of a damaged one nobody knows it
             write_journal(folder, read_tree(folder)["token"])

@@ -6,25 +6,27 @@ Each save draws a token of 64 random bits, which all of its files have in their 
     tree-<token>.json                       becomes tree.json
     tree-<token>-<process>.json             a process's list of its arrays, for process 0
     failed-<token>.json                     why a process failed, for the others
-    saving-<token>.json                     the journal: files of this token may be deleted
+    saving-<token>-<check>                  the journal: files of this token may be deleted
 
 A name alone does not make a file ours: a user may keep copies. Only files whose token has a
 journal in the same folder are deleted, and never those that ``tree.json`` names. A save writes its
 journal before its first file, and that of the checkpoint it replaces before ``tree.json``; so a
-save that was killed at any point leaves a journal, and the next one deletes its files.
+save that was killed at any point leaves a journal, and the next one deletes its files. A journal
+is an empty file, so that it is there as a whole or not at all; ``check`` is a checksum of the
+token, which no other name has by accident.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpuflow.base.private_files import open_regular, parse_json
+from gpuflow.base.private_files import open_regular
 
 TREE = "tree.json"
 ARRAYS = re.compile(r"arrays-([0-9a-f]{16})-(?:0|[1-9]\d{0,8})\.safetensors")
@@ -33,9 +35,8 @@ _TOKENED = re.compile(
     rf"{ARRAYS.pattern}|tree-([0-9a-f]{{16}})(?:-\d{{1,9}})?\.(?:json|new)"
     r"|failed-([0-9a-f]{16})\.(?:json|new)"
 )
-_JOURNAL = re.compile(r"saving-([0-9a-f]{16})\.json")
-_JOURNAL_FORMAT = "gpuflow save 1"
-_LARGEST_JOURNAL = 1000
+_JOURNAL = re.compile(r"saving-([0-9a-f]{16})-[0-9a-f]{8}")
+_LONGEST_BEGINNING = 1000
 # However it was indented since.
 _BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"gpuflow checkpoint ')
 
@@ -45,21 +46,19 @@ def arrays_name(token: str, process: int) -> str:
     return f"arrays-{token}-{process}.safetensors"
 
 
+def journal_name(token: str) -> str:
+    """The name of a token's journal."""
+    return f"saving-{token}-{zlib.crc32(f'gpuflow save {token}'.encode()):08x}"
+
+
 def write_journal(folder: Path, token: str) -> None:
     """Note in the folder that the files of a token may be deleted, unless ``tree.json`` names them.
 
     Raises:
         OSError: if it cannot be written.
     """
-    text = json.dumps({"format": _JOURNAL_FORMAT, "token": token})
     with suppress(FileExistsError):  # of another process of this save
-        descriptor = os.open(
-            folder / f"saving-{token}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666
-        )
-        try:
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
+        (folder / journal_name(token)).touch(exist_ok=False)
 
 
 def delete_leftovers(
@@ -96,11 +95,8 @@ def _journals(folder: Path, names: Collection[str]) -> Iterator[tuple[str, str]]
     """Tokens, and the names of their journals."""
     for name in names:
         match = _JOURNAL.fullmatch(name)
-        if match and _is_regular(folder / name):
-            with suppress(OSError, ValueError), open_regular(folder / name) as file:
-                content = parse_json(file.read(_LARGEST_JOURNAL))
-                if content == {"format": _JOURNAL_FORMAT, "token": match[1]}:
-                    yield match[1], name
+        if match and name == journal_name(match[1]) and _is_empty_file(folder / name):
+            yield match[1], name
 
 
 def _is_regular(path: Path) -> bool:
@@ -109,6 +105,10 @@ def _is_regular(path: Path) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False
+
+
+def _is_empty_file(path: Path) -> bool:
+    return _is_regular(path) and path.stat().st_size == 0
 
 
 def _delete(path: Path) -> bool:
@@ -122,7 +122,7 @@ def _delete(path: Path) -> bool:
 def has_checkpoint(folder: Path) -> bool:
     """Whether the folder's ``tree.json``, or the file that it links to, is of a save's form."""
     with suppress(OSError), open_regular(folder / TREE) as file:
-        return _BEGINNING.match(file.read(_LARGEST_JOURNAL)) is not None
+        return _BEGINNING.match(file.read(_LONGEST_BEGINNING)) is not None
     return False
 
 

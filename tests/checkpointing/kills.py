@@ -111,7 +111,18 @@ def run(folder: Path, kills: int, seed: int) -> tuple[int, int]:
         # The step under way may be there already, by the manager first.
         assert max(before[0], told) <= one <= newest, steps
         assert max(before[1], told) <= newest <= max(before[1], told) + 1, steps
+    check_clean(folder, newest)
     return halves, newest
+
+
+def check_clean(folder: Path, newest: int) -> None:
+    """The next saves delete all that killed ones left, but for folders without files."""
+    checkpointing.save(folder / "one", state(0))
+    with checkpointing.Manager(folder / "run", keep=2) as manager:
+        manager.save(newest + 1, state(0))
+    for place in [folder / "one", *(folder / "run").iterdir()]:
+        names = [name.partition("-")[0] for name in sorted(os.listdir(place))]
+        assert names in (["arrays", "tree.json"], []), (place, names)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
@@ -25,7 +24,8 @@ NAMES = [
     f"tree-{TOKEN}.json", f"tree-{TOKEN}-1.json", f"tree-{TOKEN}.new", "tree-x", "tree-",
     "tree-old", "tree-of-life.txt", "Tree.json", "TREE.JSON", "tree.json.bak", "tree.json~",
     f"failed-{TOKEN}.json", "failed-run", "failed-tests.log", "saving-notes.json",
-    f"saving-{OTHER}.json", "saving-.json", "step_1", "step_notes", "notes.txt", ".hidden", "x y",
+    f"saving-{OTHER}-00000000", "saving-.json", "step_1", "step_notes", "notes.txt", ".hidden",
+    "x y",
 ]  # fmt: skip
 
 
@@ -219,10 +219,10 @@ def test_what_cannot_be_deleted_stays_for_the_next_save(tmp_path, monkeypatch):
 
 
 def test_a_journal_counts_only_under_its_own_name(tmp_path):
-    ownership.write_journal(tmp_path, OTHER)
-    (tmp_path / f"saving-{OTHER}.json").rename(tmp_path / f"saving-{TOKEN}.json")
+    check = ownership.journal_name(OTHER)[-8:]
+    (tmp_path / f"saving-{TOKEN}-{check}").touch()
     (tmp_path / f"arrays-{TOKEN}-0.safetensors").write_text("mine")
-    (tmp_path / f"saving-{OTHER}.json").write_text(json.dumps({"format": "gpuflow save 1"}))
+    (tmp_path / ownership.journal_name(OTHER)).write_text("notes of a user")
     (tmp_path / f"arrays-{OTHER}-0.safetensors").write_text("mine")
     before = everything(tmp_path)
     checkpointing.save(tmp_path, 1)
