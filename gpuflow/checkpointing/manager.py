@@ -181,12 +181,13 @@ class Manager:
             FileNotFoundError: there is none, or a link in its place.
         """
         self.wait()
+        path = self.path(step)
         check(
-            self.path(step).is_dir() and not self.path(step).is_symlink(),
+            path.is_dir() and not path.is_symlink() and not ownership.has_foreign_tree(path),
             lambda: f"[delete] the step must be one of {self.steps()}; got {step}. Fix: steps().",
             FileNotFoundError,
         )
-        files.delete(self.path(step))
+        files.delete(path)
 
     def wait(self) -> None:
         """Return when all that was given to ``save`` is on the disk.

@@ -158,8 +158,8 @@ def _check_keys(kind: str | None, keys: Sequence[Any]) -> None:
 def _is_sorted(keys: list[Any]) -> bool:
     try:
         return keys == sorted(keys)
-    except TypeError:  # of several types, which no tree has
-        return False
+    except TypeError:  # of several types: in the order of the dict
+        return True
 
 
 # --- leaves --------------------------------------------------------------------------------

@@ -89,6 +89,11 @@ def test_wrong_calls_say_what_to_write(tmp_path):
         Manager(tmp_path, keep=0)
     with pytest.raises(ValueError, match=r"\[Manager\] mode must be 'min' or 'max'; got 'least'"):
         Manager(tmp_path, mode="least")
+    manager.path(7).mkdir()
+    (manager.path(7) / "tree.json").write_text("of a user")
+    with pytest.raises(FileNotFoundError, match=r"\[delete\] the step must be one of \[5\]; got 7"):
+        manager.delete(7)
+    assert (manager.path(7) / "tree.json").read_text() == "of a user"
     manager.delete(5)
     assert manager.steps() == [] and not manager.path(5).exists()
     manager.save(2, 1)

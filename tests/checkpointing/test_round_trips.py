@@ -117,6 +117,12 @@ def test_containers(tmp_path):
     assert checkpointing.restore(tmp_path / "none") is None
 
 
+def test_keys_of_several_types(tmp_path):
+    for tree in ({1: 2, "a": 3}, {None: 1, "a": 2}, {"b": {"x": 1, 2: 3}}):
+        checkpointing.save(tmp_path / "c", tree)
+        assert checkpointing.restore(tmp_path / "c") == tree
+
+
 def test_classes_come_from_like(tmp_path):
     tree = {
         "pair": Pair(jnp.ones(2), 3), "layer": Layer(np.ones(2), None),
