@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _KEY = re.compile(r"[0-9a-f]{64}")
-_SUFFIXES = ("image", "o", "cubin")
+_SUFFIX = re.compile(r"[a-z]{1,16}")
 _LARGEST = 1 << 62
 _LONGEST_NAME = 1000
 
@@ -123,7 +123,8 @@ def _check_kernels(kernels: Any, length: int) -> None:
         expect(len(row) == 6, "a kernel", row)
         key, suffix, entry, imports, info, place = row
         expect(is_text(key) and _KEY.fullmatch(key) is not None, "a kernel's key", key)
-        expect(suffix in _SUFFIXES, "a kernel's kind", suffix)
+        is_suffix = is_text(suffix) and _SUFFIX.fullmatch(suffix) is not None
+        expect(is_suffix, "a kernel's kind", suffix)
         expect(is_text(entry), "a kernel's symbol", entry)
         check_list(imports, is_text, "a kernel's imports")
         expect(type(info) is dict, "what is said of a kernel", info)

@@ -1,11 +1,14 @@
 """The folder of the kernel cache stays below its limit."""
 
+import ast
 import os
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
+import gpuflow
 from gpuflow.base.config import read_environment
 from gpuflow.compiler.cache import kernel_cache
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
@@ -139,6 +142,26 @@ def test_files_of_a_user_in_the_folder_stay(tmp_path):
     assert not cache.path(key_of(0xDE), "json").exists()
     assert link.is_symlink() and target.read_text() == "mine"
     assert all((tmp_path / name).stat().st_size == 20_000 for name in names)
+
+
+@pytest.mark.parametrize("suffix", ["o", "image", "cubin", "tuned"])
+def test_all_kinds_of_entries_are_deleted(suffix, tmp_path):
+    cache = KernelCache(tmp_path)
+    cache.get(key_of(1), lambda: Entry(bytes(1000), suffix, "source", "entry"))
+    for path in (tmp_path / "01").iterdir():
+        os.utime(path, (0, 0))
+    assert trim(tmp_path, 1) == 0 and not list((tmp_path / "01").iterdir())
+
+
+def test_every_kind_of_entry_is_known():
+    """A kind that trim does not know would fill the disk."""
+    calls = [
+        node for path in (Path(gpuflow.__file__).parent).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Entry"
+        and len(node.args) >= 4 and isinstance(node.args[1], ast.Constant)
+    ]  # fmt: skip
+    assert {node.args[1].value for node in calls} == {"cubin", "tuned"}
 
 
 def test_an_entry_that_another_process_deletes_is_built_again_in_silence(tmp_path, monkeypatch):

@@ -18,10 +18,10 @@ from gpuflow.base.records import record
 
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
-# Kernels, targets/cpu/providers/blas.py, targets/cpu/codegen/host.py; and in all of them what
-# private_files.replace_file had not finished.
+# Kernels and api/block_tuning.py, targets/cpu/providers/blas.py, targets/cpu/codegen/host.py; and
+# in all of them what private_files.replace_file had not finished.
 _NAMES = re.compile(
-    r"([0-9a-f]{2})/\1[0-9a-f]{62}\.(?:image|o|cubin|py|json)"
+    r"([0-9a-f]{2})/\1[0-9a-f]{62}\.(?:image|o|cubin|tuned|py|json)"
     r"|blas/lib\w*openblas[\w.-]*\.so[\d.]*"
     r"|processors/[0-9a-f]{64}\.json"
     r"|(?:[0-9a-f]{2}|blas|processors)/\.new-[a-z0-9_]{8}",
