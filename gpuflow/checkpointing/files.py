@@ -42,6 +42,7 @@ from gpuflow.checkpointing.reading import (
     canonical,
     checksum,
     read_tree,
+    token_of,
 )
 
 
@@ -150,8 +151,13 @@ def begin(folder: Path, token: str) -> None:
     """
     with writing(folder / journal_name(token)):
         write_journal(folder, token)
-        with suppress(FileNotFoundError, CheckpointError):  # of a damaged one nobody knows it
-            write_journal(folder, read_tree(folder)["token"])
+        _write_journal_of_checkpoint(folder)
+
+
+def _write_journal_of_checkpoint(folder: Path) -> None:
+    token = token_of(folder)
+    if token is not None:  # else it is damaged, and its files stay
+        write_journal(folder, token)
 
 
 def tidy(folder: Path, kept: Sequence[str]) -> bool:
@@ -187,8 +193,7 @@ def delete(folder: Path) -> None:
         return
     is_ours = has_own_tree(folder)
     if is_ours:
-        with suppress(CheckpointError):
-            write_journal(folder, read_tree(folder)["token"])
+        _write_journal_of_checkpoint(folder)
         (folder / TREE).unlink()
         sync(folder)
     if tidy(folder, []) or is_ours:

@@ -29,10 +29,10 @@ from pathlib import Path
 from gpuflow.base.private_files import open_regular
 
 TREE = "tree.json"
-ARRAYS = re.compile(r"arrays-([0-9a-f]{16})-(?:0|[1-9]\d{0,8})\.safetensors")
+ARRAYS = re.compile(r"arrays-([0-9a-f]{16})-(?:0|[1-9][0-9]{0,8})\.safetensors")
 TOKEN = re.compile(r"[0-9a-f]{16}")
 _TOKENED = re.compile(
-    rf"{ARRAYS.pattern}|tree-([0-9a-f]{{16}})(?:-\d{{1,9}})?\.(?:json|new)"
+    rf"{ARRAYS.pattern}|tree-([0-9a-f]{{16}})(?:-[0-9]{{1,9}})?\.(?:json|new)"
     r"|failed-([0-9a-f]{16})\.(?:json|new)"
 )
 _JOURNAL = re.compile(r"saving-([0-9a-f]{16})-[0-9a-f]{8}")

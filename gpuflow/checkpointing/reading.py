@@ -6,7 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from gpuflow.base.errors import CheckpointError, check
 from gpuflow.base.private_files import open_regular, parse_json
 from gpuflow.checkpointing.leaves import FILE_DTYPES, in_file
-from gpuflow.checkpointing.ownership import TREE
+from gpuflow.checkpointing.ownership import TOKEN, TREE
 from gpuflow.checkpointing.schema import Malformed, check_content, check_header, shown
 from gpuflow.checkpointing.structure import DEEPEST
 
@@ -112,6 +112,14 @@ def read_tree(folder: Path) -> dict[str, Any]:
     except Malformed as error:
         raise damaged(path, str(error)) from None
     return content
+
+
+def token_of(folder: Path) -> str | None:
+    """The token of the folder's checkpoint, without a check of the rest; None: it is not known."""
+    with suppress(OSError, ValueError, KeyError, TypeError), open_file(folder / TREE) as file:
+        token = parse_json(file.read(), _DEEPEST_JSON)["content"]["token"]
+        return token if TOKEN.fullmatch(token) else None
+    return None
 
 
 @contextmanager
