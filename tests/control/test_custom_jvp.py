@@ -256,3 +256,40 @@ def test_arguments_without_derivative_may_be_traced():
     # They have no derivative, of whatever order.
     assert gf.grad(lambda t: f(t, 2.0))(3.0).item() == 0
     assert gf.grad(lambda t: gf.grad(lambda x: f(t, x))(2.0))(3.0).item() == 0
+
+
+SCALARS = {"float": (3.0, 4.0), "numpy": (np.float32(3), np.float32(4)), "primal": (3.0, None),
+           "tangent": (None, 4.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALARS)
+@pytest.mark.parametrize("wrap", [lambda f: f, gf.jit], ids=["eager", "jit"])
+def test_rules_may_return_scalars(name, wrap):
+    """They came back as they were, so that the result had no dtype outside of jit."""
+    out, tangent = SCALARS[name]
+    f = gf.custom_jvp(lambda x: 3.0 * x)
+    f.defjvp(
+        lambda primals, tangents: (
+            3.0 * primals[0] if out is None else out,
+            4.0 * tangents[0] if tangent is None else tangent,
+        )
+    )
+    x = jnp.float32(1.0)
+    results = wrap(lambda x: gf.jvp(f, (x,), (x,)))(x)
+    for result, expected in zip(results, (3, 4), strict=True):
+        assert isinstance(result, gf.Array)
+        assert result.dtype == "float32" and result.shape == () and float(result) == expected
+    mapped = wrap(gf.vmap(lambda x: gf.jvp(f, (x,), (x,))))(jnp.ones(2))
+    np.testing.assert_array_equal(mapped, [[3, 3], [4, 4]])
+    value, slope = wrap(gf.value_and_grad(lambda x: f(x) * 2))(x)
+    assert value.dtype == slope.dtype == "float32" and float(value) == 6
+    # A constant tangent does not depend on the operand's.
+    assert float(slope) == (8 if tangent is None else 0)
+
+
+@pytest.mark.parametrize("tangent", [True, 4, np.float16(4)], ids=repr)
+def test_scalar_tangents_of_other_dtypes_are_refused(tangent):
+    f = gf.custom_jvp(lambda x: 3.0 * x)
+    f.defjvp(lambda primals, tangents: (3.0, tangent))
+    with pytest.raises(TypeError, match=r"\[custom_jvp\] the rule of .* must return tangents of"):
+        gf.jvp(f, (1.0,), (1.0,))

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import numpy as np
+
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom.calls import (
@@ -39,10 +41,11 @@ from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Uniform, Zero
-from gpuflow.core.trace import Tracer
+from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.elementwise.convert import stop_gradient
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
+from gpuflow.runtime.scalars import array_of_scalar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -278,7 +281,15 @@ class _FlatJvpRule:
         for out, tangent in safe_zip(outs, out_tangents):
             _check_tangent(self.name, aval_of(out), aval_of(tangent))
         self.out_tree.append(out_tree)
-        return [*outs, *out_tangents]
+        return [_without_scalars(x) for x in (*outs, *out_tangents)]
+
+
+def _without_scalars(value: Any) -> Any:
+    """A scalar of Python or NumPy as an Array of its type; a program that is traced keeps it."""
+    is_scalar = isinstance(value, (bool, int, float, complex, np.generic))
+    if not is_scalar or thread_state.trace is not eval_trace:
+        return value
+    return array_of_scalar(value)
 
 
 def _check_tangent(name: str, out: ShapedArray, tangent: ShapedArray) -> None:
