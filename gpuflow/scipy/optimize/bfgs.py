@@ -57,6 +57,10 @@ def minimize_bfgs(
 ) -> BFGSResults:  # fmt: skip
     """Minimize with an approximation of the inverse Hessian that each step improves.
 
+    The approximation is held as ``factor @ factor.T``, which is never indefinite, and whose factor
+    has the root of its condition: in float32 the digits of the matrix itself would not do for
+    conditions of 1e7 and more.
+
     Where the line search finds no step along its direction, it begins anew with the identity, and
     fails only if there is no step along the gradient either.
 
@@ -67,7 +71,9 @@ def minimize_bfgs(
         norm: of the gradient, as for ``jnp.linalg.norm``. gtol: when to end.
         line_search_maxiter: the most trial steps until an interval is found.
 
-    Source: Nocedal and Wright, Numerical Optimization (2006), algorithm 6.1.
+    Sources: Nocedal and Wright, Numerical Optimization (2006), algorithm 6.1; K. Brodlie,
+        A. Gourlay and J. Greenstadt, Rank-one and rank-two corrections to positive definite
+        matrices expressed in product form, 1973.
     """
     size, dtype = aval_of(x0).shape[0], aval_of(x0).dtype
     most = 200 * size if maxiter is None else maxiter
@@ -78,28 +84,24 @@ def minimize_bfgs(
         """A value before, from which the first step to try is as at the start."""
         return value + jnp.linalg.norm(gradient) / 2
 
-    def goes_on(carry: tuple[BFGSResults, Any]) -> Any:
-        state, _ = carry
+    def goes_on(carry: tuple[BFGSResults, Any, Any]) -> Any:
+        state, _, _ = carry
         return ~state.converged & ~state.failed & (state.k < most)
 
-    def step(carry: tuple[BFGSResults, Any]) -> tuple[BFGSResults, Any]:
-        state, fresh = carry
-        direction = -exact_dot(state.H_k, state.g_k)
-        slope = exact_dot(state.g_k, direction)
+    def step(carry: tuple[BFGSResults, Any, Any]) -> tuple[BFGSResults, Any, Any]:
+        state, factor, fresh = carry
+        half = exact_dot(factor.T, state.g_k)
+        direction = -exact_dot(factor, half)
+        slope = -exact_dot(half, half)
         first = first_step(state.f_k, state.old_old_fval, slope)
         search = line_search(
             fun, state.x_k, direction, state.f_k, state.g_k, first, line_search_maxiter
         )
         moved = search.step * direction
         change = search.gradient - state.g_k
-        product = exact_dot(change, moved)
-        turned = identity - jnp.outer(moved, change) / product
-        inverse = exact_matmul(exact_matmul(turned, state.H_k), turned.T)
-        inverse = inverse + jnp.outer(moved, moved) / product
-        usable = jnp.isfinite(1 / product)
+        updated = _updated(factor, moved, change, search.step * state.g_k, -search.step**2 * slope)
         # Where no step is found, rounding has spoilt the matrix: steepest descent begins anew.
         restarts = search.failed & ~fresh
-        updated = jnp.where(usable, inverse, state.H_k)
         result = BFGSResults(
             converged=jnp.linalg.norm(search.gradient, norm) < gtol,
             failed=search.failed & fresh,
@@ -109,12 +111,12 @@ def minimize_bfgs(
             x_k=state.x_k + moved,
             f_k=search.value,
             g_k=search.gradient,
-            H_k=jnp.where(restarts, identity, updated),
+            H_k=None,
             old_old_fval=jnp.where(restarts, as_at_start(search.value, search.gradient), state.f_k),
             status=state.status,
             line_search_status=search.status,
         )
-        return result, restarts
+        return result, jnp.where(restarts, identity, updated), restarts
 
     state = BFGSResults(
         converged=jnp.linalg.norm(gradient, norm) < gtol,
@@ -125,11 +127,31 @@ def minimize_bfgs(
         x_k=x0,
         f_k=jnp.asarray(value, dtype),
         g_k=gradient,
-        H_k=identity,
+        H_k=None,
         old_old_fval=as_at_start(jnp.asarray(value, dtype), gradient),
         status=jnp.asarray(0),
         line_search_status=jnp.asarray(0),
     )
-    end, _ = lax.while_loop(goes_on, step, (state, jnp.asarray(True)))
+    end, factor, _ = lax.while_loop(goes_on, step, (state, identity, jnp.asarray(True)))
     unfinished = jnp.where(end.failed, 2 + end.line_search_status, 1)
-    return end._replace(status=jnp.where(end.converged, 0, unfinished))
+    status = jnp.where(end.converged, 0, unfinished)
+    return end._replace(H_k=exact_matmul(factor, factor.T), status=status)
+
+
+def _updated(factor: Any, moved: Any, change: Any, pull: Any, curvature: Any) -> Any:
+    """The factor of the next inverse Hessian, or ``factor`` where the step shows no curvature.
+
+    With H the inverse of B, s the step, y the change of the gradient and ``a = sqrt(y.s / s.B s)``:
+    ``factor - s (y / y.s - B s / (a s.B s)) @ factor``.
+
+    Args:
+        factor: of H. moved: s. change: y.
+        pull: ``-B s``. curvature: ``s.B s``.
+    """
+    product = exact_dot(change, moved)
+    usable = (product > 0) & (curvature > 0)
+    product, curvature = jnp.where(usable, product, 1), jnp.where(usable, curvature, 1)
+    scale = jnp.sqrt(product) * jnp.sqrt(curvature)
+    row = exact_dot(change / product + pull / scale, factor)
+    new = factor - jnp.outer(moved, row)
+    return jnp.where(usable & jnp.all(jnp.isfinite(new)), new, factor)
