@@ -253,12 +253,16 @@ def _is_real(dtype: Any) -> bool:
     return dtypes.is_integer(dtype) or dtypes.is_floating(dtype)
 
 
+def _is_known_bool(bound: Any) -> bool:
+    return dtypes.is_bool(aval_of(bound).dtype) and not isinstance(bound, Tracer)
+
+
 def _bound_dtype(lower: Any, upper: Any) -> Any:
     for name, bound in (("lower", lower), ("upper", upper)):
         check(
             is_value(bound)
             and not aval_of(bound).shape
-            and _is_real(aval_of(bound).dtype),
+            and (_is_real(aval_of(bound).dtype) or _is_known_bool(bound)),
             lambda name=name, bound=bound: (
                 f"[fori_loop] {name} must be an integer or float scalar; got {bound!r}. "
                 f"Fix: int({name})."

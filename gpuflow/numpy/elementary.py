@@ -341,7 +341,7 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 def _rounding(name: str, op: Ufunc, first: str, *example: str) -> Unary:
     def apply(x: Any) -> Any:
-        return op(x) if dtypes.is_inexact(aval_of(x).dtype) else x
+        return op(x) if dtypes.is_inexact(aval_of(x).dtype) else lax.asarray(x)
 
     doc = described(
         first + " Integers and bools stay.", "x: array of real numbers.",
@@ -483,7 +483,7 @@ def real(val: ArrayLike, /) -> Array:
         Array([1., 3.], dtype=float32)
     """
     (x,) = promote_args("real", val)
-    return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
+    return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else lax.asarray(x)
 
 
 def imag(val: ArrayLike, /) -> Array:
@@ -523,7 +523,7 @@ def conjugate(x: ArrayLike, /) -> Array:
         Array([1.-2.j, 3.+1.j], dtype=complex64)
     """
     (x,) = promote_args("conjugate", x)
-    return lax.conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
+    return lax.conj(x) if dtypes.is_complex(aval_of(x).dtype) else lax.asarray(x)
 
 
 conj = conjugate

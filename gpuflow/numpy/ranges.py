@@ -270,6 +270,10 @@ def _lower(rows: int, columns: int, k: Any) -> Any:
     return lax.ge(lax.add(row, k), column)
 
 
+def _is_whole(dtype: Any) -> bool:
+    return dtypes.is_integer(dtype) or dtypes.is_bool(dtype)
+
+
 def _offset(name: str, k: Any, error: type[Exception]) -> Any:
     """The number of a diagonal as an int32, traced where ``k`` is.
 
@@ -277,7 +281,7 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
         TypeError, ValueError: as ``error`` says, what is no integer.
     """
     check(
-        is_value(k) and aval_of(k).shape == () and dtypes.is_integer(aval_of(k).dtype),
+        is_value(k) and aval_of(k).shape == () and _is_whole(aval_of(k).dtype),
         lambda: f"[{name}] k must be an integer; got {k!r}. Fix: k=1.",
         error,
     )

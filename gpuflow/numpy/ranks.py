@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
+from gpuflow import lax
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import check_arraylike
@@ -76,7 +77,7 @@ def _at_least(arys: Sequence[Any], rank: int, new: Sequence[tuple[int, ...]]) ->
     arys = check_arraylike(f"atleast_{rank}d", *arys)
     shapes = [aval_of(x).shape for x in arys]
     outs = [
-        x if len(old) >= rank else with_new_axes(x, old, new[len(old)])
+        lax.asarray(x) if len(old) >= rank else with_new_axes(x, old, new[len(old)])
         for x, old in zip(arys, shapes, strict=True)
     ]
     return outs[0] if len(outs) == 1 else outs

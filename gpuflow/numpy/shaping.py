@@ -248,7 +248,7 @@ def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
         dims = tuple(d for d, n in enumerate(old) if n == 1)
     else:
         dims = canonicalize_axes(axis, len(old), "squeeze")
-    return lax.squeeze(a, dims)
+    return lax.squeeze(lax.asarray(a), dims)
 
 
 def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
@@ -447,7 +447,7 @@ def flip(m: ArrayLike, axis: Axes = None) -> Array:
                [4, 3]], dtype=int32)
     """
     m, old = _with_shape("flip", m)
-    return lax.rev(m, canonicalize_axes(axis, len(old), "flip"))
+    return lax.rev(lax.asarray(m), canonicalize_axes(axis, len(old), "flip"))
 
 
 # --- broadcasting --------------------------------------------------------------------------

@@ -69,6 +69,9 @@ def take(
         a, axis = ravel(a), 0
     place = canonicalize_axis(axis, aval_of(a).ndim, "take")
     size = aval_of(a).shape[place]
+    if dtypes.is_bool(aval_of(indices).dtype):
+        # As in NumPy they are the positions 0 and 1, no mask.
+        indices = convert(indices, dtypes.int32)
     if isinstance(indices, int):
         (entry,) = (dtypes.index_dtype(abs(indices)).type(indices),)
     else:

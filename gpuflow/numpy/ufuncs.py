@@ -198,7 +198,7 @@ def abs(x: ArrayLike, /) -> Array:
         Array([5.], dtype=float32)
     """
     (x,) = promote_args("abs", x)
-    return x if _keeps_sign(aval_of(x).dtype) else lax.abs(x)
+    return lax.asarray(x) if _keeps_sign(aval_of(x).dtype) else lax.abs(x)
 
 
 absolute = abs
