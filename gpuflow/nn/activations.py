@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
@@ -83,6 +85,14 @@ def sigmoid(x: ArrayLike) -> Array:
     return lax.logistic(*check_arraylike("sigmoid", x))
 
 
+def _above_minus_infinity(x: ArrayLike) -> Any:
+    """``x`` with the least number in place of -inf: its product with a weight of 0 is 0."""
+    dtype = aval_of(x).dtype
+    if not dtypes.is_floating(dtype):
+        return x
+    return lax.max(x, convert(float(ml_dtypes.finfo(dtype).min), dtype))
+
+
 @composite
 def silu(x: ArrayLike) -> Array:
     """``x * sigmoid(x)``; also called swish.
@@ -101,7 +111,7 @@ def silu(x: ArrayLike) -> Array:
         Array([-0.269,  0.   ,  0.731], dtype=float32)
     """
     (x,) = check_arraylike("silu", x)
-    return lax.mul(x, lax.logistic(x))
+    return lax.mul(_above_minus_infinity(x), lax.logistic(x))
 
 
 swish = silu
@@ -171,7 +181,9 @@ def soft_sign(x: ArrayLike) -> Array:
         >>> gf.nn.soft_sign(jnp.array([-1.0, 0.0, 3.0]))
         Array([-0.5 ,  0.  ,  0.75], dtype=float32)
     """
-    return jnp.divide(x, jnp.add(jnp.abs(x), 1))
+    size = jnp.abs(x)
+    far = jnp.isinf(size)
+    return jnp.where(far, jnp.sign(x), jnp.divide(x, jnp.add(jnp.where(far, 0, size), 1)))
 
 
 @composite
@@ -188,7 +200,7 @@ def mish(x: ArrayLike) -> Array:
         >>> gf.nn.mish(jnp.array([-1.0, 0.0, 1.0])).round(3)
         Array([-0.303,  0.   ,  0.865], dtype=float32)
     """
-    return jnp.multiply(x, jnp.tanh(softplus(x)))
+    return jnp.multiply(_above_minus_infinity(x), jnp.tanh(softplus(x)))
 
 
 @composite
@@ -216,7 +228,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 
     if not approximate:
         scaled = lax.mul(lax.neg(x), number(float(np.sqrt(0.5))))
-        return lax.mul(lax.mul(number(0.5), x), lax.erfc(scaled))
+        return lax.mul(lax.mul(number(0.5), _above_minus_infinity(x)), lax.erfc(scaled))
     cubic = lax.add(x, lax.mul(number(0.044715), lax.integer_pow(x, 3)))
     bent = lax.tanh(lax.mul(number(float(np.sqrt(2 / np.pi))), cubic))
     return lax.mul(x, lax.mul(number(0.5), lax.add(number(1.0), bent)))
@@ -372,7 +384,7 @@ def hard_silu(x: ArrayLike) -> Array:
         >>> gf.nn.hard_silu(jnp.array([-3.0, 1.5, 3.0]))
         Array([-0.   ,  1.125,  3.   ], dtype=float32)
     """
-    return jnp.multiply(x, hard_sigmoid(x))
+    return jnp.multiply(_above_minus_infinity(x), hard_sigmoid(x))
 
 
 hard_swish = hard_silu
@@ -412,8 +424,15 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
         >>> gf.nn.squareplus(jnp.array([0.0, 1.5]))
         Array([1., 2.], dtype=float32)
     """
-    root = jnp.sqrt(jnp.add(jnp.square(x), b))
-    return jnp.divide(jnp.add(x, root), 2)
+    x, b = promote_args_inexact("squareplus", x, b)
+    size = jnp.abs(x)
+    # Squares may overflow, and for negative x the sum with the root would cancel.
+    large = size > 1
+    safe = jnp.where(large, size, 1)
+    far = safe * jnp.sqrt(1 + b / safe / safe)
+    root = jnp.where(large, far, jnp.sqrt(jnp.square(jnp.where(large, 0, x)) + b))
+    half = 0.5 * (size + root)
+    return jnp.where(x < 0, 0.25 * b / jnp.where(x < 0, half, 1), half)
 
 
 @composite

@@ -453,8 +453,9 @@ def _sine_of_half_turns(x: Any) -> Any:
 
 @custom_jvp
 def _i0(x: Any) -> Any:
-    size = lax.abs(x)
-    return lax.mul(lax.exp(size), lax.bessel_i0e(size))
+    # In two factors, since the exponential overflows before the product does.
+    root = lax.exp(lax.mul(like(0.5, x), lax.abs(x)))
+    return lax.mul(root, lax.mul(root, lax.bessel_i0e(x)))
 
 
 @_i0.defjvp

@@ -237,7 +237,7 @@ def _log_ndtr(x: Any) -> Any:
     argument = jnp.where(size < 1.0, 0.5 + _normal_center(x), outer)
     # What 1 - tail lost is some 1 / argument, near 1, of the logarithm.
     lost = (2.0 - argument) * ((1.0 - argument) - tail)
-    further = jnp.where(x < 0.0, -0.5 * jnp.square(x), lost)
+    further = jnp.where(x < 0.0, -(0.5 * x) * x, lost)
     result = jnp.log(argument) + jnp.where(size < 1.0, 0.0, further)
     # Where all of it was lost; of 0 that keeps the sign.
     return jnp.where(argument == 1.0, -tail, result)

@@ -17,6 +17,7 @@ from gpuflow.scipy.special.common import (
     chebyshev,
     kernel,
     number_like,
+    precision,
     real_operands,
     strong_operands,
     with_derivatives,
@@ -150,7 +151,11 @@ def real_gamma(x: Any) -> Any:
     size = jnp.abs(x)
     right = _gamma_right(size)
     # Gamma(-y) = -pi / (y sin(pi y) Gamma(y)); division in this order neither overflows.
-    left = -math.pi / (size * sin_pi(size)) / right
+    # Near 0 it is -1 / y, where the quotients overflow or underflow.
+    near = size < precision(x)
+    middle = jnp.where(near, 0.5, size)
+    left = -math.pi / (middle * sin_pi(middle)) / right
+    left = jnp.where(near, -1.0 / size, left)
     left = jnp.where(_is_whole(x), jnp.nan, left)
     zero = jnp.where(jnp.signbit(x), -jnp.inf, jnp.inf)
     return jnp.where(x == 0.0, zero, jnp.where(x < 0.0, left, right))
