@@ -23,6 +23,7 @@ from gpuflow.core.lowering import (
     Library,
     Loop,
     ScanForm,
+    WhileForm,
     block_of,
 )
 from gpuflow.core.mesh import Mesh
@@ -223,8 +224,8 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
         return [parts_of(s, v.aval.ndim, mesh) for s, v in zip(shardings, eqn.outputs, strict=True)]
     if isinstance(rule, Loop):
         form = rule.form(eqn.params)
-        if isinstance(form, ScanForm):
-            return _scan(form, operands, mesh)
+        follow = _scan if isinstance(form, ScanForm) else _while
+        return follow(form, operands, mesh)
     if isinstance(rule, Branch):
         branch_outputs = [
             _outputs(branch.jaxpr, operands[1:], mesh) for branch in rule.branches(eqn.params)
@@ -260,17 +261,39 @@ def _product(product: Product, operands: Sequence[Parts]) -> Parts:
 
 def _scan(form: ScanForm, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
     first, split = form.num_consts, form.num_consts + form.num_carry
-    carries = list(operands[first:split])
     elements = [parts[1:] for parts in operands[split:]]
+
+    def step(carries: Sequence[Parts]) -> list[Parts]:
+        return _outputs(form.body.jaxpr, [*operands[:first], *carries, *elements], mesh)
+
+    carries, outs = _carried(step, operands[first:split])
+    return [*carries, *[((), *parts) for parts in outs[form.num_carry :]]]
+
+
+def _while(form: WhileForm, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+    first = form.num_condition_consts
+    split = first + form.num_body_consts
+
+    def step(carries: Sequence[Parts]) -> list[Parts]:
+        return _outputs(form.body.jaxpr, [*operands[first:split], *carries], mesh)
+
+    return _carried(step, operands[split:])[0]
+
+
+def _carried(
+    step: Callable[[Sequence[Parts]], list[Parts]], initial: Sequence[Parts]
+) -> tuple[list[Parts], list[Parts]]:
+    """How the carries of a loop are split in every iteration, and all outputs of its body."""
+    carries = list(initial)
     for _ in range(_MOST_ROUNDS):
-        outs = _outputs(form.body.jaxpr, [*operands[:first], *carries, *elements], mesh)
-        joined = [_common(pair) for pair in zip(carries, outs[: form.num_carry], strict=True)]
+        outs = step(carries)
+        joined = [_common(pair) for pair in zip(carries, outs, strict=False)]
         if joined == carries:
             break
         carries = joined
     else:
         carries = [((),) * len(parts) for parts in carries]
-    return [*carries, *[((), *parts) for parts in outs[form.num_carry :]]]
+    return carries, outs
 
 
 def _common(several: Sequence[Parts]) -> Parts:

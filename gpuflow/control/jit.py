@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.control import program_rules
+from gpuflow.control.programs import run_program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.key_use import follow_programs
@@ -17,7 +18,6 @@ from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.core.staging import hoist_consts
-from gpuflow.runtime.execute import executable_of
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
 from gpuflow.transforms.linearize import linearize_jaxpr
 
@@ -45,7 +45,7 @@ def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[Shape
 
 
 def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    return executable_of(params["jaxpr"], params["donated"])(operands)
+    return run_program(params["jaxpr"], params["donated"], operands)
 
 
 def _jvp(

@@ -18,6 +18,7 @@ from gpuflow.base.foreign import mend, told
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
@@ -28,6 +29,7 @@ from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import from_numpy
 from gpuflow.runtime.execute import executable_of
+from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
 
 
 @record
@@ -222,6 +224,24 @@ def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
             assert not consts
             return ClosedJaxpr(jaxpr)
 
-        return executable_of(anchor.memo(key, make), (False,) * len(avals))(operands)
+        return run_program(anchor.memo(key, make), (False,) * len(avals), operands)
 
     return execute
+
+
+def run_program(
+    jaxpr: ClosedJaxpr, donated: Sequence[bool], operands: Sequence[Any]
+) -> list[Any]:
+    """Run a program on values; results have the shardings that follow from those of operands."""
+    run = executable_of(jaxpr, tuple(donated))
+    if ShardedArray not in map(type, operands):
+        return run(operands)
+    check_places("jit", operands)
+    shardings = tuple([x.sharding if type(x) is ShardedArray else None for x in operands])
+    results = run([whole_of(x) for x in operands])
+    wanted = jaxpr.jaxpr.memo(
+        ("result shardings", shardings), lambda: result_shardings(jaxpr.jaxpr, shardings)
+    )
+    if wanted is None:
+        return results
+    return [with_sharding(out, sharding) for out, sharding in safe_zip(results, wanted)]

@@ -268,6 +268,29 @@ def test_what_follows(mesh, name, jitted):
     np.testing.assert_allclose(out, function(jnp.asarray(X)), rtol=1e-6)
 
 
+LOOPS = {
+    "scan": (lambda x: lax.scan(lambda c, row: (c + row, c * row), x[0], x)[1], (None, "y")),
+    "while": (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, x - 20), ("x", "y")),
+    "fori": (lambda x: lax.fori_loop(0, 3, lambda k, c: c * 2, x), ("x", "y")),
+    "map": (lambda x: lax.map(lambda row: row + 1, x), (None, "y")),
+    "cond": (lambda x: lax.cond(x.sum() > 0, lambda x: x * 2, lambda x: x, x), ("x", "y")),
+    "checkpoint": (gf.checkpoint(jnp.sin), ("x", "y")),
+    "jitted gradient": (gf.grad(gf.jit(lambda x: jnp.sum(x**2))), ("x", "y")),
+    "jitted tangents": (lambda x: gf.jvp(gf.jit(jnp.sin), (x,), (x,))[1], ("x", "y")),
+    "jitted rows": (gf.vmap(gf.jit(lambda row: row * 2)), ("x", "y")),
+}
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", LOOPS)
+def test_programs_outside_of_jit_keep_shardings(mesh, name, jitted):
+    """Loops, branches and derivatives of jitted functions gave plain arrays outside of jit."""
+    function, expected = LOOPS[name]
+    out = (gf.jit(function) if jitted else function)(spread(mesh, "x", "y"))
+    assert spec_of(out) == expected
+    np.testing.assert_allclose(out, function(jnp.asarray(X)), rtol=1e-6)
+
+
 def test_loops_branches_and_derivatives(mesh):
     x = spread(mesh, None, "y")
     carry, ys = gf.jit(lambda x: lax.scan(lambda c, r: (c + r, r * 2), x[0] * 0, x))(x)
