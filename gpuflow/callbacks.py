@@ -127,7 +127,7 @@ def _flat(name: str, callback: Any, declared: Any, args: Any, kwargs: Any) -> _C
             result_tree == out_tree,
             lambda: (
                 f"[{name}] the callback must return what result_shape_dtypes declares; got "
-                f"{result_tree} for {out_tree}. Fix: return the same tree."
+                f"{tree.text(result_tree)} for {tree.text(out_tree)}. Fix: return the same tree."
             ),
             ValueError,
         )

@@ -48,7 +48,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
 
     Example:
         >>> gf.tree.flatten({"b": 1, "a": (2, 3)})
-        ([2, 3, 1], PyTreeSpec({'a': (*, *), 'b': *}))
+        ([2, 3, 1], PyTreeDef({'a': (*, *), 'b': *}))
     """
     leaves, treedef = base_tree.flatten(tree, is_leaf)
     return leaves, base_tree.check_keys(treedef)
@@ -89,7 +89,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
 
     Example:
         >>> gf.tree.structure({"b": 1, "a": (2, 3)})
-        PyTreeSpec({'a': (*, *), 'b': *})
+        PyTreeDef({'a': (*, *), 'b': *})
     """
     return base_tree.check_keys(base_tree.structure(tree, is_leaf))
 
@@ -153,7 +153,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
 
 def _short(treedef: PyTreeDef) -> str:
     """The beginning of a structure's text."""
-    text = str(treedef)
+    text = base_tree.text(treedef)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
@@ -270,7 +270,8 @@ def tree_transpose(
         len(leaves) == count * size
         and treedef == base_tree.structure(_filled(outer_treedef, inner_treedef)),
         lambda: (
-            f"[tree_transpose] the tree must be {outer_treedef} of {inner_treedef}; got {treedef}. "
+            f"[tree_transpose] the tree must be {base_tree.text(outer_treedef)} of "
+            f"{base_tree.text(inner_treedef)}; got {base_tree.text(treedef)}. "
             "Fix: pass the structures of the outer and the inner tree."
         ),
     )
@@ -362,9 +363,9 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
 
     Example:
         >>> gf.tree_util.treedef_children(gf.tree.structure((1, [2, 3])))
-        [PyTreeSpec(*), PyTreeSpec([*, *])]
+        [PyTreeDef(*), PyTreeDef([*, *])]
     """
-    return base_tree.children(treedef)
+    return list(map(base_tree.check_keys, base_tree.children(treedef)))
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
@@ -394,9 +395,10 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
 
     Example:
         >>> gf.tree_util.treedef_tuple([gf.tree.structure(1), gf.tree.structure([2])])
-        PyTreeSpec((*, [*]))
+        PyTreeDef((*, [*]))
     """
-    return base_tree.structure(tuple(tree_keys.skeleton(treedef) for treedef in treedefs))
+    skeletons = tuple(tree_keys.skeleton(treedef) for treedef in treedefs)
+    return base_tree.check_keys(base_tree.structure(skeletons))
 
 
 def is_tree_node(typ: type) -> bool:
@@ -463,7 +465,7 @@ class _Registry:
 
     def flatten(self, tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
         """As ``tree_flatten``."""
-        return base_tree.flatten(tree, is_leaf)
+        return tree_flatten(tree, is_leaf)
 
 
 default_registry = _Registry()
@@ -490,7 +492,7 @@ def tree_flatten_with_path(
         [("['a'][0]", 1), ("['a'][1]", 2)]
     """
     if is_leaf is None or not is_leaf_takes_path:
-        return tree_keys.leaves_with_path(tree, is_leaf), base_tree.structure(tree, is_leaf)
+        return tree_keys.leaves_with_path(tree, is_leaf), tree_structure(tree, is_leaf)
     # Both walks ask about the same nodes in the same order, so the second repeats the answers.
     answers: list[bool] = []
 
@@ -500,7 +502,7 @@ def tree_flatten_with_path(
 
     pairs = tree_keys.leaves_with_path(tree, asked, takes_path=True)
     repeated = iter(answers)
-    return pairs, base_tree.structure(tree, lambda node: next(repeated))
+    return pairs, tree_structure(tree, lambda node: next(repeated))
 
 
 def tree_leaves_with_path(

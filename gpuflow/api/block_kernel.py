@@ -425,7 +425,8 @@ def _check_tiles(
         tile_tree == out_tree,
         lambda: (
             f"[kernel.block] {name} must return a tile for each result, in a tree like out, "
-            f"{out_tree}; got {tile_tree}. Fix: return as many tiles as out has arrays."
+            f"{tree.text(out_tree)}; got {tree.text(tile_tree)}. "
+            "Fix: return as many tiles as out has arrays."
         ),
     )
     for tile, tiling in safe_zip(tiles, tilings):

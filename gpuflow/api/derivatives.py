@@ -176,8 +176,8 @@ def jvp(
     tangent_leaves, tangent_tree = tree.flatten(tuple(tangents))
     if in_tree != tangent_tree:
         raise TypeError(
-            f"[jvp] primals and tangents must be equal trees; got {in_tree} and {tangent_tree}. "
-            "Fix: give one tangent for each primal."
+            f"[jvp] primals and tangents must be equal trees; got {tree.text(in_tree)} and "
+            f"{tree.text(tangent_tree)}. Fix: give one tangent for each primal."
         )
     avals = [aval_of(leaf) for leaf in leaves]
     _check_tangents(avals, tangent_leaves, "jvp", in_tree, TypeError)
@@ -239,8 +239,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         tangent_leaves, tangent_tree = tree.flatten(tangents)
         if tangent_tree != in_tree:
             raise TypeError(
-                f"[linearize] tangents must form the tree of the primals, {in_tree}; "
-                f"got {tangent_tree}. Fix: give one tangent for each primal."
+                f"[linearize] tangents must form the tree of the primals, {tree.text(in_tree)}; "
+                f"got {tree.text(tangent_tree)}. Fix: give one tangent for each primal."
             )
         _check_tangents(avals, tangent_leaves, "linearize", in_tree)
         nonzero_tangents = [
@@ -349,8 +349,9 @@ class VJP:
         out_cts, cotangent_tree = tree.flatten(cotangent)
         if cotangent_tree != self.out_tree:
             raise ValueError(
-                f"[vjp] the cotangent must form the tree of the output, {self.out_tree}; "
-                f"got {cotangent_tree}. Fix: give one cotangent for each output."
+                f"[vjp] the cotangent must form the tree of the output, "
+                f"{tree.text(self.out_tree)}; got {tree.text(cotangent_tree)}. "
+                "Fix: give one cotangent for each output."
             )
         _check_tangents(self.out_avals, out_cts, "vjp", self.out_tree)
         typed = [_typed(ct, aval.tangent()) for ct, aval in safe_zip(out_cts, self.out_avals)]
@@ -451,7 +452,7 @@ def choose_arguments(
 def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomorphic: bool) -> None:
     if not flat.out_tree.is_leaf() or aval_of(outs[0]).shape != ():
         types = ", ".join(str(aval_of(out)) for out in outs) or "nothing"
-        types += "" if flat.out_tree.is_leaf() else f" in {flat.out_tree}"
+        types += "" if flat.out_tree.is_leaf() else f" in {tree.text(flat.out_tree)}"
         raise TypeError(
             f"[{what}] the function must return one scalar; got {types}. "
             "Fix: sum or average the output, or use vjp or jacrev."

@@ -7,12 +7,38 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import optree
 
+from gpuflow.base.treedef_text import data_of_nodes
+from gpuflow.base.treedef_text import text as text
+
 NAMESPACE = "gpuflow"
 TreeDef = optree.PyTreeSpec
+
+
+class PyTreeDef(optree.PyTreeSpec):
+    """A structure as users get it: optree's, printed as JAX does."""
+
+    __slots__ = ()
+
+    def children(self) -> list[Any]:
+        """The structures of the node's children; none for a leaf."""
+        return [check_keys(child) for child in super().children()]
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    __str__ = __repr__
+
+
+def _printed(treedef: TreeDef) -> PyTreeDef:
+    """An equal structure that prints as JAX's. optree makes objects of a subclass by unpickling."""
+    result = PyTreeDef.__new__(PyTreeDef)
+    result.__setstate__(treedef.__getstate__())
+    return result
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
@@ -34,8 +60,8 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
     Cost: a look-up; structures with dicts and custom nodes are taken apart each time, since equal
     ones may hold custom data that are equal but not the same (1 and True).
     """
-    if treedef.num_nodes <= 1:
-        return treedef
+    if type(treedef) is PyTreeDef or treedef.num_nodes <= 1:
+        return treedef  # a PyTreeDef was made of a sorted one
     try:
         known = _sorted.get(treedef, _UNKNOWN)
     except TypeError:  # custom data without a hash
@@ -50,24 +76,35 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
 
 
 def check_keys(treedef: TreeDef) -> TreeDef:
-    """The structure, whose dicts must have keys that can be sorted, as JAX asks for.
+    """The structure for users, whose dicts must have keys that can be sorted, as JAX asks for.
+
+    Cost: a look-up. So a structure is a PyTreeDef only if equal ones are the same; those with
+    numbers among keys or custom data, where 1 equals True, stay optree's.
 
     Raises:
         ValueError: a dict with keys that cannot be compared, such as 1 and "a".
     """
     if treedef.num_nodes <= 1:
-        return treedef
+        return _single.get(treedef.type, treedef)
     try:
-        if treedef in _sortable:
-            return treedef
+        known = _checked.get(treedef, _UNKNOWN)
     except (TypeError, ValueError):  # custom data without a hash, or an equality, of its own
         _check_nodes(treedef)
         return treedef
-    _check_nodes(treedef)
-    if len(_sortable) >= _MOST_KNOWN:
-        _sortable.clear()
-    _sortable.add(treedef)
-    return treedef
+    if known is _UNKNOWN:
+        _check_nodes(treedef)
+        if len(_checked) >= _MOST_KNOWN:
+            _checked.clear()
+        is_exact = all(map(_is_exact, data_of_nodes(treedef)))
+        known = _checked[treedef] = _printed(sorted_keys(treedef)) if is_exact else None
+    return treedef if known is None else known
+
+
+def _is_exact(data: Any) -> bool:
+    """Whether all data that are equal are the same."""
+    if type(data) in (tuple, list):
+        return all(map(_is_exact, data))
+    return data is None or type(data) in _EXACT_TYPES
 
 
 def _check_nodes(treedef: TreeDef) -> None:
@@ -91,7 +128,12 @@ def _check_comparable(keys: Iterable[Any]) -> None:
 _UNKNOWN, _HAS_CUSTOM_DATA = object(), object()
 # For structures: None where there is nothing to sort, the sorted one, or _HAS_CUSTOM_DATA.
 _sorted: dict[TreeDef, Any] = {}
-_sortable: set[TreeDef] = set()
+# For structures whose keys were checked: the PyTreeDef, or None where equal ones may differ.
+_checked: dict[TreeDef, PyTreeDef | None] = {}
+_EXACT_TYPES = (str, bytes, type, FunctionType, BuiltinFunctionType)
+_single = {
+    spec.type: _printed(spec) for spec in map(optree.tree_structure, (0, None, (), [], {}))
+}
 _MOST_KNOWN = 1024
 _SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 
@@ -234,7 +276,8 @@ def broadcast_prefix(
         where = _mismatch(structure(prefix, is_leaf=_is_none), structure(tree))
         raise ValueError(
             f"[{what}] the value must be a tree prefix of the argument; got {prefix!r} for "
-            f"{structure(tree)}{where}. Fix: give one value, or a tree with the same containers."
+            f"{text(structure(tree))}{where}. "
+            "Fix: give one value, or a tree with the same containers."
         ) from None
     return items
 

@@ -125,7 +125,8 @@ def _check_condition(condition: Program) -> None:
     if not single or outs[0].shape or not dtypes.is_bool(outs[0].dtype):
         got = ", ".join(str(aval) for aval in outs)
         raise TypeError(
-            f"[while_loop] cond_fun must return a bool scalar; got {got or condition.out_tree}. "
+            "[while_loop] cond_fun must return a bool scalar; got "
+            f"{got or tree.text(condition.out_tree)}. "
             "Fix: compare, or reduce with jnp.all or jnp.any."
         )
 

@@ -584,5 +584,5 @@ def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> No
             refuse_refs("jit", [out], f"outputs of {name}")
             raise TypeError(
                 f"[jit] outputs of {name} must be arrays, numbers or trees of them; got "
-                f"{told(out)} in {out_tree}. Fix: {mend(out, 'return arrays only')}."
+                f"{told(out)} in {tree.text(out_tree)}. Fix: {mend(out, 'return arrays only')}."
             )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpuflow.base import tree_keys
+from gpuflow.base import tree, tree_keys
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.util import warn
@@ -66,7 +66,8 @@ def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
     closest = max(known, key=lambda other: _likeness(new, other))
     parts = []
     if new.treedef != closest.treedef:
-        parts.append(f"another tree of arguments, {new.treedef} and before {closest.treedef}")
+        trees = tree.text(new.treedef), tree.text(closest.treedef)
+        parts.append(f"another tree of arguments, {trees[0]} and before {trees[1]}")
     elif new.avals != closest.avals:
         changed = [
             f"{now} and before {before}"

@@ -78,8 +78,9 @@ def _check_transpose(
         same,
         lambda: (
             "[linear_call] fun_transpose must return the type of linear_args, "
-            f"{', '.join(map(str, want))} in {want_tree}; got {', '.join(map(str, got))} in "
-            f"{got_tree}. Fix: return a cotangent for each linear argument."
+            f"{', '.join(map(str, want))} in {tree.text(want_tree)}; got "
+            f"{', '.join(map(str, got))} in "
+            f"{tree.text(got_tree)}. Fix: return a cotangent for each linear argument."
         ),
     )
 

@@ -57,7 +57,7 @@ def linear_transpose(
             cotangent_tree == program.out_tree,
             lambda: (
                 "[linear_transpose] the cotangent must form the tree of the output, "
-                f"{program.out_tree}; got {cotangent_tree}. "
+                f"{tree.text(program.out_tree)}; got {tree.text(cotangent_tree)}. "
                 "Fix: give one cotangent for each output."
             ),
         )
@@ -162,7 +162,8 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
             argument_tree == in_tree,
             lambda: (
                 "[closure_convert] arguments must form the tree of the example arguments, "
-                f"{in_tree}; got {argument_tree}. Fix: pass them first, and the values behind them."
+                f"{tree.text(in_tree)}; got {tree.text(argument_tree)}. "
+                "Fix: pass them first, and the values behind them."
             ),
         )
         values = iter(args_and_values[count:])

@@ -147,7 +147,8 @@ def _pair(op: str, out_tree: tree.TreeDef) -> tuple[tree.TreeDef, tree.TreeDef]:
     children = tree.children(out_tree)
     if out_tree.type not in (tuple, list) or len(children) != 2:
         raise TypeError(
-            f"[{op}] f must return a pair (carry, y); got {out_tree}. Fix: return carry, y, where "
+            f"[{op}] f must return a pair (carry, y); got {tree.text(out_tree)}. "
+            "Fix: return carry, y, where "
             "y may be None."
         )
     return children[0], children[1]

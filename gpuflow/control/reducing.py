@@ -156,8 +156,9 @@ def reduce(
     check(
         treedef == init_tree and bool(leaves),
         lambda: (
-            f"[reduce] operands and initial values must have one structure; got {treedef} and "
-            f"{init_tree}. Fix: one initial value for each operand."
+            "[reduce] operands and initial values must have one structure; got "
+            f"{tree.text(treedef)} and "
+            f"{tree.text(init_tree)}. Fix: one initial value for each operand."
         ),
     )
     shape = aval_of(leaves[0]).shape

@@ -206,12 +206,13 @@ class Stage:
         self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
         places: Places | None = None,
     ) -> None:  # fmt: skip
-        self._entry, self.in_tree, self.fun_name, self._finish = entry, in_tree, name, finish
+        self._entry, self.in_tree = entry, tree.check_keys(in_tree)
+        self.fun_name, self._finish = name, finish
         self._places = places or Places()
 
     @property
     def out_tree(self) -> tree.TreeDef:
-        return self._entry.out_tree
+        return tree.check_keys(self._entry.out_tree)
 
     @property
     def in_avals(self) -> Any:
@@ -318,7 +319,8 @@ class Compiled(Stage):
         if in_tree != self.in_tree:
             raise TypeError(
                 f"[compiled] arguments of {self.fun_name} must form the tree that was lowered, "
-                f"{self.in_tree}; got {in_tree}. Fix: lower again for other arguments."
+                f"{tree.text(self.in_tree)}; got {tree.text(in_tree)}. "
+                "Fix: lower again for other arguments."
             )
         entry = self._entry
         for leaf, want in safe_zip(leaves, entry.jaxpr.in_avals[entry.hidden :]):
@@ -335,7 +337,8 @@ class Compiled(Stage):
                 )
         outs = self._executable(entry.operands("compiled", leaves, runs=True))
         outs = entry.results(leaves, outs, ran=True)
-        return tree.unflatten(self.out_tree, outs if self._finish is None else self._finish(outs))
+        leaves = outs if self._finish is None else self._finish(outs)
+        return tree.unflatten(self._entry.out_tree, leaves)
 
     @property
     def input_shardings(self) -> Any:

@@ -131,7 +131,8 @@ class Exported:
 
     @cached_property
     def _trees(self) -> tuple[TreeDef, TreeDef]:
-        return trees_of(self._program)
+        in_tree, out_tree = trees_of(self._program)
+        return tree.check_keys(in_tree), tree.check_keys(out_tree)
 
     @property
     def in_tree(self) -> TreeDef:
@@ -272,8 +273,9 @@ class Exported:
         leaves, treedef = tree.flatten((args, kwargs))
         if treedef != self.in_tree:
             raise ExportError(
-                f"[export] arguments of {self.fun_name} must have the structure {self.in_tree}; "
-                f"got {treedef}. Fix: pass the trees that it was exported for."
+                f"[export] arguments of {self.fun_name} must have the structure "
+                f"{tree.text(self.in_tree)}; "
+                f"got {tree.text(treedef)}. Fix: pass the trees that it was exported for."
             )
         self._check_platform(leaves)
         avals = operand_avals(leaves)

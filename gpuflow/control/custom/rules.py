@@ -276,7 +276,8 @@ class _FlatJvpRule:
         if out_tree != tangent_tree:
             raise TypeError(
                 f"[custom_jvp] the rule of {self.name} must return equal trees; got output "
-                f"{out_tree} and tangent {tangent_tree}. Fix: return one tangent per output."
+                f"{tree.text(out_tree)} and tangent {tree.text(tangent_tree)}. "
+                "Fix: return one tangent per output."
             )
         for out, tangent in safe_zip(outs, out_tangents):
             _check_tangent(self.name, aval_of(out), aval_of(tangent))

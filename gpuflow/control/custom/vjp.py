@@ -125,7 +125,8 @@ class _Forward:
         if call.out_tree != self.out_tree:
             raise TypeError(
                 f"[custom_vjp] fwd of {name} must return the function's output first, of tree "
-                f"{call.out_tree}; got {self.out_tree}. Fix: return {name}(...), residuals."
+                f"{tree.text(call.out_tree)}; got {tree.text(self.out_tree)}. "
+                f"Fix: return {name}(...), residuals."
             )
         for want, out in safe_zip(call.out_avals, outs):
             got = aval_of(out)
@@ -181,8 +182,9 @@ class _Backward:
         except ValueError:
             raise TypeError(
                 f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of the tree of its "
-                f"argument, {argument_name} of {tree.structure(argument)}; got "
-                f"{tree.structure(result)}. Fix: return the same containers, None for zero."
+                f"argument, {argument_name} of {tree.text(tree.structure(argument))}; got "
+                f"{tree.text(tree.structure(result))}. "
+                "Fix: return the same containers, None for zero."
             ) from None
 
     def _typed(self, place: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:

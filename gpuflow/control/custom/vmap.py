@@ -163,7 +163,8 @@ class _UserRule:
             out_tree == flags_tree,
             lambda: (
                 f"[custom_vmap] the rule of {self.name} must return one bool for each output; got "
-                f"outputs {out_tree} and out_batched {flags_tree}. Fix: return equal trees."
+                f"outputs {tree.text(out_tree)} and out_batched {tree.text(flags_tree)}. "
+                "Fix: return equal trees."
             ),
             ValueError,
         )
@@ -171,7 +172,8 @@ class _UserRule:
             out_tree == self.out_tree,
             lambda: (
                 f"[custom_vmap] the rule of {self.name} must return the tree of the function's "
-                f"output, {self.out_tree}; got {out_tree}. Fix: return the same containers."
+                f"output, {tree.text(self.out_tree)}; got {tree.text(out_tree)}. "
+                "Fix: return the same containers."
             ),
             ValueError,
         )
