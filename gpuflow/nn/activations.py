@@ -14,6 +14,14 @@ from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
+from gpuflow.nn.slopes import (
+    celu_bent,
+    celu_slope,
+    celu_slope_by_alpha,
+    constant_slope_beyond,
+    squareplus_slope,
+    squareplus_slope_by_b,
+)
 from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact
 from gpuflow.ops.elementwise.select import where as select_where
 
@@ -111,6 +119,11 @@ def silu(x: ArrayLike) -> Array:
         Array([-0.269,  0.   ,  0.731], dtype=float32)
     """
     (x,) = check_arraylike("silu", x)
+    return _silu(x)
+
+
+@constant_slope_beyond(1000.0)
+def _silu(x: Any) -> Any:
     return lax.mul(_above_minus_infinity(x), lax.logistic(x))
 
 
@@ -181,9 +194,20 @@ def soft_sign(x: ArrayLike) -> Array:
         >>> gf.nn.soft_sign(jnp.array([-1.0, 0.0, 3.0]))
         Array([-0.5 ,  0.  ,  0.75], dtype=float32)
     """
+    return _soft_sign(*promote_args_inexact("soft_sign", x))
+
+
+@custom_jvp
+def _soft_sign(x: Any) -> Any:
     size = jnp.abs(x)
     far = jnp.isinf(size)
     return jnp.where(far, jnp.sign(x), jnp.divide(x, jnp.add(jnp.where(far, 0, size), 1)))
+
+
+@_soft_sign.defjvp
+def _soft_sign_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    return _soft_sign(x), jnp.multiply(t, jnp.square(jnp.divide(1, jnp.add(jnp.abs(x), 1))))
 
 
 @composite
@@ -200,6 +224,11 @@ def mish(x: ArrayLike) -> Array:
         >>> gf.nn.mish(jnp.array([-1.0, 0.0, 1.0])).round(3)
         Array([-0.303,  0.   ,  0.865], dtype=float32)
     """
+    return _mish(*promote_args_inexact("mish", x))
+
+
+@constant_slope_beyond(1000.0)
+def _mish(x: Any) -> Any:
     return jnp.multiply(_above_minus_infinity(x), jnp.tanh(softplus(x)))
 
 
@@ -221,17 +250,26 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
         Array([-0.159,  0.   ,  0.841], dtype=float32)
     """
     (x,) = promote_args_inexact("gelu", x)
-    dtype = aval_of(x).dtype
+    return _gelu_by_tanh(x) if approximate else _gelu(x)
 
+
+@constant_slope_beyond(40.0)
+def _gelu(x: Any) -> Any:
+    half, root = (convert(value, aval_of(x).dtype) for value in (0.5, float(np.sqrt(0.5))))
+    return lax.mul(
+        lax.mul(half, _above_minus_infinity(x)), lax.erfc(lax.mul(lax.neg(x), root))
+    )
+
+
+@constant_slope_beyond(40.0)
+def _gelu_by_tanh(x: Any) -> Any:
     def number(value: float) -> Any:
-        return convert(value, dtype)
+        return convert(value, aval_of(x).dtype)
 
-    if not approximate:
-        scaled = lax.mul(lax.neg(x), number(float(np.sqrt(0.5))))
-        return lax.mul(lax.mul(number(0.5), _above_minus_infinity(x)), lax.erfc(scaled))
     cubic = lax.add(x, lax.mul(number(0.044715), lax.integer_pow(x, 3)))
     bent = lax.tanh(lax.mul(number(float(np.sqrt(2 / np.pi))), cubic))
-    return lax.mul(x, lax.mul(number(0.5), lax.add(number(1.0), bent)))
+    half = lax.mul(number(0.5), lax.add(number(1.0), bent))
+    return lax.mul(_above_minus_infinity(x), half)
 
 
 @composite
@@ -250,7 +288,19 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 1e-2) -> Array:
         Array([-1.,  0.,  2.], dtype=float32)
     """
     (x,) = check_arraylike("leaky_relu", x)
-    return jnp.where(jnp.greater_equal(x, 0), x, jnp.multiply(negative_slope, x))
+    return _leaky_relu(x, negative_slope)
+
+
+@custom_jvp
+def _leaky_relu(x: Any, slope: Any) -> Any:
+    return jnp.where(jnp.greater_equal(x, 0), x, jnp.multiply(slope, x))
+
+
+# Tangents are multiplied once: the branch that is not taken might be infinite.
+_leaky_relu.defjvps(
+    lambda t, out, x, slope: jnp.multiply(t, jnp.where(jnp.greater_equal(x, 0), 1, slope)),
+    lambda t, out, x, slope: jnp.multiply(t, jnp.where(jnp.greater_equal(x, 0), 0, x)),
+)
 
 
 @composite
@@ -289,8 +339,15 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         >>> gf.nn.celu(jnp.array([-1.0, 0.0, 2.0]), 0.5).round(3)
         Array([-0.432,  0.   ,  2.   ], dtype=float32)
     """
-    bent = jnp.expm1(jnp.divide(jnp.minimum(x, 0.0), alpha))
-    return jnp.add(jnp.maximum(x, 0.0), jnp.multiply(alpha, bent))
+    return _celu(*promote_args_inexact("celu", x, alpha))
+
+
+@custom_jvp
+def _celu(x: Any, alpha: Any) -> Any:
+    return jnp.add(jnp.maximum(x, 0.0), jnp.multiply(alpha, celu_bent(x, alpha)))
+
+
+_celu.defjvps(celu_slope, celu_slope_by_alpha)
 
 
 @composite
@@ -384,6 +441,11 @@ def hard_silu(x: ArrayLike) -> Array:
         >>> gf.nn.hard_silu(jnp.array([-3.0, 1.5, 3.0]))
         Array([-0.   ,  1.125,  3.   ], dtype=float32)
     """
+    return _hard_silu(*promote_args_inexact("hard_silu", x))
+
+
+@constant_slope_beyond(8.0)
+def _hard_silu(x: Any) -> Any:
     return jnp.multiply(_above_minus_infinity(x), hard_sigmoid(x))
 
 
@@ -424,7 +486,11 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
         >>> gf.nn.squareplus(jnp.array([0.0, 1.5]))
         Array([1., 2.], dtype=float32)
     """
-    x, b = promote_args_inexact("squareplus", x, b)
+    return _squareplus(*promote_args_inexact("squareplus", x, b))
+
+
+@custom_jvp
+def _squareplus(x: Any, b: Any) -> Any:
     size = jnp.abs(x)
     # Squares may overflow, and for negative x the sum with the root would cancel.
     large = size > 1
@@ -433,6 +499,9 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     root = jnp.where(large, far, jnp.sqrt(jnp.square(jnp.where(large, 0, x)) + b))
     half = 0.5 * (size + root)
     return jnp.where(x < 0, 0.25 * b / jnp.where(x < 0, half, 1), half)
+
+
+_squareplus.defjvps(squareplus_slope, squareplus_slope_by_b)
 
 
 @composite
@@ -451,7 +520,8 @@ def sparse_plus(x: ArrayLike) -> Array:
         >>> gf.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
         Array([0.  , 0.25, 2.  ], dtype=float32)
     """
-    bent = jnp.divide(jnp.square(jnp.add(x, 1.0)), 4)
+    inside = jnp.where(jnp.greater_equal(jnp.abs(x), 1.0), 0.0, x)
+    bent = jnp.divide(jnp.square(jnp.add(inside, 1.0)), 4)
     outside = jnp.where(jnp.greater_equal(x, 1.0), x, bent)
     return jnp.where(jnp.less_equal(x, -1.0), 0.0, outside)
 
@@ -470,7 +540,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
         >>> gf.nn.sparse_sigmoid(jnp.array([-2.0, 0.5, 2.0]))
         Array([0.  , 0.75, 1.  ], dtype=float32)
     """
-    return jnp.multiply(0.5, jnp.clip(jnp.add(x, 1.0), 0.0, 2.0))
+    return jnp.add(jnp.multiply(0.5, jnp.clip(x, -1.0, 1.0)), 0.5)
 
 
 @custom_jvp

@@ -254,13 +254,16 @@ def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Binary:
     def log_of_sum_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
         x, y = primals
         out = log_of_sum(x, y)
-        total = _finite_above(out)
 
-        def weight(part: Any) -> Any:
-            return exp(lax.sub(_finite_above(part), total))
+        def weight(part: Any, other: Any) -> Any:
+            if dtypes.is_complex(aval_of(part).dtype):
+                return exp(lax.sub(_finite_above(part), _finite_above(out)))
+            # Equal infinities weigh the same, as equal numbers do.
+            gap = select_where(lax.eq(part, other), like(0, part), lax.sub(part, other))
+            return lax.logistic(gap if log_base == 1 else lax.mul(gap, constant(log_base, gap)))
 
-        x_part = lax.mul(tangents[0], weight(x))
-        return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
+        x_part = lax.mul(tangents[0], weight(x, y))
+        return out, lax.add(x_part, lax.mul(tangents[1], weight(y, x)))
 
     def of_any_shapes(x: Any, y: Any) -> Any:
         return log_of_sum(*broadcastlike(x, y))
@@ -326,6 +329,11 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
         lambda: f"[hypot] operands must be real; got {aval_of(x)}. Fix: jnp.abs(x).",
         ValueError,
     )
+    return _hypot(*broadcastlike(x, y))
+
+
+@custom_jvp
+def _hypot(x: Any, y: Any) -> Any:
     x, y = lax.abs(x), lax.abs(y)
     large, small = lax.max(x, y), lax.min(x, y)
     flat = lax.eq(large, constant(0, large))
@@ -334,6 +342,26 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
     infinity = constant(np.inf, large)
     infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # also beside nan
     return select_where(infinite, infinity, select_where(flat, constant(0, large), length))
+
+
+@_hypot.defjvp
+def _hypot_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The direction of ``(x, y)``; 0 at the origin, and on the diagonal where both are infinite."""
+    x, y = primals
+    size = lax.max(lax.abs(x), lax.abs(y))
+    infinite, zero = lax.eq(size, constant(np.inf, x)), lax.eq(size, constant(0, x))
+    scale = select_where(lax.bitwise_or(infinite, zero), constant(1, x), size)
+
+    def scaled(v: Any) -> Any:
+        is_end = lax.eq(lax.abs(v), constant(np.inf, v))
+        end = select_where(is_end, lax.sign(v), constant(0, v))
+        return select_where(infinite, end, lax.div(select_where(infinite, end, v), scale))
+
+    x, y = scaled(x), scaled(y)
+    squares = lax.add(lax.square(x), lax.square(y))
+    inverse = lax.rsqrt(select_where(zero, constant(1, x), squares))
+    along = lax.add(lax.mul(tangents[0], x), lax.mul(tangents[1], y))
+    return _hypot(*primals), lax.mul(along, inverse)
 
 
 # --- rounding ------------------------------------------------------------------------------

@@ -426,18 +426,19 @@ def sinc(x: ArrayLike, /) -> Array:
     """
     (x,) = promote_args_inexact("sinc", x)
     scaled = lax.mul(like(np.pi, x), x)
-    at_zero = lax.eq(x, like(0, x))
-    safe = select_where(at_zero, like(1, scaled), scaled)
-    # Around 0 the series; its terms are the derivatives that second and higher orders need.
+    size = lax.abs(scaled)
+    is_near = lax.lt(size, like(0.3, size))
+    safe = select_where(is_near, like(1, scaled), scaled)
+    # Around 0 the series, since the derivatives of the quotient are differences of large numbers.
     # Elsewhere it is not taken, and must be finite lest its derivative be nan.
-    near = select_where(at_zero, scaled, like(0, scaled))
+    near = select_where(is_near, scaled, like(0, scaled))
     square = lax.mul(near, near)
     series, term = like(0, x), 1.0
     for order in range(12, 0, -2):
         term = 1.0 / (order * (order + 1))
         series = lax.mul(lax.neg(square), lax.mul(lax.add(like(1, x), series), like(term, x)))
-    sine = select_where(at_zero, like(1, scaled), _sine_of_half_turns(x))
-    return select_where(at_zero, lax.add(like(1, x), series), lax.div(sine, safe))
+    sine = select_where(is_near, like(1, scaled), _sine_of_half_turns(x))
+    return select_where(is_near, lax.add(like(1, x), series), lax.div(sine, safe))
 
 
 def _sine_of_half_turns(x: Any) -> Any:

@@ -39,7 +39,11 @@ def with_lists(text):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_text(name):
     operands, function = PROGRAMS[name]
-    got = str(gpuflow.make_jaxpr(function)(*operands))
+    jaxpr = gpuflow.make_jaxpr(function)(*operands)
+    if len(jaxpr.eqns) == 1 and "call_jaxpr" in jaxpr.eqns[0].params:
+        # An activation with a derivative of its own is one call of what JAX writes out.
+        jaxpr = jaxpr.eqns[0].params["call_jaxpr"]
+    got = str(jaxpr)
     assert with_lists(got) == without_sharding(STORED[name])
 
 

@@ -189,14 +189,15 @@ class custom_jvp(Generic[_P, _T]):
             out = self(*primals)  # type: ignore[call-arg]
             total = None
             for rule, tangent in safe_zip(jvps, tangents):
-                if rule is not None:
-                    part = rule(tangent, out, *primals)
+                # A tangent that is zero is left out: times an infinite derivative it would be nan.
+                if rule is not None and not _is_zero(tangent):
+                    part = rule(tree.tree_map(_without_symbol, tangent), out, *primals)
                     total = part if total is None else tree.tree_map(_plus, total, part)
             if total is None:
                 total = tree.tree_map(lambda x: instantiate(Zero(aval_of(x).tangent())), out)
             return out, total
 
-        self.defjvp(jvp)
+        self.defjvp(jvp, symbolic_zeros=True)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -236,6 +237,14 @@ class custom_jvp(Generic[_P, _T]):
 def _without_derivative(value: Any) -> Any:
     """A part of an argument that is not differentiated, without the tangent that it may carry."""
     return stop_gradient(value) if isinstance(value, Tracer) else value
+
+
+def _is_zero(tangent: Any) -> bool:
+    return all(isinstance(leaf, SymbolicZero) for leaf in tree.leaves(tangent))
+
+
+def _without_symbol(tangent: Any) -> Any:
+    return instantiate(Zero(tangent.aval)) if isinstance(tangent, SymbolicZero) else tangent
 
 
 def _plus(first: Any, second: Any) -> Any:

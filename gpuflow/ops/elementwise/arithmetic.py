@@ -347,7 +347,7 @@ def rem(x: ArrayLike, y: ArrayLike) -> Array:
 
 def _share(t: Any, out: Any, x: Any, y: Any) -> Any:
     """The tangent of ``x`` where it is the extremum, half of it where ``y`` is too."""
-    return mul(t, where(eq(x, out), where(eq(y, out), constant(x, 0.5), 1.0), 0))
+    return where(eq(x, out), where(eq(y, out), mul(t, 0.5), t), 0)
 
 
 def constant(x: Any, value: float) -> Any:

@@ -21,11 +21,10 @@ from gpuflow.kir.builder import Pair
 from gpuflow.ops.define import define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.arithmetic import constant, div, mul, neg, sub
-from gpuflow.ops.elementwise.comparison import ge
+from gpuflow.ops.elementwise.comparison import eq, ge
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.nary import batch_elementwise, elementwise, match_scalars, nary_shape
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.elementwise.transcendental import replace_zero
 
 _PARTS = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 _WHOLES = {part: whole for whole, part in _PARTS.items()}
@@ -199,10 +198,15 @@ def _has_abs(dtype: Any) -> bool:
     return is_number(dtype) and not dtypes.is_unsigned(dtype)
 
 
+def _replace_zero(x: Any) -> Any:
+    """``x`` with 1 in place of 0."""
+    return where(eq(x, 0), 1, x)
+
+
 def _abs_jvp(t: Any, out: Any, x: Any) -> Any:
     if not dtypes.is_complex(aval_of(x).dtype):
         return where(ge(x, 0), t, neg(t))
-    radius = convert(replace_zero(out), aval_of(x).dtype)
+    radius = convert(_replace_zero(out), aval_of(x).dtype)
     return real(mul(t, div(conj(x), radius)))
 
 
@@ -227,7 +231,7 @@ def _sign_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any
         return out, Zero(aval.tangent())
     # sign(z) is z / |z|: only the part of the tangent across z turns it.
     along = convert(real(mul(conj(out), t)), aval.dtype)
-    radius = convert(replace_zero(abs(x)), aval.dtype)
+    radius = convert(_replace_zero(abs(x)), aval.dtype)
     return out, div(sub(t, mul(out, along)), radius)
 
 

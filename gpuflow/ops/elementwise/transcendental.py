@@ -17,7 +17,7 @@ from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
-from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or, eq
 from gpuflow.ops.elementwise.complex_powers import exp2_of, power
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.nary import (
@@ -28,8 +28,14 @@ from gpuflow.ops.elementwise.nary import (
     nary_jvp,
     widened,
 )
-from gpuflow.ops.elementwise.powers import half_powers, rsqrt, square
+from gpuflow.ops.elementwise.powers import half_powers, square
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.elementwise.slopes import (
+    acosh_slope,
+    asin_slope,
+    asinh_slope,
+    over_square_sum,
+)
 
 _ANY = ((-3.0, 3.0),)
 _UNIT = ((-0.9, 0.9),)
@@ -218,19 +224,18 @@ tan_p = _function(
     pair=complex_pairs.tan,
 )  # fmt: skip
 asin_p = _function(
-    "asin", lambda xp, x: xp.arcsin(x), lambda t, out, x: mul(t, rsqrt(sub(1, square(x)))), _UNIT
+    "asin", lambda xp, x: xp.arcsin(x), lambda t, out, x: mul(t, asin_slope(x)), _UNIT
 )
 acos_p = _function(
-    "acos", lambda xp, x: xp.arccos(x), lambda t, out, x: neg(mul(t, rsqrt(sub(1, square(x))))),
-    _UNIT,
-)  # fmt: skip
+    "acos", lambda xp, x: xp.arccos(x), lambda t, out, x: neg(mul(t, asin_slope(x))), _UNIT
+)
 atan_p = _function("atan", lambda xp, x: xp.arctan(x), lambda t, out, x: div(t, add(square(x), 1)))
 atan2_p = elementwise(
     "atan2", arity=2, impl=widened(_atan2_impl), accepts=dtypes.is_inexact,
     what="a float or complex number", body="atan2",
     derivatives=(
-        lambda t, out, y, x: mul(t, div(x, add(square(y), square(x)))),
-        lambda t, out, y, x: mul(t, div(neg(y), add(square(y), square(x)))),
+        lambda t, out, y, x: mul(t, over_square_sum(x, y)),
+        lambda t, out, y, x: neg(mul(t, over_square_sum(y, x))),
     ),
     domain=((-3.0, 3.0), (0.5, 3.0)),
 )  # fmt: skip
@@ -392,13 +397,10 @@ tanh_p = _function(
     "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out)),
     pair=complex_pairs.tanh,
 )
-asinh_p = _function(
-    "asinh", lambda xp, x: xp.arcsinh(x), lambda t, out, x: mul(t, rsqrt(add(square(x), 1)))
-)
+asinh_p = _function("asinh", lambda xp, x: xp.arcsinh(x), lambda t, _, x: mul(t, asinh_slope(x)))
 acosh_p = _function(
-    "acosh", lambda xp, x: xp.arccosh(x), lambda t, out, x: mul(t, rsqrt(sub(square(x), 1))),
-    ((1.1, 10.0),),
-)  # fmt: skip
+    "acosh", lambda xp, x: xp.arccosh(x), lambda t, out, x: mul(t, acosh_slope(x)), ((1.1, 10.0),)
+)
 atanh_p = _function(
     "atanh", lambda xp, x: xp.arctanh(x), lambda t, out, x: div(div(t, add(x, 1)), sub(1, x)),
     _UNIT,
@@ -540,21 +542,18 @@ def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
 
 def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
     del out
-    if not dtypes.is_integer(aval_of(y).dtype):
-        return mul(t, mul(y, pow(x, sub(y, 1))))
-    factor = mul(convert(y, aval_of(x).dtype), pow(x, sub(y, 1)))
-    # x ** -1 may be infinite, and the derivative of x ** 0 is 0 all the same.
-    return mul(t, where(eq(y, 0), 0, factor))
+    # The derivative of x ** 0 is 0, also at 0.
+    power = pow(where(bitwise_and(eq(x, 0), eq(y, 0)), 1, x), sub(y, 1))
+    if dtypes.is_integer(aval_of(y).dtype):
+        return mul(t, mul(convert(y, aval_of(x).dtype), power))
+    infinite = bitwise_or(eq(y, np.inf), eq(y, -np.inf))
+    return mul(t, mul(where(bitwise_and(infinite, eq(power, 0)), 0, y), power))
 
 
 def _pow_jvp_exponent(t: Any, out: Any, x: Any, y: Any) -> Any:
-    # The logarithm of 0 would make nan of 0 ** y, whose derivative is 0.
-    return mul(t, mul(log(replace_zero(x)), out))
-
-
-def replace_zero(x: Any) -> Any:
-    """``x`` with 1 in place of 0."""
-    return where(eq(x, 0), 1, x)
+    del y
+    is_zero = bitwise_or(eq(x, 0), eq(out, 0))
+    return mul(t, mul(log(where(is_zero, 1, x)), out))
 
 
 def _pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:

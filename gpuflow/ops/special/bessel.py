@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
-from gpuflow.ops.elementwise.comparison import eq
-from gpuflow.ops.elementwise.complex_numbers import sign
+from gpuflow.ops.elementwise.comparison import lt
+from gpuflow.ops.elementwise.complex_numbers import abs, sign
 from gpuflow.ops.elementwise.nary import elementwise
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.special.bessel_series import i0e_body, i1e_body
@@ -24,12 +25,19 @@ def _first_derivative(t: Any, out: Any, x: Any) -> Any:
 
 
 def _second_derivative(t: Any, out: Any, x: Any) -> Any:
-    """``i0e - i1e (sign(x) + 1/x)``, which is one half at 0."""
-    zero, half = (np.asarray(v, aval_of(x).dtype)[()] for v in (0, 0.5))
-    at_zero = eq(x, zero)
-    safe = where(at_zero, half, x)
+    """``i0e - i1e (sign(x) + 1/x)``, which is about ``1/2 - abs(x)`` near 0."""
+    dtype = aval_of(x).dtype
+    bound, half = (np.asarray(v, dtype)[()] for v in (small_enough(dtype), 0.5))
+    size = abs(x)
+    near = lt(size, bound)
+    safe = where(near, half, x)
     slope = sub(bessel_i0e(safe), mul(out, add(sign(safe), div(_one(x), safe))))
-    return mul(t, where(at_zero, half, slope))
+    return mul(t, where(near, sub(half, size), slope))
+
+
+def small_enough(dtype: Any) -> float:
+    """The root of the least normal number: below, two terms are enough of most series at 0."""
+    return float(ml_dtypes.finfo(dtype).smallest_normal) ** 0.5
 
 
 def _one(x: Any) -> Any:

@@ -9,7 +9,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
+from gpuflow.ops.special.bessel import small_enough
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
@@ -38,9 +40,17 @@ def _i0e(x: Any) -> Any:
 
 
 def _i1e_slope(out: Any, x: Any) -> Any:
-    """``i0e - i1e (sign(x) + 1 / x)``, which is 1/2 at 0."""
-    safe = jnp.where(x == 0.0, 1.0, x)
-    return jnp.where(x == 0.0, 0.5, _i0e(x) - out * (jnp.sign(x) + 1.0 / safe))
+    """``i0e - i1e (sign(x) + 1 / x)``, which is about ``1/2 - abs(x)`` near 0."""
+    size = jnp.abs(x)
+    near = size < small_enough(aval_of(x).dtype)
+    safe = jnp.where(near, 1.0, x)
+    return jnp.where(near, 0.5 - size, _i0e(x) - out * (jnp.sign(x) + 1.0 / safe))
+
+
+def _i1_slope(out: Any, x: Any) -> Any:
+    """``i0 - i1 / x``, which is 1/2 near 0."""
+    near = jnp.abs(x) < small_enough(aval_of(x).dtype)
+    return jnp.where(near, 0.5, _i0(x) - out / jnp.where(near, 1.0, x))
 
 
 @with_derivatives(lambda t, out, x: t * _i1e_slope(out, x))
@@ -58,9 +68,7 @@ def _i0(x: Any) -> Any:
     return jnp.where(jnp.isinf(x), jnp.inf, half * _i0e(x) * half)
 
 
-@with_derivatives(
-    lambda t, out, x: t * jnp.where(x == 0.0, 0.5, _i0(x) - out / jnp.where(x == 0.0, 1.0, x))
-)
+@with_derivatives(lambda t, out, x: t * _i1_slope(out, x))
 def _i1(x: Any) -> Any:
     half = jnp.exp(0.5 * jnp.abs(x))
     return jnp.where(jnp.isinf(x), x, half * _i1e(x) * half)

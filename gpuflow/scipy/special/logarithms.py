@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,12 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact
-from gpuflow.scipy.special.common import real_operands, typed_operands, with_derivatives
+from gpuflow.scipy.special.common import (
+    horner,
+    real_operands,
+    typed_operands,
+    with_derivatives,
+)
 from gpuflow.scipy.special.stirling import deviance, log_ratio
 
 
@@ -64,7 +70,12 @@ def logit(x: ArrayLike) -> Array:
     return _logit(x)
 
 
-@with_derivatives(lambda t, out, x, y: t * jnp.log(y), lambda t, out, x, y: t * x / y)
+def _share(x: Any, y: Any) -> Any:
+    """``x / y``, and 0 where ``x`` is 0."""
+    return jnp.where(x == 0.0, 0.0, x / jnp.where(x == 0.0, 1.0, y))
+
+
+@with_derivatives(lambda t, out, x, y: t * jnp.log(y), lambda t, out, x, y: t * _share(x, y))
 def _xlogy(x: Any, y: Any) -> Any:
     # 0 times nan is nan, whatever else 0 makes vanish.
     return jnp.where((x == 0.0) & ~jnp.isnan(y), 0.0, x * jnp.log(y))
@@ -89,7 +100,9 @@ def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     return _xlogy(*promote_args_inexact("xlogy", x, y))
 
 
-@with_derivatives(lambda t, out, x, y: t * jnp.log1p(y), lambda t, out, x, y: t * x / (1.0 + y))
+@with_derivatives(
+    lambda t, out, x, y: t * jnp.log1p(y), lambda t, out, x, y: t * _share(x, 1.0 + y)
+)
 def _xlog1py(x: Any, y: Any) -> Any:
     return jnp.where((x == 0.0) & ~jnp.isnan(y), 0.0, x * jnp.log1p(y))
 
@@ -172,7 +185,7 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
 
 @with_derivatives(
     lambda t, out, p, q: t * jnp.where(_both_positive(p, q), log_ratio(p, q), 0.0),
-    lambda t, out, p, q: t * jnp.where(_both_positive(p, q), 1.0 - p / q, 0.0),
+    lambda t, out, p, q: t * jnp.where((p >= 0.0) & (q > 0.0), 1.0 - _share(p, q), 0.0),
 )
 def _kl_div(p: Any, q: Any) -> Any:
     edge = jnp.where((p == 0.0) & (q >= 0.0), q, np.inf)
@@ -203,10 +216,37 @@ def _power_of_log(log: Any, lmbda: Any) -> Any:
     """``(exp(lmbda log) - 1) / lmbda``, whose limit at 0 is ``log``."""
     linear = lmbda == 0.0
     safe = jnp.where(linear, 1.0, lmbda)
-    # The second term gives the derivative with respect to lmbda at 0; of infinity it would be nan.
-    finite = jnp.where(linear & jnp.isfinite(log), log, 0.0)
     curved = jnp.expm1(safe * jnp.where(linear, 0.0, log)) / safe
-    return jnp.where(linear, log + 0.5 * lmbda * jnp.square(finite), curved)
+    return jnp.where(linear, log, curved)
+
+
+def _slope_by_lmbda(log: Any, lmbda: Any) -> Any:
+    """``log**2 (exp(z) (z - 1) + 1) / z**2`` for ``z = lmbda log``; by its series near 0."""
+    product = jnp.where(lmbda == 0.0, 0.0, lmbda * jnp.where(lmbda == 0.0, 0.0, log))
+    small = jnp.abs(product) < 0.5
+    near = horner([(k + 1) / math.factorial(k + 2) for k in range(16)],
+                  jnp.where(small, product, 0.0))  # fmt: skip
+    z = jnp.where(small, 1.0, product)
+    vanishes = jnp.isinf(z) & (jnp.exp(z) == 0.0)
+    power = jnp.where(vanishes, 0.0, jnp.exp(z) * (jnp.where(vanishes, 0.0, z) - 1.0))
+    far = (power + 1.0) / jnp.square(jnp.where(small, 1.0, lmbda))
+    return jnp.where(small, near * jnp.square(jnp.where(small, log, 0.0)), far)
+
+
+@with_derivatives(
+    lambda t, out, x, lmbda: t * jnp.power(x, lmbda - 1.0),
+    lambda t, out, x, lmbda: t * _slope_by_lmbda(jnp.log(x), lmbda),
+)
+def _boxcox(x: Any, lmbda: Any) -> Any:
+    return _power_of_log(jnp.log(x), lmbda)
+
+
+@with_derivatives(
+    lambda t, out, x, lmbda: t * jnp.power(1.0 + x, lmbda - 1.0),
+    lambda t, out, x, lmbda: t * _slope_by_lmbda(jnp.log1p(x), lmbda),
+)
+def _boxcox1p(x: Any, lmbda: Any) -> Any:
+    return _power_of_log(jnp.log1p(x), lmbda)
 
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
@@ -226,7 +266,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
         Array([0., 2.], dtype=float32)
     """
     x, lmbda = map(lax.asarray, promote_args_inexact("boxcox", x, lmbda))
-    return _power_of_log(jnp.log(x), lmbda)
+    return _boxcox(x, lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
@@ -246,4 +286,4 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
         Array([0., 2.], dtype=float32)
     """
     x, lmbda = map(lax.asarray, promote_args_inexact("boxcox1p", x, lmbda))
-    return _power_of_log(jnp.log1p(x), lmbda)
+    return _boxcox1p(x, lmbda)

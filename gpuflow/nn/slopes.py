@@ -1,0 +1,85 @@
+"""Derivatives of activations, also of infinite operands and of those whose squares are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api.derivatives import jvp
+from gpuflow.base import dtypes
+from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import convert
+
+
+def constant_slope_beyond(bound: float) -> Callable[..., Any]:
+    """A decorator: the derivative of a function is computed of operands limited to ``bound``.
+
+    Beyond, it is 0 or 1 in every dtype. Its formula would have infinity times 0 there, of operands
+    that are infinite or have squares and cubes that are.
+    """
+
+    def decorate(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def at_limited(x: Any, t: Any) -> Any:
+            dtype = aval_of(x).dtype
+            if dtypes.is_complex(dtype):
+                return jvp(function, (x,), (t,))[1]
+            limit = convert(min(bound, float(jnp.finfo(dtype).max)), dtype)
+            limited = lax.clamp(lax.neg(limit), x, limit)
+            ones = lax.full_like(x, 1)
+            return lax.mul(t, jvp(function, (limited,), (ones,))[1])
+
+        rule = custom_jvp(function)
+        rule.defjvp(lambda primals, tangents: (rule(*primals), at_limited(*primals, *tangents)))
+        return rule
+
+    return decorate
+
+
+def celu_bent(x: Any, alpha: Any) -> Any:
+    """``exp(min(x, 0) / alpha) - 1``."""
+    return jnp.expm1(jnp.divide(jnp.minimum(x, 0.0), alpha))
+
+
+def celu_slope(t: Any, out: Any, x: Any, alpha: Any) -> Any:
+    """``exp(min(x, 0) / alpha)``."""
+    del out
+    return jnp.multiply(t, jnp.add(celu_bent(x, alpha), 1))
+
+
+def celu_slope_by_alpha(t: Any, out: Any, x: Any, alpha: Any) -> Any:
+    """``exp(q) (1 - q) - 1`` with ``q = min(x, 0) / alpha``, which is -1 at -inf."""
+    del out
+    quotient, bent = jnp.divide(jnp.minimum(x, 0.0), alpha), celu_bent(x, alpha)
+    finite = jnp.where(jnp.equal(bent, -1), 0, quotient)
+    return jnp.multiply(t, jnp.subtract(bent, jnp.multiply(finite, jnp.add(bent, 1))))
+
+
+def squareplus_slope(t: Any, out: Any, x: Any, b: Any) -> Any:
+    """``(1 + x / root) / 2``; for negative ``x``, ``b / (2 root (root - x))``."""
+    del out
+    far = jnp.isinf(x)
+    near, _, scaled_b, root = _scaled_root(jnp.where(far, 1, x), b)
+    rises = jnp.greater(near, 0)
+    upper = jnp.add(1, jnp.divide(near, root))
+    lower = jnp.divide(scaled_b, jnp.multiply(root, jnp.subtract(root, near)))
+    slope = jnp.where(rises, upper, jnp.where(jnp.equal(root, 0), 1, lower))
+    return jnp.multiply(t, jnp.where(far, jnp.greater(x, 0), jnp.multiply(0.5, slope)))
+
+
+def squareplus_slope_by_b(t: Any, out: Any, x: Any, b: Any) -> Any:
+    """``1 / (4 root)``."""
+    del out
+    far = jnp.isinf(x)
+    _, size, _, root = _scaled_root(jnp.where(far, 1, x), b)
+    slope = jnp.divide(1, jnp.multiply(4, jnp.multiply(size, root)))
+    return jnp.multiply(t, jnp.where(far, 0, slope))
+
+
+def _scaled_root(x: Any, b: Any) -> tuple[Any, Any, Any, Any]:
+    """``x / size``, ``size``, ``b / size**2`` and ``root / size``, which do not overflow."""
+    size = jnp.maximum(jnp.abs(x), 1)
+    scaled_x, scaled_b = jnp.divide(x, size), jnp.divide(jnp.divide(b, size), size)
+    return scaled_x, size, scaled_b, jnp.sqrt(jnp.add(jnp.square(scaled_x), scaled_b))
