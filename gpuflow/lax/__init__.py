@@ -231,9 +231,9 @@ from gpuflow.ops.special.error_functions import erf as erf
 from gpuflow.ops.special.error_functions import erf_inv as erf_inv
 from gpuflow.ops.special.error_functions import erfc as erfc
 from gpuflow.ops.special.error_functions import logistic as logistic
-from gpuflow.ops.special.gamma import betainc as betainc
 from gpuflow.ops.special.gamma import digamma as digamma
 from gpuflow.ops.special.gamma import lgamma as lgamma
+from gpuflow.ops.special.incomplete_beta import betainc as betainc
 from gpuflow.ops.windows.at_extremes import select_and_gather_add as select_and_gather_add
 from gpuflow.ops.windows.at_extremes import select_and_scatter_add as select_and_scatter_add
 from gpuflow.parallel.placement import with_sharding_constraint as with_sharding_constraint

@@ -109,5 +109,44 @@ def test_errors():
         gpuflow.jit(ops.segment_sum)(data, ids)
     with pytest.raises(TypeError, match=r"num_segments must be a Python int"):
         gpuflow.jit(ops.segment_sum)(data, ids, 2)
-    with pytest.raises(NotImplementedError, match=r"needs indices that do not repeat"):
-        gpuflow.grad(lambda x: jnp.sum(ops.segment_prod(x, ids, 2)))(data)
+
+
+def test_products_have_derivatives_where_factors_are_zero():
+    """Products of the other rows, with no, one and two zeros in a segment; two left out."""
+    ids = jnp.array([2, 0, 2, 2, 1, 0, 5, -1])
+    data = jnp.array([2.0, 0.0, 3.0, 0.0, 7.0, 0.0, 4.0, 5.0])
+
+    def function(data):
+        return (ops.segment_prod(data, ids, 4) * jnp.arange(1.0, 5)).sum()
+
+    want = [0, 0, 0, 18, 2, 0, 0, 0]
+    for derivative in (gpuflow.grad, gpuflow.jacfwd, lambda f: gpuflow.jit(gpuflow.grad(f))):
+        np.testing.assert_array_equal(derivative(function)(data), want)
+    np.testing.assert_array_equal(gpuflow.hessian(function)(data)[2], [0, 0, 0, 6, 0, 0, 0, 0])
+    many = gpuflow.vmap(gpuflow.grad(function))(jnp.stack([data, data + 1]))
+    np.testing.assert_array_equal(many[0], want)
+    assert gpuflow.grad(function)(jnp.zeros(8)).tolist() == [0, 0, 0, 0, 2, 0, 0, 0]
+
+
+def test_repeated_factors_of_rows_and_windows():
+    """x.at[i].multiply(y) with rows, scalars and slices, against differences."""
+    x = np.array([[2.0, 3.0], [0.0, 5.0], [7.0, 1.0]])
+    rows = np.array([[0.0, 5.0], [2.0, 0.0], [1.0, 3.0], [4.0, 0.5]])
+    weights = np.arange(1.0, 7).reshape(3, 2)
+    places = (jnp.array([0, 0, 1, -1]), jnp.array([[0], [0], [1], [0]]))
+    with gpuflow.enable_x64():
+        for index, y in ((places[0], rows), (places[1], rows[:, None]), (np.s_[1:], rows[:2])):
+
+            def function(x, y, index=index):
+                return (jnp.asarray(x).at[index].multiply(y) * weights).sum()
+
+            by_x, by_y = gpuflow.grad(function, (0, 1))(x, y)
+            for got, at, call in (
+                (by_x, x, lambda v, y=y: function(v, y)), (by_y, y, lambda v: function(x, v))
+            ):  # fmt: skip
+                want = np.zeros_like(at)
+                for k in np.ndindex(at.shape):
+                    step = np.zeros_like(at)
+                    step[k] = 1e-5
+                    want[k] = (call(at + step) - call(at - step)) / 2e-5
+                np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-7)

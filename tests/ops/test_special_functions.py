@@ -107,7 +107,7 @@ def test_refusals():
     cases = [
         (TypeError, "real float", lambda: lax.lgamma(jnp.arange(3))),
         (TypeError, "one dtype", lambda: lax.igamma(jnp.ones(2), jnp.ones(2, jnp.float16))),
-        (ValueError, "derivatives by a", lambda: gf.grad(lax.betainc)(1.0, 2.0, 0.5)),
+        (ValueError, "derivatives by a", lambda: gf.grad(gf.grad(lax.betainc))(1.0, 2.0, 0.5)),
         (ValueError, "derivatives by m", lambda: gf.grad(lax.polygamma)(1.0, 2.0)),
         (ValueError, "derivatives by x", lambda: gf.grad(lax.zeta)(3.0, 2.0)),
     ]
@@ -222,3 +222,66 @@ def test_polygamma_of_high_orders():
     want = [float(mpmath.polygamma(int(k), mpmath.mpf(float(v)))) for k, v in zip(m, x)]
     for call in (lax.polygamma, gf.jit(lax.polygamma)):
         np.testing.assert_allclose(call(m, x), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("x", [1e-8, 0.3, 0.9])
+def test_derivatives_of_betainc_by_its_parameters(x):
+    """Both modes, below and above the mean, against mpmath."""
+    a, b = np.meshgrid([1e-3, 0.3, 1.0, 40.0, 200.0], [1e-2, 1.0, 7.0])
+    a, b = a.ravel(), b.ravel()
+
+    def regularized(p, q):
+        return mpmath.betainc(p, q, 0, mpmath.mpf(x), regularized=True)
+
+    with mpmath.workdps(60):
+        want = [
+            (mpmath.diff(lambda p, q=q: regularized(p, q), p),
+             mpmath.diff(lambda q, p=p: regularized(p, q), q))
+            for p, q in zip(map(mpmath.mpf, a), map(mpmath.mpf, b), strict=True)
+        ]  # fmt: skip
+    want = np.array(want, float)
+    with gf.enable_x64():
+        for k, ones in enumerate(((np.ones_like(a), 0 * a), (0 * a, np.ones_like(a)))):
+            forward = gf.jvp(lambda a, b: lax.betainc(a, b, x), (a, b), ones)[1]
+            reverse = gf.grad(lambda a, b: lax.betainc(a, b, x).sum(), k)(a, b)
+            for got in (forward, reverse):
+                # Differences of polygamma functions lose a few digits of small parameters.
+                np.testing.assert_allclose(got, want[:, k], rtol=1e-9, atol=1e-30)
+    got = gf.jit(gf.grad(lambda a: lax.betainc(a, b.astype("f"), x).sum()))(a.astype("f"))
+    # float32 rounds x and b, and a power of 200 multiplies what was lost.
+    np.testing.assert_allclose(got, want[:, 0], rtol=1e-4, atol=1e-30)
+
+
+def test_betainc_of_large_parameters_has_derivatives():
+    """Where the fraction is cut off, and beyond: as differences of SciPy's values."""
+    with gf.enable_x64():
+        for a, b, x, step in ((9e5, 8e5, 0.53, 5.0), (2e6, 3e6, 0.4001, 50.0)):
+            want = [
+                (special.betainc(a + step, b, x) - special.betainc(a - step, b, x)) / (2 * step),
+                (special.betainc(a, b + step, x) - special.betainc(a, b - step, x)) / (2 * step),
+            ]
+            np.testing.assert_allclose(gf.grad(lax.betainc, (0, 1))(a, b, x), want, rtol=1e-4)
+
+
+def test_derivatives_at_the_ends():
+    """The limits of densities at 0, 1 and infinity; parameters have no say there."""
+    with gf.enable_x64():
+        by_x = gf.grad(lax.igamma, 1)
+        assert [by_x(a, 0.0).item() for a in (0.5, 1.0, 2.0)] == [np.inf, 1, 0]
+        assert [by_x(a, np.inf).item() for a in (0.5, 1.0, 2.0)] == [0, 0, 0]
+        assert [gf.grad(lax.igammac, 1)(a, 0.0).item() for a in (0.5, 1.0)] == [-np.inf, -1]
+        assert [gf.grad(lax.igamma)(2.0, x).item() for x in (0.0, np.inf)] == [0, 0]
+        density = gf.grad(lax.betainc, 2)
+        got = [density(1.0, 3.0, 0.0), density(3.0, 1.0, 1.0), density(2.0, 3.0, 0.0)]
+        np.testing.assert_allclose(got, [3, 3, 0], rtol=1e-14)
+        assert [gf.grad(lax.betainc, k)(2.0, 3.0, x) for k in (0, 1) for x in (0.0, 1.0)] == [0] * 4
+
+
+def test_distributions_have_derivatives_by_the_parameters_of_betainc():
+    with gf.enable_x64():
+        for function, at in (
+            (lambda b: gf.scipy.stats.beta.cdf(0.3, 2.0, b), 3.0),
+            (lambda a: gf.scipy.stats.beta.logsf(0.3, a, 4.0), 3.0),
+        ):
+            want = (function(at + 1e-5) - function(at - 1e-5)) / 2e-5
+            np.testing.assert_allclose(gf.grad(function)(at), want, rtol=1e-8)

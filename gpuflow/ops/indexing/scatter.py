@@ -19,6 +19,7 @@ from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing.dimension_numbers import ScatterDimensionNumbers
 from gpuflow.ops.indexing.gather import read_back, scatter_add_p
+from gpuflow.ops.indexing.repeated_products import products_of_others
 from gpuflow.ops.indexing.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.layout.axes import reshape
 from gpuflow.ops.layout.iota import iota
@@ -86,16 +87,23 @@ def _mul_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> 
     if type(tangents[0]) is not Zero:
         parts.append(scatter_mul_p.bind(tangents[0], indices, updates, **params))
     if type(tangents[2]) is not Zero:
+        change = tangents[2]
         if not params["unique_indices"]:
-            raise NotImplementedError(
-                "[scatter_mul] the derivative needs indices that do not repeat; got "
-                "unique_indices=False. Fix: x.at[i].multiply(y, unique_indices=True)."
-            )
+            change = mul(change, _other_factors(aval_of(x), indices, updates, params))
         start = zeros_of(aval_of(x))
-        parts.append(mul(x, scatter_add_p.bind(start, indices, tangents[2], **params)))
+        parts.append(mul(x, scatter_add_p.bind(start, indices, change, **params)))
     if not parts:
         return out, zero_tangent(out)
     return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+
+
+def _other_factors(x: ShapedArray, indices: Any, updates: Any, params: dict[str, Any]) -> Any:
+    """For each update the product of the others of its element."""
+    aval = aval_of(updates)
+    # The numbers of elements, from 1; 0 for updates that are left out.
+    places = read_back(_numbers_of(x), indices, aval, params)
+    others = products_of_others(reshape(places, (aval.size,)), reshape(updates, (aval.size,)))
+    return reshape(others, aval.shape)
 
 
 def _mul_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:

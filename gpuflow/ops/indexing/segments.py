@@ -68,7 +68,8 @@ def segment_prod(
 ) -> Any:  # fmt: skip
     """The products of the rows that have the same segment; arguments as in ``segment_sum``.
 
-    Segments without rows give 1. Derivatives need ``unique_indices``.
+    Segments without rows give 1. Derivatives are products of the other rows, which takes sorting
+    unless ``unique_indices`` holds.
     """
     return _reduce(
         "segment_prod", (scatter_mul, reduce_prod, lambda dtype: 1), data, segment_ids,

@@ -1,7 +1,7 @@
-"""The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma, betainc.
+"""The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma.
 
-lgamma and digamma are computed in kernels, and so are the others of at most 32 bits, but for
-betainc; else they are calls of SciPy (CuPy) on whole arrays.
+lgamma and digamma are computed in kernels, and so are the others of at most 32 bits; else they are
+calls of SciPy (CuPy) on whole arrays.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg, sub
+from gpuflow.ops.elementwise.comparison import bitwise_or, eq
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars, widened
-from gpuflow.ops.elementwise.transcendental import exp, log, log1p
+from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.elementwise.transcendental import exp, log
 from gpuflow.ops.special.error_functions import from_library, load_special
 from gpuflow.ops.special.expressions import fits_single
 from gpuflow.ops.special.hurwitz_zeta import digamma_body, polygamma_body, zeta_body
@@ -33,7 +35,7 @@ def _reference(name: str) -> Any:
     return lambda *xs: getattr(load_special(np), name)(*xs)
 
 
-def _no_derivative(name: str, operand: str) -> Any:
+def no_derivative(name: str, operand: str) -> Any:
     """Refuse instead of giving zeros: the derivative exists, but no formula for it is here."""
 
     def refuse(*args: Any) -> Any:
@@ -117,7 +119,7 @@ polygamma_p = elementwise(
     "polygamma", impl=_in_float64(_polygamma_impl), **_FLOAT,
     body=polygamma_body, holds=fits_single, arity=2,
     derivatives=(
-        _no_derivative("polygamma", "m"),
+        no_derivative("polygamma", "m"),
         lambda t, out, m, x: mul(t, polygamma(add(m, 1), x)),
     ),
     domain=((1.0, 1.0), (0.4, 6.0)), tolerance=100,
@@ -126,7 +128,7 @@ polygamma_p = elementwise(
 zeta_p = elementwise(
     "zeta", impl=_in_float64(_zeta_impl), **_FLOAT, body=zeta_body, holds=fits_single, arity=2,
     derivatives=(
-        _no_derivative("zeta", "x"),
+        no_derivative("zeta", "x"),
         lambda t, out, x, q: mul(mul(t, neg(x)), zeta(add(x, 1), q)),
     ),
     domain=((1.3, 5.0), (0.4, 6.0)), reference=lambda s, q: _zeta_impl(np, s, q), tolerance=40,
@@ -134,8 +136,16 @@ zeta_p = elementwise(
 
 
 def _gamma_density(a: Any, x: Any) -> Any:
-    """``x**(a - 1) exp(-x) / Gamma(a)``."""
-    return exp(sub(sub(mul(sub(a, 1), log(x)), x), lgamma(a)))
+    """``x**(a - 1) exp(-x) / Gamma(a)``, 0 where one is infinite."""
+    infinite = bitwise_or(eq(a, np.inf), eq(x, np.inf))
+    a, x = where(infinite, 1, a), where(infinite, 1, x)
+    return where(infinite, 0, exp(sub(sub(power_term(a, log(x)), x), lgamma(a))))
+
+
+def power_term(a: Any, log_x: Any) -> Any:
+    """``(a - 1) log(x)``, 0 where ``a`` is 1 even if ``x`` is 0."""
+    is_one = eq(a, 1)
+    return where(is_one, 0, mul(sub(a, 1), where(is_one, 0, log_x)))
 
 
 igamma_p = elementwise(
@@ -207,7 +217,7 @@ igamma_grad_a_p = elementwise(
     "igamma_grad_a", impl=_igamma_grad_impl, **_FLOAT,
     body=igamma_grad_a_body, holds=fits_single, arity=2,
     derivatives=(
-        _no_derivative("igamma_grad_a", "a"),
+        no_derivative("igamma_grad_a", "a"),
         lambda t, out, a, x: mul(t, mul(_gamma_density(a, x), sub(log(x), digamma(a)))),
     ),
     domain=((0.5, 5.0), (0.3, 6.0)),
@@ -248,32 +258,10 @@ def _random_gamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
 random_gamma_grad_p = elementwise(
     "random_gamma_grad", impl=_random_gamma_grad_impl, **_FLOAT,
     body=random_gamma_grad_body, holds=fits_single, arity=2,
-    derivatives=tuple(_no_derivative("random_gamma_grad", operand) for operand in "ax"),
+    derivatives=tuple(no_derivative("random_gamma_grad", operand) for operand in "ax"),
     domain=((0.5, 5.0), (0.3, 6.0)),
 )  # fmt: skip
 
-
-def _beta_density(a: Any, b: Any, x: Any) -> Any:
-    """``x**(a - 1) (1 - x)**(b - 1) / B(a, b)``."""
-    log_beta = sub(add(lgamma(a), lgamma(b)), lgamma(add(a, b)))
-    powers = add(mul(sub(a, 1), log(x)), mul(sub(b, 1), log1p(neg(x))))
-    return exp(sub(powers, log_beta))
-
-
-def _betainc_impl(xp: Any, *operands: Any) -> Any:
-    """In float64: the library's own float32 loop is good to five digits only."""
-    return load_special(xp).betainc(*[x.astype(np.float64) for x in operands])
-
-
-betainc_p = elementwise(
-    "regularized_incomplete_beta", impl=_betainc_impl, **_FLOAT, body=None, arity=3,
-    derivatives=(
-        _no_derivative("betainc", "a"),
-        _no_derivative("betainc", "b"),
-        lambda t, out, a, b, x: mul(t, _beta_density(a, b, x)),
-    ),
-    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)), reference=_reference("betainc"), tolerance=40,
-)  # fmt: skip
 
 # --- what users call -----------------------------------------------------------------------
 
@@ -436,25 +424,3 @@ def random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Array:
         Array(1.174, dtype=float32, weak_type=True)
     """
     return random_gamma_grad_p.bind(*match_scalars(a, x))
-
-
-def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """Elementwise regularized incomplete beta function; differentiable in ``x``.
-
-    Args:
-        a: array of positive real floats.
-        b: likewise, of the same dtype; sizes of 1 and scalars repeat.
-        x: upper ends of the integral, in [0, 1], of the same dtype.
-
-    Returns:
-        An array of that dtype and the common shape.
-
-    Raises:
-        TypeError: other dtypes, or shapes that do not fit.
-
-    Example:
-        >>> lax.betainc(1.0, 2.0, jnp.array([0.0, 0.5, 1.0])).round(3)
-        Array([0.  , 0.75, 1.  ], dtype=float32)
-    """
-    return betainc_p.bind(a, b, x)
-

@@ -436,7 +436,7 @@ def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized incomplete beta function; differentiable in ``x``.
+    """The regularized incomplete beta function; differentiable in all operands.
 
     Args:
         a, b: positive numbers, the orders.
