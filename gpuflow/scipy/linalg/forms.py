@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.branches import cond
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.fori import fori_loop
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -233,11 +235,41 @@ def polar(
     )
 
     def decompose(x: Any) -> tuple[Any, Any]:
-        return lax.linalg.qdwh(x, eps=eps, max_iterations=max_iterations)[:2]
+        return _by_halley(x, eps, max_iterations)
 
     turned = a if right else adjoint(a)
     unitary, definite = vectorize(decompose, signature="(m,n)->(m,n),(n,n)")(turned)
     return (unitary, definite) if right else (adjoint(unitary), adjoint(definite))
+
+
+@partial(custom_jvp, nondiff_argnums=(1, 2))
+def _by_halley(a: Any, eps: float | None, max_iterations: int | None) -> tuple[Any, Any]:
+    return lax.linalg.qdwh(a, eps=eps, max_iterations=max_iterations)[:2]
+
+
+@_by_halley.defjvp
+def _by_halley_jvp(
+    eps: float | None, max_iterations: int | None, primals: Any, tangents: Any
+) -> tuple[Any, Any]:
+    """From A = U P: ``W P + P W = U^H dA - dA^H U`` for ``W = U^H dU``.
+
+    Only sums of singular values are divided by, so that equal ones are no matter.
+    """
+    (a,), (tangent,) = primals, tangents
+    u, p = _by_halley(a, eps, max_iterations)
+    vectors, values = lax.linalg.eigh(p)
+
+    def between(x: Any, quotients: Any) -> Any:
+        inner = exact_matmul(exact_matmul(adjoint(vectors), x), vectors)
+        inner = inner * to_dtype(quotients, aval_of(inner).dtype)
+        return exact_matmul(exact_matmul(vectors, inner), adjoint(vectors))
+
+    along = exact_matmul(adjoint(u), tangent)
+    turn = between(along - adjoint(along), 1 / (values[:, None] + values[None, :]))
+    beyond = tangent - exact_matmul(u, along)
+    inverse = exact_matmul(vectors / to_dtype(values, aval_of(vectors).dtype), adjoint(vectors))
+    d_u = exact_matmul(u, turn) + exact_matmul(beyond, inverse)
+    return (u, p), (d_u, along - exact_matmul(turn, p))
 
 
 @through_float32

@@ -13,6 +13,7 @@ from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.branches import cond
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.fori import fori_loop
 from gpuflow.control.loops import scan
 from gpuflow.core.aval import aval_of
@@ -21,7 +22,15 @@ from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg.algebra import adjoint, exact_matmul, identity_like, is_diagonal, real_dtype
+from gpuflow.ops.linalg.algebra import (
+    adjoint,
+    exact_matmul,
+    identity_like,
+    is_diagonal,
+    real_dtype,
+    swap,
+    to_dtype,
+)
 from gpuflow.scipy.linalg.factorizations import floats, inexact
 from gpuflow.scipy.linalg.forms import schur
 from gpuflow.scipy.linalg.systems import solve_triangular
@@ -198,7 +207,7 @@ def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
         blocksize: must be 1.
 
     Returns:
-        Complex matrices. There are no derivatives, as in JAX.
+        Complex matrices. Derivatives are those of matrices whose root is regular.
 
     Raises:
         ValueError: matrices that are not square.
@@ -223,6 +232,7 @@ def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
     return vectorize(_sqrtm, signature="(n,n)->(n,n)")(A)
 
 
+@custom_jvp
 def _sqrtm(a: Any) -> Any:
     form, vectors = schur(a, output="complex")
     values = jnp.sqrt(jnp.diagonal(form))
@@ -237,6 +247,42 @@ def _sqrtm(a: Any) -> Any:
     sums = values[:, None] + values[None, :]
     root = where((sums == 0) & (root != 0) & ~on_diagonal, np.inf, root)
     return exact_matmul(exact_matmul(vectors, root), adjoint(vectors))
+
+
+@_sqrtm.defjvp
+def _sqrtm_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """From X X = A: X dX + dX X = dA."""
+    root = _sqrtm(*primals)
+    return root, _sylvester(root, to_dtype(tangents[0], aval_of(root).dtype))
+
+
+def _sylvester(x: Any, right: Any) -> Any:
+    """The matrix Y with ``x Y + Y x == right``."""
+    return lax.custom_linear_solve(
+        lambda y: exact_matmul(x, y) + exact_matmul(y, x),
+        right,
+        solve=lambda _, right: _sylvester_by_schur(x, right),
+        transpose_solve=lambda _, right: _sylvester_by_schur(swap(x), right),
+    )
+
+
+def _sylvester_by_schur(x: Any, right: Any) -> Any:
+    """Column after column of the triangular equation.
+
+    Source: Bartels and Stewart, Solution of the matrix equation AX + XB = C, Communications of the
+    ACM 15 (1972), 820.
+    """
+    form, vectors = schur(x, output="complex")
+    inner = exact_matmul(exact_matmul(adjoint(vectors), right), vectors)
+    on_diagonal = is_diagonal(aval_of(form).shape)
+
+    def column(k: Any, known: Any) -> Any:
+        matrix = form + where(on_diagonal, form[k, k], 0)
+        solution = solve_triangular(matrix, inner[:, k] - exact_dot(known, form[:, k]))
+        return known.at[:, k].set(solution)
+
+    solved = fori_loop(0, aval_of(form).shape[0], column, jnp.zeros_like(form))
+    return exact_matmul(exact_matmul(vectors, solved), adjoint(vectors))
 
 
 def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
