@@ -62,10 +62,12 @@ def squareplus_slope(t: Any, out: Any, x: Any, b: Any) -> Any:
     del out
     far = jnp.isinf(x)
     near, _, scaled_b, root = _scaled_root(jnp.where(far, 1, x), b)
-    rises = jnp.greater(near, 0)
+    rises, zero = jnp.greater(near, 0), jnp.equal(root, 0)
+    root = jnp.where(zero, 1, root)
     upper = jnp.add(1, jnp.divide(near, root))
-    lower = jnp.divide(scaled_b, jnp.multiply(root, jnp.subtract(root, near)))
-    slope = jnp.where(rises, upper, jnp.where(jnp.equal(root, 0), 1, lower))
+    gap = jnp.where(jnp.logical_or(rises, zero), 1, jnp.subtract(root, near))
+    lower = jnp.divide(scaled_b, jnp.multiply(root, gap))
+    slope = jnp.where(rises, upper, jnp.where(zero, 1, lower))
     return jnp.multiply(t, jnp.where(far, jnp.greater(x, 0), jnp.multiply(0.5, slope)))
 
 

@@ -259,7 +259,9 @@ def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Binary:
             if dtypes.is_complex(aval_of(part).dtype):
                 return exp(lax.sub(_finite_above(part), _finite_above(out)))
             # Equal infinities weigh the same, as equal numbers do.
-            gap = select_where(lax.eq(part, other), like(0, part), lax.sub(part, other))
+            alike = lax.bitwise_and(lax.eq(part, other), lax.eq(lax.abs(part), like(np.inf, part)))
+            zero = like(0, part)
+            gap = lax.sub(select_where(alike, zero, part), select_where(alike, zero, other))
             return lax.logistic(gap if log_base == 1 else lax.mul(gap, constant(log_base, gap)))
 
         x_part = lax.mul(tangents[0], weight(x, y))

@@ -15,7 +15,7 @@ def _cbrt(x: mpf) -> mpf:
 
 
 def _sigmoid(x: mpf) -> mpf:
-    return 1 / (1 + mp.exp(-x)) if x > 0 else mp.exp(x) / (1 + mp.exp(x))
+    return 1 / (1 + mp.exp(-x)) if mp.re(x) > 0 else mp.exp(x) / (1 + mp.exp(x))
 
 
 def _softplus(x: mpf) -> mpf:
@@ -131,7 +131,7 @@ LIMITED = {
     "jnp.i0": 50, "lax.bessel_i0e": 50, "lax.bessel_i1e": 50, "special.i0": 50, "special.i1": 50,
     "special.i0e": 50, "special.i1e": 50, "special.dawsn": 1e3, "jnp.sinc": 200,
     **{f"{m}.{n}": 1e10 for m in ("jnp", "lax") for n in ("sin", "cos", "tan")},
-    "nn.gelu": 1e6,
+    "nn.gelu": 1e6, "special.gamma": 200, "special.factorial": 200,
 }  # fmt: skip
 
 
@@ -171,9 +171,22 @@ BINARY: dict[str, Function] = {
     "special.kl_div": lambda x, y: (x * mp.log(x / y) if x else 0) - x + y,
     "special.rel_entr": lambda x, y: x * mp.log(x / y) if x else mpf(0),
     "special.boxcox": lambda x, y: (_pow(x, y) - 1) / y if y else mp.log(x),
-    "special.boxcox1p": lambda x, y: (_pow(1 + x, y) - 1) / y if y else mp.log1p(x),
+    "special.boxcox1p": lambda x, y: mp.expm1(y * mp.log1p(x)) / y if y else mp.log1p(x),
     "nn.celu": lambda x, a: max(x, mpf(0)) + min(mpf(0), a * mp.expm1(x / a)),
     "nn.elu": lambda x, a: x if x > 0 else a * mp.expm1(x),
     "nn.leaky_relu": lambda x, a: x if x >= 0 else a * x,
     "nn.squareplus": lambda x, b: (x + mp.sqrt(x * x + b)) / 2,
 }  # fmt: skip
+# Of these, second derivatives too.
+TWICE = [
+    name for name in UNARY
+    if name.startswith("nn.") or name in (
+        "gelu_exact", "jnp.exp", "jnp.log", "jnp.log1p", "jnp.sinh", "jnp.arctan", "jnp.sinc",
+        "jnp.asinh", "jnp.atan", "jnp.square", "lax.erf", "lax.erfc", "special.ndtr",
+        "special.entr", "special.i0", "special.logit",
+    )
+]  # fmt: skip
+HOLOMORPHIC = [
+    f"lax.{name}" for name in (*_EXP, *_CIRCULAR)
+    if name not in ("cbrt", "log2", "log10", "exp2")
+] + ["jnp.log2", "jnp.log10", "jnp.exp2", "jnp.sinc", "nn.silu", "lax.logistic"]  # fmt: skip

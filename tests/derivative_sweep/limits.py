@@ -15,11 +15,13 @@ from mpmath import mp, mpf
 
 Function = Callable[..., mpf]
 
-DIGITS = 420
-# Steps of quotients, relative to the operand: two, so that growth and decay show.
-_STEPS = (mpf("1e-40"), mpf("1e-70"))
+# Digits, and steps of quotients relative to the operand: two, so that growth and decay show.
+WIDE = 280, (mpf("1e-30"), mpf("1e-45"))  # for float64
+NARROW = 180, (mpf("1e-20"), mpf("1e-32"))
+QUICK = 80, (mpf("1e-20"), mpf("1e-30"))  # for what mpmath computes slowly
+Precision = tuple[int, tuple[mpf, mpf]]
 # Two numbers in place of infinity, and how near their results have to be.
-_ENDLESS = (mpf("1e50"), mpf("1e80"))
+_ENDLESS = (mpf("1e42"), mpf("1e57"))
 _AGREE = mpf("1e-6")
 _HUGE = mpf("1e100")
 _NOTHING = mpf("1e-340")  # below all numbers of float64
@@ -64,30 +66,38 @@ def _quotient(
         values.append(_value(function, shifted))
     if any(value is None or mpmath.isinf(value) for value in values):
         return None
-    if order == 1:
-        return (values[1] - values[0]) / move
-    return (values[2] - 2 * values[1] + values[0]) / move**2
+    change = values[1] - values[0] if order == 1 else values[2] - 2 * values[1] + values[0]
+    # What is left of values that cancel is rounding: 0 where that is far below all numbers.
+    rounding = max(map(abs, values)) * mpf(10) ** (4 - mp.dps)
+    if abs(change) <= rounding:
+        return mpf(0) if rounding / abs(move) ** order < mpf("1e-45") else None
+    return change / move**order
 
 
 def _one_sided(
-    function: Function, operands: Sequence[mpf], place: int, side: int, order: int
+    function: Function, operands: Sequence[mpf], place: int, side: int, order: int,
+    steps: tuple[mpf, mpf],
 ) -> mpf | None:
     first, second = (
-        _quotient(function, operands, place, side, step, order) for step in _STEPS
+        _quotient(function, operands, place, side, step, order) for step in steps
     )
     return _settled(first, second)
 
 
 def slopes(
-    function: Function, operands: Sequence[float], place: int, order: int = 1
+    function: Function, operands: Sequence[float], place: int, order: int = 1,
+    precision: Precision = WIDE,
 ) -> list[mpf | None]:
     """The limits from both sides of the derivative by operand ``place``, of ``order`` 1 or 2."""
-    with mp.workdps(DIGITS):
+    digits, steps = precision
+    with mp.workdps(digits):
         numbers = [mpf(x) for x in operands]
         if not any(map(mpmath.isinf, numbers)):
-            return [_one_sided(function, numbers, place, side, order) for side in (-1, 1)]
+            return [_one_sided(function, numbers, place, side, order, steps) for side in (-1, 1)]
         limits = []
         for endless in _ENDLESS:
             near = [mpmath.sign(x) * endless if mpmath.isinf(x) else x for x in numbers]
-            limits.append([_one_sided(function, near, place, side, order) for side in (-1, 1)])
+            limits.append(
+                [_one_sided(function, near, place, side, order, steps) for side in (-1, 1)]
+            )
         return [_settled(*pair) for pair in zip(*limits, strict=True)]

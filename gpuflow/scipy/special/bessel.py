@@ -49,8 +49,10 @@ def _i1e_slope(out: Any, x: Any) -> Any:
 
 def _i1_slope(out: Any, x: Any) -> Any:
     """``i0 - i1 / x``, which is 1/2 near 0."""
-    near = jnp.abs(x) < small_enough(aval_of(x).dtype)
-    return jnp.where(near, 0.5, _i0(x) - out / jnp.where(near, 1.0, x))
+    near, even = jnp.abs(x) < small_enough(aval_of(x).dtype), _i0(x)
+    far = jnp.isinf(even)
+    slope = jnp.where(far, 0.0, even) - jnp.where(far, 0.0, out) / jnp.where(near, 1.0, x)
+    return jnp.where(near, 0.5, jnp.where(far, even, slope))
 
 
 @with_derivatives(lambda t, out, x: t * _i1e_slope(out, x))

@@ -1,0 +1,67 @@
+"""What the sweep does not ask, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+# Their derivatives come from their values, or are differences that end at 0 or 1: what is lost is
+# a few roundings of 1, as in JAX.
+OF_VALUES = {
+    *(f"{m}.{n}" for m in ("jnp", "lax", "nn") for n in ("tanh", "expm1")),
+    "lax.logistic", "nn.sigmoid", "special.expit", "nn.elu", "nn.celu", "nn.selu", "nn.gelu",
+    "gelu_exact", "nn.mish", "nn.silu", "lax.bessel_i0e", "lax.bessel_i1e", "special.i0e",
+    "special.i1e", "special.dawsn", "special.erfcx", "jnp.logaddexp", "jnp.logaddexp2",
+}  # fmt: skip
+
+# Steps and jumps, whose derivative is 0 by definition.
+STEPS = {"jnp.floor", "jnp.ceil", "jnp.trunc", "jnp.sign"}
+
+Excuse = tuple[Callable[..., bool], str]
+
+
+def _both_infinite(x: float, y: float) -> bool:
+    return math.isinf(x) and math.isinf(y)
+
+
+_NO_LIMIT = "depends on how both go to infinity"
+# No 16-bit floats, as in JAX.
+ONLY_WIDE = {"special.ndtr", "special.ndtri", "special.log_ndtr"}
+
+# mpmath computes these slowly.
+SLOW = {"special.ndtri", "lax.erf_inv", "lax.digamma", "special.i0",
+        "special.factorial", "special.gamma", "jnp.i0"}  # fmt: skip
+
+# Name -> when, of the operands, and why.
+EXCUSES: dict[str, Excuse] = {
+    **dict.fromkeys(
+        ("jnp.sqrt", "lax.sqrt"),
+        (lambda x: x == 0 and math.copysign(1, x) < 0, "one over a root of -0 is -inf"),
+    ),
+    "jnp.nan_to_num": (math.isinf, "the result there is a constant"),
+    **dict.fromkeys(
+        ("jnp.power", "lax.pow", "jnp.float_power"),
+        (lambda x, y: x <= 0 and (y == 0 or abs(y) > 256),
+         "0**y jumps at 0, and large exponents of negative bases are even when rounded"),
+    ),
+    "jnp.arctan2": (lambda x, y: x == 0 and y <= 0, "the origin and the cut"),
+    **dict.fromkeys(
+        ("special.xlogy", "special.xlog1py", "jnp.hypot"), (_both_infinite, _NO_LIMIT)
+    ),
+    **dict.fromkeys(
+        ("jnp.mod", "jnp.fmod"),
+        (lambda x, y: _both_infinite(x, y) or abs(y) < 1e-9 * abs(x), "jumps closer than steps"),
+    ),
+    **dict.fromkeys(
+        ("special.kl_div", "special.rel_entr"),
+        (lambda x, y: x <= 0 or y <= 0 or _both_infinite(x, y),
+         "0 at the border of the domain, as in JAX: the limit is infinite"),
+    ),
+    "special.boxcox": (lambda x, y: abs(y) > 50, "powers that overflow"),
+    "special.boxcox1p": (lambda x, y: abs(y) > 50, "powers that overflow"),
+    "nn.leaky_relu": (lambda x, y=1.0: math.isinf(y), "an infinite slope"),
+    **dict.fromkeys(
+        ("nn.celu", "nn.elu", "nn.squareplus"),
+        (lambda x, y=1.0: not 1e-4 < y <= 100, "parameters are positive and moderate"),
+    ),
+}  # fmt: skip
