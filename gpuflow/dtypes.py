@@ -12,6 +12,8 @@ from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.errors import TypePromotionError as TypePromotionError
 from gpuflow.base.errors import check
 from gpuflow.base.names import publish
+from gpuflow.core.argument_kinds import explained
+from gpuflow.core.types import DTypeLike
 from gpuflow.numpy import scalar_types
 from gpuflow.numpy.scalar_types import extended as extended
 from gpuflow.numpy.scalar_types import finfo as finfo
@@ -23,11 +25,13 @@ bfloat16 = ml_dtypes.bfloat16
 _SCALAR_TYPES = {"b": bool, "c": complex}
 
 
+@explained
 def issubdtype(a: Any, b: Any) -> bool:
     """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
     return scalar_types.issubdtype(a, b)
 
 
+@explained
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
     """The dtype that arrays of ``dtype`` have: 64 bits become 32 unless x64 is on.
 
@@ -61,6 +65,7 @@ def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
     return (dtype, weak_type) if return_weak_type_flag else dtype
 
 
+@explained
 def scalar_type_of(x: Any) -> type:
     """The type of Python numbers that correspond to ``x``: bool, int, float or complex.
 
@@ -79,7 +84,8 @@ def scalar_type_of(x: Any) -> type:
     return _SCALAR_TYPES[dtype.kind]
 
 
-def itemsize_bits(dtype: Any) -> int:
+@explained
+def itemsize_bits(dtype: DTypeLike) -> int:
     """The number of bits of an element; int4 has 4."""
     return base_dtypes.bits_of(dtype if base_dtypes.is_extended(dtype) else np.dtype(dtype))
 

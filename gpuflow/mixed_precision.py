@@ -14,6 +14,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.numpy import creation, logic, reductions, ufuncs
@@ -95,6 +96,7 @@ class Policy:
         return ",".join(f"{part}={short}" for part, short in zip(_PARTS, shorts, strict=True))
 
 
+@explained
 def get_policy(policy_name: str) -> Policy:
     """The policy of a text such as ``params=float32,compute=bfloat16,output=float32``.
 
@@ -274,6 +276,7 @@ class DynamicLossScale:
         )
 
 
+@explained
 def all_finite(values: Any) -> Array:
     """Whether all elements of a tree are finite.
 
@@ -294,6 +297,7 @@ def all_finite(values: Any) -> Array:
     return finite
 
 
+@explained
 def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
     """One of two trees: the updated state where gradients were finite, else the one before.
 

@@ -12,11 +12,13 @@ from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.tree_keys import GetAttrKey
+from gpuflow.core.argument_kinds import explained
 
 _Node = TypeVar("_Node")
 WithKeys = Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]]
 
 
+@explained
 def register_pytree_node(
     nodetype: type[_Node],
     flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]],
@@ -52,6 +54,7 @@ def register_pytree_node(
         tree_keys.register_keys(nodetype, flatten_with_keys_func)
 
 
+@explained
 def register_pytree_with_keys(
     nodetype: type[_Node],
     flatten_with_keys: WithKeys,
@@ -91,6 +94,7 @@ def register_pytree_with_keys(
     register_pytree_node(nodetype, flatten_func or flatten, unflatten_func, flatten_with_keys)
 
 
+@explained
 def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node.
 
@@ -122,6 +126,7 @@ def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     return cls
 
 
+@explained
 def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node.
 
@@ -156,6 +161,7 @@ def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
     return cls
 
 
+@explained
 def register_static(cls: type[_Node]) -> type[_Node]:
     """Make values of a class part of the structure: nodes without children.
 
@@ -179,6 +185,7 @@ def register_static(cls: type[_Node]) -> type[_Node]:
     return cls
 
 
+@explained
 def static(**arguments: Any) -> Any:
     """A field of a dataclass that is part of the structure, not a child.
 
@@ -202,6 +209,7 @@ def static(**arguments: Any) -> Any:
     return dataclasses.field(metadata=metadata, **arguments)
 
 
+@explained
 def register_dataclass(
     nodetype: type[_Node],
     data_fields: Iterable[str] | None = None,

@@ -17,6 +17,7 @@ from gpuflow.base.tree_keys import KeyEntry as KeyEntry
 from gpuflow.base.tree_keys import KeyPath as KeyPath
 from gpuflow.base.tree_keys import SequenceKey as SequenceKey
 from gpuflow.base.tree_keys import keystr as keystr
+from gpuflow.core.argument_kinds import explained
 from gpuflow.tree_nodes import Partial as Partial
 from gpuflow.tree_nodes import register_dataclass as register_dataclass
 from gpuflow.tree_nodes import register_pytree_node as register_pytree_node
@@ -33,6 +34,7 @@ _Node = TypeVar("_Node")
 
 
 
+@explained
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
     """The leaves of ``tree`` and its structure.
 
@@ -54,6 +56,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
     return leaves, base_tree.check_keys(treedef)
 
 
+@explained
 def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     """The leaves of ``tree``, in its order; those of a dict in the order of its keys.
 
@@ -74,6 +77,7 @@ def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     return tree_flatten(tree, is_leaf)[0]
 
 
+@explained
 def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
     """The structure of ``tree``.
 
@@ -94,6 +98,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
     return base_tree.check_keys(base_tree.structure(tree, is_leaf))
 
 
+@explained
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
     """Whether no item is a container.
 
@@ -125,6 +130,7 @@ def tree_map(
     f: Callable[..., Any], tree: Any, first: Any, second: Any, /, *rest: Any,
     is_leaf: IsLeaf = None,
 ) -> Any: ...  # fmt: skip
+@explained
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
     """Apply ``f`` to the leaves of trees of one structure.
 
@@ -171,6 +177,7 @@ def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTree
             ) from None
 
 
+@explained
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     """The tree of structure ``treedef`` with ``leaves``.
 
@@ -189,12 +196,22 @@ def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
         >>> gf.tree.unflatten(treedef, [10, 20])
         {'a': 10, 'b': 20}
     """
+    leaves = tuple(leaves)
+    check(
+        len(leaves) == treedef.num_leaves,
+        lambda: (
+            f"[tree_unflatten] there must be {treedef.num_leaves} leaves for {treedef}; got "
+            f"{len(leaves)}. Fix: pass a leaf for each * of the structure."
+        ),
+        ValueError,
+    )
     return base_tree.unflatten(treedef, leaves)
 
 
 _NOTHING = object()
 
 
+@explained
 def tree_reduce(
     function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NOTHING,
     is_leaf: IsLeaf = None,
@@ -223,6 +240,7 @@ def tree_reduce(
     return functools.reduce(function, leaves, initializer)
 
 
+@explained
 def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     """Whether all leaves are true.
 
@@ -240,6 +258,7 @@ def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     return all(base_tree.leaves(tree, is_leaf))
 
 
+@explained
 def tree_transpose(
     outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any
 ) -> Any:
@@ -286,6 +305,7 @@ def _filled(outer: PyTreeDef, inner: PyTreeDef) -> Any:
     return outer.unflatten([one] * outer.num_leaves)
 
 
+@explained
 def tree_reduce_associative(
     operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _NOTHING,
     is_leaf: IsLeaf = None,
@@ -324,6 +344,7 @@ def tree_reduce_associative(
     return values[0]
 
 
+@explained
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
     """``full_tree`` with each leaf replaced by the leaf of ``prefix_tree`` that stands above it.
 
@@ -352,6 +373,7 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
 # --- structures ----------------------------------------------------------------------------
 
 
+@explained
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
     """The structures of a node's children.
 
@@ -368,6 +390,7 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
     return list(map(base_tree.check_keys, base_tree.children(treedef)))
 
 
+@explained
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
     """Whether the structure has one node or none inside: a leaf, None, or an empty container.
 
@@ -384,6 +407,7 @@ def treedef_is_leaf(treedef: PyTreeDef) -> bool:
     return treedef.num_nodes == 1
 
 
+@explained
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
     """The structure of a tuple of trees.
 
@@ -401,6 +425,7 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
     return base_tree.check_keys(base_tree.structure(skeletons))
 
 
+@explained
 def is_tree_node(typ: type) -> bool:
     """Whether values of a type are nodes.
 
@@ -417,6 +442,7 @@ def is_tree_node(typ: type) -> bool:
     return typ is type(None) or base_tree.is_node_type(typ)
 
 
+@explained
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
     """The children of a node, and what else it is made of.
 
@@ -437,6 +463,7 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
     return [child for _, child in pairs], aux
 
 
+@explained
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     """The children of a node as pairs (key, child), and what else it is made of.
 
@@ -473,6 +500,7 @@ default_registry = _Registry()
 # --- paths ---------------------------------------------------------------------------------
 
 
+@explained
 def tree_flatten_with_path(
     tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
@@ -505,6 +533,7 @@ def tree_flatten_with_path(
     return pairs, tree_structure(tree, lambda node: next(repeated))
 
 
+@explained
 def tree_leaves_with_path(
     tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
@@ -525,6 +554,7 @@ def tree_leaves_with_path(
     return tree_keys.leaves_with_path(tree, is_leaf, is_leaf_takes_path)
 
 
+@explained
 def tree_map_with_path(
     f: Callable[..., Any],
     tree: Any,

@@ -12,6 +12,7 @@ from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
 from gpuflow.control.linear_transpose import refuse_reduce_axes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.refs import Ref
@@ -145,6 +146,7 @@ def jvp(
     fun: Callable[..., tuple[_T, _Aux]], primals: Sequence[Any], tangents: Sequence[Any],
     has_aux: Literal[True],
 ) -> tuple[_T, _T, _Aux]: ...  # fmt: skip
+@explained
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> Any:
@@ -209,6 +211,7 @@ def linearize(
 def linearize(
     fun: Callable[..., tuple[_T, _Aux]], *primals: Any, has_aux: Literal[True]
 ) -> tuple[_T, Callable[..., _T], _Aux]: ...
+@explained
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Evaluate ``fun`` and return its derivative at ``primals`` as a linear function.
 
@@ -301,6 +304,7 @@ def vjp(
     fun: Callable[..., tuple[_T, _Aux]], *primals: Any, has_aux: Literal[True],
     reduce_axes: Sequence[Any] = (),
 ) -> tuple[_T, VJP, _Aux]: ...  # fmt: skip
+@explained
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
 ) -> Any:
@@ -467,6 +471,7 @@ def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomor
         )
 
 
+@explained
 def value_and_grad(
     fun: Callable[_P, _T],
     argnums: int | Sequence[int] = 0,
@@ -515,6 +520,7 @@ def value_and_grad(
     return _named(value_and_grad_f, fun, "value_and_grad")
 
 
+@explained
 def grad(
     fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,

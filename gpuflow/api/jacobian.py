@@ -9,6 +9,7 @@ from gpuflow.api.derivatives import _named, _pullback, choose_arguments
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.elementwise.comparison import eq
@@ -91,6 +92,7 @@ def _check_real_inputs(avals: Sequence[ShapedArray], what: str, holomorphic: boo
             )
 
 
+@explained
 def jacfwd(
     fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
@@ -167,6 +169,7 @@ def _input_tree(in_tree: tree.TreeDef, parts: list[Any], argnums: Any) -> Any:
     return grads if isinstance(argnums, Sequence) else grads[0]
 
 
+@explained
 def jacrev(
     fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,
@@ -234,6 +237,7 @@ def jacrev(
 jacobian = jacrev
 
 
+@explained
 def hessian(
     fun: Callable[_P, Any],
     argnums: int | Sequence[int] = 0,

@@ -9,8 +9,10 @@ from gpuflow.api.derivatives import _argnums, vjp
 from gpuflow.api.programs import jit
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
+from gpuflow.core.argument_kinds import explained
 
 
+@explained
 def fwd_and_bwd(
     fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False,
     jitted: bool = True,

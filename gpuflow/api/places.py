@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.refs import Ref
 from gpuflow.core.sharding import PartitionSpec
 from gpuflow.core.trace import Tracer
@@ -24,6 +25,7 @@ from gpuflow.runtime.device import local_devices as process_devices
 _T = TypeVar("_T")
 
 
+@explained
 def devices(backend: str | None = None) -> list[Device]:
     """All devices of ``backend`` (default: the default platform).
 
@@ -43,6 +45,7 @@ def devices(backend: str | None = None) -> list[Device]:
     return list(platform_devices(backend))
 
 
+@explained
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> list[Device]:
@@ -66,6 +69,7 @@ def local_devices(
     return [device for device in devices(backend) if device.process_index == wanted]
 
 
+@explained
 def device_count(backend: str | None = None) -> int:
     """The number of devices.
 
@@ -82,6 +86,7 @@ def device_count(backend: str | None = None) -> int:
     return len(devices(backend))
 
 
+@explained
 def local_device_count(backend: str | None = None) -> int:
     """The number of devices of this process.
 
@@ -98,6 +103,7 @@ def local_device_count(backend: str | None = None) -> int:
     return len(process_devices(backend))
 
 
+@explained
 def process_count(backend: str | None = None) -> int:
     """The number of processes that work together; 1 in a single process.
 
@@ -115,6 +121,7 @@ def process_count(backend: str | None = None) -> int:
     return process.count
 
 
+@explained
 def process_index(backend: str | None = None) -> int:
     """The number of this process; 0 in a single process.
 

@@ -17,6 +17,7 @@ from gpuflow.control.jit_options import check_callable, make_options, name_of
 from gpuflow.control.programs import forget_programs
 from gpuflow.control.stages import ShapeDtypeStruct as ShapeDtypeStruct
 from gpuflow.control.stages import check_compiler_options, struct_of
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import record_program
@@ -74,6 +75,7 @@ def jit(
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Callable[[Callable[_P, _T]], JitFunction[_P, _T]]: ...
+@explained
 def jit(
     fun: Callable[..., Any] = _NO_FUNCTION,
     /,
@@ -253,6 +255,7 @@ def _trace(
     return ClosedJaxpr(jaxpr, (*consts, *closed)), out_trees[-1]
 
 
+@explained
 def make_jaxpr(
     fun: Callable[_P, Any],
     static_argnums: int | Sequence[int] = (),
@@ -354,6 +357,7 @@ def register_symbolic(cls: type, evaluate: Callable[..., Any]) -> None:
     _symbolic[cls] = evaluate
 
 
+@explained
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The shapes and dtypes of ``fun(*args, **kwargs)``, without computing anything.
 

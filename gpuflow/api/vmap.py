@@ -22,6 +22,7 @@ from gpuflow.control.mapped_axes import (
     positions_of,
     summed,
 )
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.ref_programs import values_of_mapped
 from gpuflow.core.refs import Ref, borrowed, read, refuse_refs, write
 from gpuflow.core.rules import AxisData
@@ -32,6 +33,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+@explained
 def vmap(
     fun: Callable[_P, _T],
     in_axes: Any = 0,

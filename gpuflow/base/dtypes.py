@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import TypePromotionError
+from gpuflow.base.foreign import told
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 float16 = np.dtype(np.float16)
@@ -148,7 +149,12 @@ def _supported(dtype: Any) -> Any:
         raise ValueError(
             f"[dtype] a dtype must be named; got an array, of {dtype.dtype}. Fix: dtype=x.dtype."
         )
-    dtype = np.dtype(dtype)
+    try:
+        dtype = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"[dtype] a dtype must be one of numbers; got {told(dtype)}. Fix: jnp.float32."
+        ) from None
     if dtype.kind in "OSUMm" or (dtype.fields is not None and dtype != float0):
         raise TypeError(
             f"[dtype] arrays hold numbers and bools; got {dtype}. Fix: convert with NumPy first, "

@@ -53,6 +53,10 @@ class TypePromotionError(ValueError):
     """Two dtypes have no implicit common dtype."""
 
 
+class OutOfMemoryError(JaxRuntimeError, MemoryError):
+    """A device has less memory than an array or a program needs."""
+
+
 class DeletedArrayError(JaxRuntimeError, ValueError):
     """An array was used after it had been donated or deleted."""
 

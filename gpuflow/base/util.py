@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
-from gpuflow.base.errors import TracedArgumentError, TracerIntegerConversionError
 from gpuflow.base.records import record
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -18,55 +17,6 @@ PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 def safe_zip(*sequences: Iterable[Any]) -> list[tuple[Any, ...]]:
     """``zip`` that demands equal lengths and returns a list."""
     return list(zip(*sequences, strict=True))
-
-
-def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
-    """``axis`` counted from the front.
-
-    Raises:
-        ValueError: ``axis`` is not in ``[-rank, rank)``.
-        TracedArgumentError: it is traced.
-    """
-    position = axis if type(axis) is int else known_index(axis)
-    if not isinstance(position, int):
-        raise TypeError(f"[{op}] axis must be an integer; got {axis!r}. Fix: pass an int.")
-    if not -rank <= position < rank:
-        raise ValueError(
-            f"[{op}] axis must lie in [{-rank}, {rank}) for an array of rank {rank}; "
-            f"got {position}. Fix: choose an existing axis."
-        )
-    return position % rank
-
-
-def known_index(value: Any) -> Any:
-    """``value.__index__()``; what has none comes back as it is.
-
-    Raises:
-        TracedArgumentError: it is traced.
-    """
-    if not hasattr(value, "__index__"):
-        return value
-    try:
-        return value.__index__()
-    except TracerIntegerConversionError as error:
-        raise TracedArgumentError(str(error)) from None
-
-
-def are_several(axes: Any) -> bool:
-    """Whether ``axes`` are a sequence of them: a tuple, list, range or array, and no number."""
-    return isinstance(axes, tuple | list | range) or bool(getattr(axes, "ndim", 0))
-
-
-def canonicalize_axes(axes: Any, rank: int, op: str = "axis") -> tuple[int, ...]:
-    """``axes`` (None: all, an int, or several) as a sorted tuple without repeats."""
-    if axes is None:
-        return tuple(range(rank))
-    if not are_several(axes):
-        axes = (axes,)
-    result = tuple(sorted(canonicalize_axis(axis, rank, op) for axis in axes))
-    if len(set(result)) != len(result):
-        raise ValueError(f"[{op}] axes must differ; got {tuple(axes)}. Fix: drop the repeats.")
-    return result
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:

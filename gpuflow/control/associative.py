@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gpuflow.base import tree
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis, safe_zip
+from gpuflow.base.util import safe_zip
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.concatenate import concatenate
@@ -19,6 +21,7 @@ _T = TypeVar("_T")
 Parts = list[Any]
 
 
+@explained
 def associative_scan(
     fn: Callable[[_T, _T], _T], elems: _T, reverse: bool = False, axis: int = 0
 ) -> _T:

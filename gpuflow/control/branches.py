@@ -17,6 +17,7 @@ from gpuflow.control.cond import bind_cond
 from gpuflow.control.mismatch import Typed, describe_structures, describe_types, how_to_match
 from gpuflow.control.programs import Program, as_arrays, join_consts, trace_program
 from gpuflow.control.ref_carries import with_ref_outputs
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.refs import Ref, type_of, values_of, write
 from gpuflow.core.trace import Tracer
@@ -30,6 +31,7 @@ _T = TypeVar("_T")
 _MISSING: Any = object()
 
 
+@explained
 def cond(
     pred: ArrayLike, true_fun: Callable[..., _T], false_fun: Callable[..., _T], *operands: Any,
     operand: Any = _MISSING, linear: Any = None,
@@ -105,6 +107,7 @@ def _predicate(pred: Any) -> Any:
     return convert_element_type(pred, np.dtype(np.int32))
 
 
+@explained
 def switch(
     index: ArrayLike, branches: Sequence[Callable[..., _T]], *operands: Any,
     operand: Any = _MISSING,

@@ -22,6 +22,7 @@ from gpuflow.base.recent import Recent
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
+from gpuflow.core.argument_kinds import UNSUITABLE, explain
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import eval_trace, thread_state
 from gpuflow.runtime.array import Array
@@ -32,8 +33,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Programs of one function; items of a list, as a program of a thousand pieces takes longer to build
-# than to run op by op.
-_MOST_PROGRAMS, _MOST_ITEMS = 1024, 64
+# than to run op by op. Deeper lists are not traced either.
+_MOST_PROGRAMS, _MOST_ITEMS, _MOST_DEPTH = 1024, 64, 16
 _NUMBERS = NUMBERS - {bool}  # which only choose
 # One of these is in the annotation of parameters that take arrays: a number there is an operand.
 _OPERANDS = frozenset(["Any", "ArrayLike", "ArraysLike"])
@@ -64,9 +65,13 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if thread_state.trace is eval_trace:
-            return run(args, kwargs)
-        return function(*args, **kwargs)
+        try:
+            if thread_state.trace is eval_trace:
+                return run(args, kwargs)
+            return function(*args, **kwargs)
+        except UNSUITABLE as error:
+            explain(function, args, kwargs, error)
+            raise
 
     return call
 
@@ -199,7 +204,7 @@ def _key(
     return tuple(key)
 
 
-def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
+def _part(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -> Hashable:
     kind = type(value)
     if kind is Array:
         operands.append(value)
@@ -215,8 +220,10 @@ def _part(value: Any, is_numeric: bool, operands: list[Any]) -> Hashable:
             return array.aval
         # 1, 1.0 and True are equal, as are 0.0 and -0.0; nan is not even equal to itself.
         return kind, value if kind is int else repr(value)
-    if (kind is tuple or kind is list or _is_named(kind)) and len(value) <= _MOST_ITEMS:
-        return kind, *[_part(item, is_numeric, operands) for item in value]
+    if kind is tuple or kind is list or _is_named(kind):
+        if len(value) > _MOST_ITEMS or depth > _MOST_DEPTH:
+            raise _UnfitError(kind)
+        return kind, *[_part(item, is_numeric, operands, depth + 1) for item in value]
     if isinstance(value, np.dtype | type | Enum):
         return value
     if kind is np.ndarray or isinstance(value, np.generic):

@@ -17,6 +17,7 @@ from gpuflow.control.loops import check_arrays, scan_as
 from gpuflow.control.programs import Program, as_arrays, trace_program
 from gpuflow.control.ref_carries import condition_of_carries, with_ref_carries
 from gpuflow.control.while_loop import bind_while
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import refuse_refs, values_of, write
 from gpuflow.core.trace import Tracer
@@ -179,6 +180,7 @@ def fori_loop(
     lower: ArrayLike, upper: ArrayLike, body_fun: Callable[[Any, Any], _T], init_val: Any, *,
     unroll: int | bool | None = None,
 ) -> _T: ...  # fmt: skip
+@explained
 def fori_loop(
     lower: Any,
     upper: Any,

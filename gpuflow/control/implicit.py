@@ -13,6 +13,7 @@ from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.linear_solve import Solve, bind_solve
 from gpuflow.control.linear_transpose import transpose_program
 from gpuflow.control.programs import Program, trace_program
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.rules import Zero
@@ -63,6 +64,7 @@ def _check_shapes(
 # --- linear equations ----------------------------------------------------------------------
 
 
+@explained
 def custom_linear_solve(
     matvec: Function,
     b: Any,
@@ -134,6 +136,7 @@ def custom_linear_solve(
 # --- roots ---------------------------------------------------------------------------------
 
 
+@explained
 def custom_root(
     f: Function,
     initial_guess: Any,

@@ -10,6 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.mismatch import same_type
 from gpuflow.control.programs import Program, trace_program
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
@@ -20,6 +21,7 @@ from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.transpose import backward_pass
 
 
+@explained
 def linear_transpose(
     fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()
 ) -> Callable[..., Any]:
@@ -127,6 +129,7 @@ def _check_dtypes(in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArr
 # --- closures ------------------------------------------------------------------------------
 
 
+@explained
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, list[Any]]:
     """``fun`` with the values that it closes over, and that may have a derivative, as arguments.
 

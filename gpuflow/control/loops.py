@@ -14,6 +14,7 @@ from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.programs import Program, as_arrays, trace_program
 from gpuflow.control.ref_carries import changed_refs, with_ref_carries
 from gpuflow.control.scan import bind_scan
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, refuse_refs, type_of, values_of, write
 from gpuflow.core.rules import AxisData
@@ -55,6 +56,7 @@ def scan(
     length: int | None = None, reverse: bool = False, unroll: int | bool = 1,
     _split_transpose: bool | None = None,
 ) -> tuple[_Carry, _Y]: ...  # fmt: skip
+@explained
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -240,6 +242,7 @@ def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> 
 # --- map -----------------------------------------------------------------------------------
 
 
+@explained
 def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y:
     """Apply ``f`` to each element along the leading axis of ``xs``, one after the other.
 

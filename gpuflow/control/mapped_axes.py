@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import mend, told
-from gpuflow.base.util import canonicalize_axis, safe_zip
+from gpuflow.base.util import safe_zip
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops.elementwise.arithmetic import constant, mul

@@ -8,10 +8,12 @@ from typing import Any
 
 from gpuflow.base import tree
 from gpuflow.base.errors import UnexpectedTracerError, check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import default_device
 
 
+@explained
 def platform_dependent(
     *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
 ) -> Any:
@@ -60,6 +62,7 @@ def platform_dependent(
     return chosen(*args)
 
 
+@explained
 def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
     """A function that a compiler may know by name; here it always is its decomposition.
 

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import canonicalize_axes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes, safe_zip
+from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.control.scalar_programs import map_scalars
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal, subjaxprs
 from gpuflow.core.trace import Tracer
@@ -126,6 +128,7 @@ def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:
     return broadcast_in_dim(value, tuple(shape), ())
 
 
+@explained
 def reduce(
     operands: Any, init_values: Any, computation: Callable[[Any, Any], Any],
     dimensions: Sequence[int], out_sharding: ShardingLike = None,
@@ -215,6 +218,7 @@ def _count(x: Any, kept: tuple[int, ...]) -> int:
 # --- windows -------------------------------------------------------------------------------
 
 
+@explained
 def reduce_window(
     operand: Any, init_value: Any, computation: Callable[[Any, Any], Any],
     window_dimensions: Sequence[int], window_strides: Sequence[int] | None = None,

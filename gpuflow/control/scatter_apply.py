@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.control.fori import fori_loop
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike, ModeLike
@@ -21,6 +22,7 @@ from gpuflow.ops.reductions.reduce import reduce_max
 from gpuflow.ops.zeros import full
 
 
+@explained
 def scatter_apply(
     operand: ArrayLike, scatter_indices: ArrayLike, func: Callable[[Any], Any],
     dimension_numbers: ScatterDimensionNumbers, *, update_shape: Sequence[int] = (),

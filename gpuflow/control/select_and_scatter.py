@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.control.programs import Program
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.define import check_same_dtype, types_text
 from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_not, bitwise_or, eq
@@ -22,6 +23,7 @@ from gpuflow.ops.windows.sliding import window_counts
 from gpuflow.ops.zeros import full
 
 
+@explained
 def select_and_scatter(
     operand: Any, select: Callable[[Any, Any], Any], window_dimensions: Sequence[int],
     window_strides: Sequence[int], padding: Sequence[Sequence[int]], source: Any, init_value: Any,

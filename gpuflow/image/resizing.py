@@ -11,8 +11,8 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_member, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.image.weights import ResizeMethod, weight_matrix
@@ -170,7 +170,9 @@ def _checked(
         ),
         ValueError,
     )
-    return sizes, ResizeMethod.from_string(method) if isinstance(method, str) else method
+    if isinstance(method, str):
+        return sizes, ResizeMethod.from_string(method)
+    return sizes, as_member(name, "method", method, ResizeMethod)
 
 
 def _apply(image: Any, axes: Sequence[int], matrices: Sequence[Any], precision: Any) -> Any:

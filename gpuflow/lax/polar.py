@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.control.fori import while_loop
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.elementwise.arithmetic import add, mul, sub
 from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_not, eq, gt, lt
@@ -95,6 +96,7 @@ def _scaled(x: Any) -> Any:
 
 
 @through_float32
+@explained
 def qdwh(
     x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None,
     eps: float | None = None, dynamic_shape: tuple[Any, Any] | None = None,

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_items, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.collectives.varying import vary_along
@@ -160,6 +161,7 @@ def broadcast(
     return in_sharding("broadcast", out, out_sharding)
 
 
+@explained
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The common shape of shapes that NumPy would broadcast.
 
@@ -202,14 +204,12 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
         >>> lax.expand_dims(jnp.ones(3), (0, 2)).shape
         (1, 3, 1)
     """
-    rank = aval_of(array).ndim + len(tuple(dimensions))
+    dimensions = as_items("expand_dims", "dimensions", dimensions)
+    rank = aval_of(array).ndim + len(dimensions)
     new = {canonicalize_axis(d, rank, "expand_dims") for d in dimensions}
     check(
-        len(new) == len(tuple(dimensions)),
-        lambda: (
-            f"[expand_dims] dimensions must differ; got {tuple(dimensions)}. "
-            "Fix: drop the repeats."
-        ),
+        len(new) == len(dimensions),
+        lambda: f"[expand_dims] dimensions must differ; got {dimensions}. Fix: drop the repeats.",
         ValueError,
     )
     sizes = iter(aval_of(array).shape)
@@ -217,6 +217,7 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     return broadcast_in_dim(array, shape, [d for d in range(rank) if d not in new])
 
 
+@explained
 def collapse(
     operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
@@ -240,6 +241,7 @@ def collapse(
     return reshape(operand, (*shape[:start], joined, *shape[stop:]))
 
 
+@explained
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Consecutive parts of ``operand`` along ``axis``.
 
@@ -275,6 +277,7 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
     ]
 
 
+@explained
 def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Arrays of one shape along a new dimension.
 

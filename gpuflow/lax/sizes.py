@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.lax.shapes import asarray, broadcast
@@ -21,6 +22,7 @@ Shape = tuple[int, ...]
 Padding = str | Sequence[tuple[int, int]]
 
 
+@explained
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """``x`` with leading dimensions of size 1, so that it has at least ``rank`` dimensions.
 
@@ -39,6 +41,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     return broadcast(x, (1,) * missing) if missing > 0 else asarray(x)
 
 
+@explained
 def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
     """``arr`` broadcast to the shape of another array, as NumPy does.
 
@@ -61,6 +64,7 @@ def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
     return broadcast_in_dim(arr, shape, range(len(shape) - rank, len(shape)))
 
 
+@explained
 def shape_as_value(shape: Sequence[int]) -> Any:
     """A shape as a vector of int32; int64 where a size needs it.
 
@@ -94,6 +98,7 @@ def shape_as_value(shape: Sequence[int]) -> Any:
 # --- windows -------------------------------------------------------------------------------
 
 
+@explained
 def reduce_window_shape_tuple(
     operand_shape: Sequence[int], window_dimensions: Sequence[int],
     window_strides: Sequence[int], padding: Sequence[tuple[int, int]],
@@ -140,6 +145,7 @@ def _with_holes(sizes: Sequence[int], dilation: Sequence[int] | None) -> Sequenc
 # --- convolutions --------------------------------------------------------------------------
 
 
+@explained
 def conv_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int], pads: Padding,
     batch_group_count: int = 1,
@@ -188,6 +194,7 @@ def conv_shape_tuple(
     return (int(lhs_shape[0]) // batch_group_count, int(rhs_shape[0]), *map(int, counts))
 
 
+@explained
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, Shape, Shape]:
     """From strings such as ``("NHWC", "HWIO", "NHWC")`` to where each dimension is.
 
@@ -221,6 +228,7 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
     return permutations[0], permutations[1], permutations[2]
 
 
+@explained
 def conv_general_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
     padding: Padding, dimension_numbers: Sequence[str],
@@ -252,6 +260,7 @@ def conv_general_shape_tuple(
     return _in_order(shape, out)
 
 
+@explained
 def conv_transpose_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
     padding: Padding, dimension_numbers: Sequence[str],

@@ -12,6 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import random
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.nn.initializer_draws import DRAWS
 from gpuflow.numpy.promotion import user_dtype
@@ -48,6 +49,7 @@ def _initializer(name: str, dtype: Any, draw: _Draw) -> Initializer:
     return init
 
 
+@explained
 def zeros(
     key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
@@ -71,6 +73,7 @@ def zeros(
     return constant(0)(key, shape, dtype, out_sharding)
 
 
+@explained
 def ones(
     key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
@@ -94,6 +97,7 @@ def ones(
     return constant(1)(key, shape, dtype, out_sharding)
 
 
+@explained
 def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of arrays that hold ``value`` everywhere.
 
@@ -111,6 +115,7 @@ def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
     return _initializer("constant", dtype, lambda key, shape, dtype: jnp.full(shape, value, dtype))
 
 
+@explained
 def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of random numbers, uniform on [0, ``scale``).
 
@@ -133,6 +138,7 @@ def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
     return _initializer("uniform", dtype, draw)
 
 
+@explained
 def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of normal random numbers with mean 0.
 
@@ -155,6 +161,7 @@ def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
     return _initializer("normal", dtype, draw)
 
 
+@explained
 def truncated_normal(
     stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None, lower: ArrayLike = -2.0,
     upper: ArrayLike = 2.0,
@@ -192,6 +199,7 @@ _MEANS = {
 }
 
 
+@explained
 def variance_scaling(
     scale: ArrayLike, mode: str, distribution: str, in_axis: Axes = -2, out_axis: Axes = -1,
     batch_axis: Axes = (), dtype: DTypeLike | None = None,
@@ -270,6 +278,7 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
     return inputs * places, outputs * places
 
 
+@explained
 def glorot_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -295,6 +304,7 @@ def glorot_uniform(
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
+@explained
 def glorot_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -322,6 +332,7 @@ def glorot_normal(
     )
 
 
+@explained
 def lecun_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -347,6 +358,7 @@ def lecun_uniform(
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
+@explained
 def lecun_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -372,6 +384,7 @@ def lecun_normal(
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
+@explained
 def he_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -397,6 +410,7 @@ def he_uniform(
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
+@explained
 def he_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -431,6 +445,7 @@ kaiming_normal = he_normal
 # --- orthogonal ----------------------------------------------------------------------------
 
 
+@explained
 def orthogonal(
     scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None
 ) -> Initializer:
@@ -472,6 +487,7 @@ def orthogonal(
     return _initializer("orthogonal", dtype, draw)
 
 
+@explained
 def delta_orthogonal(
     scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None
 ) -> Initializer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import index as as_index
 from typing import Any
 
@@ -62,17 +61,6 @@ def known_int(name: str, what: str, value: Any) -> int:
 def known_part(name: str, what: str, value: Any) -> int:
     """An argument cut to an int, where NumPy and JAX take floats."""
     return int(known(name, what, value, f"pass {what} as a Python int.").item())
-
-
-def check_choice(name: str, what: str, value: Any, options: Sequence[str]) -> None:
-    """Raise ValueError unless ``value`` is one of ``options``."""
-    if isinstance(value, str) and value in options:
-        return
-    texts = [repr(option) for option in options]
-    listed = " or ".join(texts) if len(texts) == 2 else f"one of {', '.join(texts)}"
-    raise ValueError(
-        f"[{name}] {what} must be {listed}; got {value!r}. Fix: {what}={options[0]!r}."
-    )
 
 
 def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueError) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axis, check_choice
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, check_choice, known_int
+from gpuflow.numpy.arguments import as_array, known_int
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import moveaxis, ravel

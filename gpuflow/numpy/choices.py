@@ -9,11 +9,12 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike
-from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.logic import as_bool, clip, where
 from gpuflow.numpy.positions import nonzero
 from gpuflow.numpy.promotion import check_strict, no_out, promote_dtypes, to_rank

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gpuflow import lax
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike
-from gpuflow.numpy.arguments import as_arrays, check_choice
+from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import promote_dtypes, promote_dtypes_inexact
 

@@ -60,15 +60,7 @@ def einsum(
     """
     no_out("einsum", out)
     subscripts, values = _with_letters(subscripts, operands)
-    check(
-        isinstance(subscripts, str) and len(values) > 0,
-        lambda: (
-            "[einsum] subscripts must be a string and operands must follow; "
-            f"got {type(subscripts).__name__} and {len(values)} operands. "
-            "Fix: jnp.einsum('ij,jk->ik', a, b)."
-        ),
-        TypeError,
-    )
+    _check_subscripts("einsum", subscripts, values)
     values = check_arraylike("einsum", *values)
     values = promote_dtypes(*values)
     labels, out_labels = parse(subscripts, [aval_of(x).ndim for x in values])
@@ -84,6 +76,18 @@ def einsum(
     result = lax.transpose(value, [term_labels.index(k) for k in out_labels if k in term_labels])
     out = convert(result, preferred_element_type) if preferred_element_type else result
     return in_sharding("einsum", out, out_sharding)
+
+
+def _check_subscripts(name: str, subscripts: Any, operands: Sequence[Any]) -> None:
+    check(
+        isinstance(subscripts, str) and len(operands) > 0,
+        lambda: (
+            f"[{name}] subscripts must be a string and operands must follow; "
+            f"got {type(subscripts).__name__} and {len(operands)} operands. "
+            f"Fix: jnp.{name}('ij,jk->ik', a, b)."
+        ),
+        TypeError,
+    )
 
 
 def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
@@ -123,9 +127,11 @@ def einsum_path(
         [(0, 1), (0, 1)]
     """
     subscripts, arrays = _with_letters(subscripts, operands)
+    _check_subscripts("einsum_path", subscripts, arrays)
     arrays = check_arraylike("einsum_path", *arrays)
     strategy = "auto" if optimize is True else "naive" if optimize is False else optimize
     shapes = [aval_of(x).shape for x in arrays]
+    parse(subscripts, [len(shape) for shape in shapes])  # its errors name the operand
     return _path_finder()(subscripts, *shapes, shapes=True, optimize=strategy)
 
 

@@ -7,9 +7,9 @@ from operator import index as as_index
 from typing import Any
 
 from gpuflow import lax
+from gpuflow.base.arguments import canonicalize_axis, known_index
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
-from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DeviceLike, DTypeLike

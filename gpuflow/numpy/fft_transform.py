@@ -9,8 +9,8 @@ from operator import index as as_index
 from typing import Any
 
 from gpuflow import lax
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import FftType
 from gpuflow.numpy.promotion import check_arraylike, convert, like, strong

@@ -14,12 +14,14 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.private_files import kind_of
 from gpuflow.base.util import warn
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import HasAval
 from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
 
 
+@explained
 def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
     """Write an array in NumPy's format; a path gets the ending ``.npy``.
 
@@ -59,6 +61,7 @@ def _named(op: str, x: Any) -> np.ndarray:
     return host
 
 
+@explained
 def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
     """Write several arrays into one file in NumPy's format.
 
@@ -215,6 +218,7 @@ def _reading(what: str) -> Iterator[None]:
         ) from error
 
 
+@explained
 def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
     """The numbers whose bytes a buffer holds, or an array.
 
@@ -238,6 +242,7 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))
 
 
+@explained
 def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
     """The numbers in a text, between separators.
 
@@ -260,6 +265,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
     return asarray(np.fromstring(string, np.dtype(dtype), count, sep=sep))
 
 
+@explained
 def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     """Not there, since what a file holds may change; use ``jnp.asarray(np.fromfile(...))``.
 
@@ -281,6 +287,7 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     _not_pure("fromfile", args, kwargs)
 
 
+@explained
 def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
     """Not there, since an iterator can be read only once; use ``jnp.asarray(np.fromiter(...))``.
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
-from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.logic import clip, where
@@ -24,6 +26,7 @@ from gpuflow.numpy.ufuncs import divmod as divide_with_rest
 from gpuflow.numpy.ufuncs import remainder
 
 
+@explained
 def meshgrid(
     *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> list[Array]:
@@ -120,6 +123,7 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
     return stack(out, 0) if out else lax.full((0,), 0, wanted)
 
 
+@explained
 def ix_(*args: ArrayLike) -> tuple[Array, ...]:
     """Index vectors so shaped that they select all combinations.
 
@@ -163,6 +167,7 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
 # --- diagonals and triangles ---------------------------------------------------------------
 
 
+@explained
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     """The positions of the main diagonal of an array of ``ndim`` axes of size ``n``.
 
@@ -191,6 +196,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return (lax.iota(dtypes.default_int(), (count,)),) * rank
 
 
+@explained
 def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
     """The positions of the main diagonal of an array with axes of one size.
 
@@ -226,6 +232,7 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
     return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
 
 
+@explained
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The positions on and above diagonal ``k`` of an n by m matrix.
 
@@ -247,6 +254,7 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     return _triangle("triu_indices", n, k, m, True)
 
 
+@explained
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """The positions on and below diagonal ``k`` of an n by m matrix.
 
@@ -278,6 +286,7 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
     return shape
 
 
+@explained
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and above diagonal ``k`` of a matrix.
 
@@ -300,6 +309,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return triu_indices(rows, k, columns)
 
 
+@explained
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and below diagonal ``k`` of a matrix.
 
@@ -322,6 +332,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return tril_indices(rows, k, columns)
 
 
+@explained
 def mask_indices(
     n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ShardingLike
@@ -303,9 +304,9 @@ def histogramdd(
     x, *optional_weights = promote_dtypes_inexact(*operands)
     per_axis = list(bins) if isinstance(bins, (tuple, list)) or np.ndim(bins) else [bins] * rank
     check(
-        len(per_axis) == rank and (range is None or len(range) == rank),
+        len(per_axis) == rank and (range is None or np.shape(range)[:1] == (rank,)),
         lambda: f"[histogramdd] there must be bins, and a range or None, for each of {rank} axes; "
-        f"got {len(per_axis)} and {range!r}. Fix: bins=[10] * {rank}.",
+        f"got {len(per_axis)} and {told(range)}. Fix: bins=[10] * {rank}.",
         ValueError,
     )
     edges, places = [], []

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base.arguments import canonicalize_axis, known_index
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike

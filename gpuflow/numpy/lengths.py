@@ -9,8 +9,9 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ShapeLike
@@ -48,6 +49,11 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
     x = as_array("trim_zeros", filt)
     rank = aval_of(x).ndim
     axes = canonicalize_axes(axis, rank, "trim_zeros")
+    check(
+        isinstance(trim, str),
+        lambda: f"[trim_zeros] trim must be a string; got {told(trim)}. Fix: trim='fb'.",
+        AttributeError,
+    )
     host = known("trim_zeros", "the array", x, "outside of jit, or keep the zeros.") != 0
     index = [slice(None)] * rank
     for d in axes:

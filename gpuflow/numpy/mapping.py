@@ -7,8 +7,9 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.api.vmap import vmap
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.arguments import as_array, known_int
@@ -24,6 +25,7 @@ Function = Callable[..., Any]
 # --- along axes ----------------------------------------------------------------------------
 
 
+@explained
 def apply_along_axis(
     func1d: Function, axis: int, arr: ArrayLike, *args: Any, **kwargs: Any
 ) -> Array:
@@ -60,6 +62,7 @@ def apply_along_axis(
     return function(x)
 
 
+@explained
 def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
     """A function of an array and an axis, applied for one axis after the other.
 
@@ -98,6 +101,7 @@ def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
     return x
 
 
+@explained
 def fromfunction(
     function: Function, shape: Any, *, dtype: DTypeLike = float, **kwargs: Any
 ) -> Array:
@@ -132,6 +136,7 @@ def fromfunction(
 # --- by case -------------------------------------------------------------------------------
 
 
+@explained
 def piecewise(
     x: ArrayLike, condlist: ArraysLike, funclist: Sequence[Any], *args: Any,
     **kw: Any,

@@ -8,8 +8,9 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes
@@ -210,6 +211,11 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
     check(
         len(shape) >= 2 and 0 not in shape[-2:],
         lambda: f"[cond] matrices must not be empty; got {aval_of(x)}. Fix: check the shape.",
+        ValueError,
+    )
+    check(
+        p is None or isinstance(p, str | int | float | np.generic),
+        lambda: f"[cond] p must be an order of a norm; got {told(p)}. Fix: p=2.",
         ValueError,
     )
     if p in (None, 2, -2):

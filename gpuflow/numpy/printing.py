@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.core.argument_kinds import explained
 from gpuflow.numpy.arguments import as_array
 
 
+@explained
 def array_repr(
     arr: Any, max_line_width: int | None = None, precision: int | None = None,
     suppress_small: bool | None = None,
@@ -32,6 +34,7 @@ def array_repr(
         return repr(x)
 
 
+@explained
 def array_str(
     a: Any, max_line_width: int | None = None, precision: int | None = None,
     suppress_small: bool | None = None,
@@ -74,6 +77,7 @@ def get_printoptions() -> dict[str, Any]:
     return dict(np.get_printoptions())
 
 
+@explained
 def set_printoptions(*args: Any, **kwargs: Any) -> None:
     """Change how arrays are printed, NumPy's too.
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axes, check_choice
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes, ShardingLike
-from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
+from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.logic import clip, isnan, where
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.reductions import any as any_element

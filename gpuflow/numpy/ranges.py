@@ -10,8 +10,8 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
-from gpuflow.base.util import known_index
+from gpuflow.base.arguments import known_index
+from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.types import Array, ArrayLike, DeviceLike, DTypeLike, ShardingLike
@@ -80,13 +80,25 @@ def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
         lambda: f"[arange] numbers must have a dtype of numbers; got bool for {range_args}. "
         "Fix: dtype=int.",
     )
-    count = max(0, math.ceil((range_args[1] - range_args[0]) / range_args[2]))
+    first, last, by = range_args
+    try:
+        count = max(0, math.ceil((last - first) / by))
+    except (ValueError, OverflowError) as error:  # nan, infinity, or an int beyond floats
+        raise type(error)(
+            f"[arange] the numbers from start to stop must be countable; got {first} to {last} by "
+            f"{by}. Fix: finite bounds."
+        ) from None
     if all(isinstance(v, (int, np.integer)) for v in range_args):
         numbers = lax.iota(dtype, (count,))
         if range_args[2] != 1:
             numbers = lax.mul(numbers, convert(range_args[2], dtype))
         return numbers if range_args[0] == 0 else lax.add(numbers, convert(range_args[0], dtype))
-    host = np.arange(*range_args, dtype=np.float64 if dtypes.is_floating(dtype) else dtype)
+    try:
+        host = np.arange(*range_args, dtype=np.float64 if dtypes.is_floating(dtype) else dtype)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemoryError(
+            f"[arange] the numbers must fit into memory; got {count:,} of them. Fix: a larger step."
+        ) from error
     return from_numpy(host, ShapedArray(host.shape, dtype))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.creation import asarray
@@ -116,6 +117,7 @@ def result_type_and_weakness(*args: Any) -> tuple[Any, bool]:
     return dtypes.canonicalize(dtype), weak_type
 
 
+@explained
 def promote_types(a: DTypeLike, b: DTypeLike) -> Any:
     """The common dtype of two dtypes; Python number types are weak.
 
@@ -143,6 +145,7 @@ def _as_type(what: Any) -> Any:
     return np.dtype(what).type
 
 
+@explained
 def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
     """Whether a dtype is of a kind; bfloat16 is floating.
 
@@ -191,6 +194,7 @@ _KINDS = {
 }
 
 
+@explained
 def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """Whether a dtype is of a kind: a dtype, a name such as ``"integral"``, or a tuple of them.
 
@@ -223,6 +227,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
         ) from None
 
 
+@explained
 def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     """Whether NumPy's rules allow the conversion.
 
@@ -244,6 +249,7 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     return np.can_cast(np.dtype(from_), np.dtype(to), casting=casting)
 
 
+@explained
 def finfo(dtype: DTypeLike | None) -> Any:
     """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on.
 
@@ -263,6 +269,7 @@ def finfo(dtype: DTypeLike | None) -> Any:
     return ml_dtypes.finfo(_full_width_dtype(dtype))
 
 
+@explained
 def iinfo(int_type: Any) -> Any:
     """Limits of an integer dtype: ``min``, ``max`` and ``bits``.
 
@@ -284,7 +291,9 @@ def iinfo(int_type: Any) -> Any:
 
 def _full_width_dtype(what: Any) -> Any:
     """The dtype of an array, or a dtype at its full width."""
-    return np.dtype(what) if isinstance(what, (type, str, np.dtype)) else _dtype_of(what)[0]
+    if isinstance(what, (type, str, np.dtype)):
+        return np.dtype(what)
+    return _dtype_of(what)[0]
 
 
 def iscomplexobj(x: Any) -> bool:

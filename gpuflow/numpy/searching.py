@@ -6,11 +6,12 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
+from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.logic import isnan, less
 from gpuflow.numpy.promotion import convert, promote_dtypes
 from gpuflow.numpy.shaping import ravel, reshape

@@ -9,10 +9,11 @@ from typing import Any, Literal, overload
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_arrays, check_choice, known, known_int
+from gpuflow.numpy.arguments import as_arrays, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.filled import full_like
 from gpuflow.numpy.joining import concatenate

@@ -14,8 +14,15 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base.arguments import (
+    are_several,
+    as_integer,
+    as_items,
+    canonicalize_axes,
+    canonicalize_axis,
+)
 from gpuflow.base.errors import check
-from gpuflow.base.util import are_several, canonicalize_axes, canonicalize_axis
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, Axes, ShapeLike, ShardingLike
@@ -105,7 +112,7 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
         if isinstance(error.__cause__, Exception) or "traced" in str(error):
             raise
         raise TypeError(
-            f"[{name}] shape must be an int or a sequence of ints; got {new_shape!r}. "
+            f"[{name}] shape must be an int or a sequence of ints; got {told(new_shape)}. "
             "Fix: jnp.zeros((3, 4))."
         ) from None
 
@@ -277,6 +284,7 @@ def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     if axes is None:
         order = tuple(range(rank))[::-1]
     else:
+        axes = as_items("transpose", "axes", axes)
         order = tuple(canonicalize_axis(d, rank, "transpose") for d in axes)
     return lax.transpose(a, order)
 
@@ -412,7 +420,7 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     a, old = _with_shape("rollaxis", a)
     rank = len(old)
     origin = canonicalize_axis(axis, rank, "rollaxis")
-    target = as_index(start)
+    target = as_integer("rollaxis", "start", start)
     check(
         -rank <= target <= rank,
         lambda: f"[rollaxis] start must lie in [{-rank}, {rank}]; got {target}. Fix: start=0.",

@@ -12,8 +12,9 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Axes
 from gpuflow.numpy.arguments import as_array, as_arrays
@@ -277,6 +278,7 @@ def public(ufunc_object: ufunc) -> ufunc:
     return ufunc_object
 
 
+@explained
 def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
     """A ufunc from a function of numbers.
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.api.programs import eval_shape
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Axes
 from gpuflow.numpy.creation import asarray

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import broadcast_shapes, check_rank_promotion
@@ -19,6 +20,7 @@ Dims = tuple[str, ...]
 
 
 
+@explained
 def vectorize(
     pyfunc: Function, *, excluded: Collection[int | str] = frozenset(),
     signature: str | None = None,

@@ -10,10 +10,13 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
 from gpuflow.runtime.device import Device, devices
 
 
+@explained
 def make_mesh(
     axis_shapes: Sequence[int], axis_names: Sequence[Any],
     axis_types: Sequence[AxisType] | None = None, *, devices: Sequence[Device] | None = None,
@@ -79,6 +82,7 @@ class _MeshScope:
         config.update("mesh", self._before)
 
 
+@explained
 def set_mesh(mesh: Mesh | None) -> _MeshScope:
     """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block.
 
@@ -94,6 +98,11 @@ def set_mesh(mesh: Mesh | None) -> _MeshScope:
         ...     print(gf.get_mesh() == mesh)
         True
     """
+    check(
+        mesh is None or isinstance(mesh, Mesh),
+        lambda: f"[set_mesh] mesh must be a Mesh; got {told(mesh)}. Fix: make_mesh((1,), ('x',)).",
+        ValueError,
+    )
     before = config.mesh
     config.update("mesh", mesh)
     return _MeshScope(before)

@@ -12,6 +12,7 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import settled
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.formats import Format
 from gpuflow.core.mesh import Mesh
@@ -97,6 +98,7 @@ def make_single_device_sharding(
     return SingleDeviceSharding(device, memory_kind=memory_kind or "device")
 
 
+@explained
 def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     """Arrays with the shardings that they are wanted in.
 
@@ -124,6 +126,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     return tree.unflatten(structure, placed)
 
 
+@explained
 def reshard(xs: _T, out_shardings: Any) -> _T:
     """Arrays with other shardings.
 
@@ -153,6 +156,7 @@ def _bounds(index: Index) -> tuple[tuple[int | None, int | None], ...]:
     return tuple((extent.start, extent.stop) for extent in index)
 
 
+@explained
 def make_array_from_callback(
     shape: Sequence[int], sharding: Sharding, data_callback: Callable[[Index], Any],
     dtype: Any = None,
@@ -209,6 +213,7 @@ def make_array_from_callback(
     return PartedArray(parts, parts[0].aval.update(shape=shape), sharding)
 
 
+@explained
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Sharding, arrays: Sequence[Any], *, dtype: Any = None
 ) -> Array:
@@ -247,6 +252,7 @@ def make_array_from_single_device_arrays(
     )
 
 
+@explained
 def make_array_from_process_local_data(
     sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None
 ) -> Array:
@@ -291,6 +297,7 @@ def make_array_from_process_local_data(
     )
 
 
+@explained
 def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
     """Each leaf once for each device, stacked along a new first axis.
 
@@ -314,6 +321,7 @@ def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
     return tree.tree_map(one, x)
 
 
+@explained
 def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
     """Trees of equal structure, one for each device, stacked along a new first axis.
 

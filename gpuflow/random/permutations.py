@@ -8,8 +8,8 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import Array, ArrayLike, ShardingLike

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.errors import OutOfMemoryError
 from gpuflow.runtime.origins import SMALLEST, origins
 
 SMALLEST_POOLED = SMALLEST
@@ -55,7 +56,13 @@ def has_known_layout() -> bool:
 
 def aligned_bytes(count: int) -> np.ndarray:
     """Fresh uint8 memory whose address is a multiple of 64."""
-    raw = np.empty(count + ALIGNMENT, np.uint8)
+    try:
+        raw = np.empty(count + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: no address reaches so far
+        raise OutOfMemoryError(
+            f"[memory] an array must fit into memory; got one of {count:,} bytes. "
+            "Fix: use a smaller shape or a narrower dtype."
+        ) from error
     start = -address(raw) % ALIGNMENT
     return raw[start : start + count]
 
@@ -93,17 +100,23 @@ class _Pool:
 
     def acquire(self, count: int) -> np.ndarray:
         with self._lock:
-            self.count += 1
-            self.largest = max(self.largest, count)
-            self.used += count
-            self.peak = max(self.peak, self.used)
             blocks = self._free.get(count)
             if blocks:
                 memory = blocks.pop()
                 self._by_age.pop(id(memory), None)
                 self.held -= count
+                self._note(count)
                 return memory
-        return aligned_bytes(count)
+        memory = aligned_bytes(count)
+        with self._lock:
+            self._note(count)
+        return memory
+
+    def _note(self, count: int) -> None:
+        self.count += 1
+        self.largest = max(self.largest, count)
+        self.used += count
+        self.peak = max(self.peak, self.used)
 
     def release(self, memory: np.ndarray) -> None:
         with self._lock:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 import gpuflow.numpy as jnp
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.arguments import as_array, check_choice
+from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.tree_util import register_pytree_node
 

@@ -15,6 +15,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array
@@ -41,6 +42,7 @@ _MODES: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
+@explained
 def map_coordinates(
     input: ArrayLike, coordinates: Sequence[ArrayLike], order: int, mode: str = "constant",
     cval: ArrayLike = 0.0,

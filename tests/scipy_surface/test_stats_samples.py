@@ -160,11 +160,11 @@ def test_edges_of_samples():
 def test_errors_of_samples():
     x = jnp.ones(3)
     for call, error, text in (
-        (lambda: stats.mode(x, nan_policy="x"), ValueError, "Illegal nan_policy value 'x'"),
+        (lambda: stats.mode(x, nan_policy="x"), ValueError, "nan_policy must be one of"),
         (lambda: stats.mode(x, nan_policy="omit"), NotImplementedError, "'omit' is not implem"),
         (lambda: stats.rankdata(x, nan_policy="raise"), NotImplementedError, "'raise'"),
         (lambda: stats.rankdata(x, "other"), ValueError, "unknown method 'other'"),
-        (lambda: stats.sem(x, nan_policy="raise"), ValueError, "'raise' is not supported"),
+        (lambda: stats.sem(x, nan_policy="raise"), ValueError, "got 'raise'"),
         (lambda: stats.mode([1, 2]), TypeError, "operands must be arrays"),
     ):
         with pytest.raises(error, match=text):

@@ -11,8 +11,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from gpuflow.base import tree
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.primitive import Primitive
@@ -155,6 +156,7 @@ def _part_at_index(
     return row_gather(move_axis(parts, dim, 0), number, "clip")
 
 
+@explained
 def all_gather(
     x: _T, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
     to: str = "varying",
@@ -354,6 +356,7 @@ def _scatter_transpose(
     return all_gather_p.bind(cotangent, all_gather_dimension=scatter_dimension, **params)
 
 
+@explained
 def psum_scatter(
     x: _T,
     axis_name: Any,

@@ -11,8 +11,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from gpuflow.base import tree
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.rules import AxisData
@@ -124,6 +125,7 @@ def _swap_transpose(
     )
 
 
+@explained
 def all_to_all(
     x: _T,
     axis_name: Any,
@@ -190,6 +192,7 @@ def all_to_all(
     return tree.tree_map(one, x) if names else x
 
 
+@explained
 def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> _T:
     """Swap the named axis with a dimension of the same size.
 

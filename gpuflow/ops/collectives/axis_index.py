@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.rules import AxisData
@@ -28,6 +29,7 @@ from gpuflow.ops.elementwise.select import select
 from gpuflow.ops.layout.iota import iota
 
 
+@explained
 def axis_size(axis_name: Any) -> int:
     """The size of a named axis, or the product of several, as a Python int.
 
@@ -60,6 +62,7 @@ def _index_impl(xp: Any, *, axis_name: Any) -> Any:
     return xp.asarray(communicator_for("axis_index", (axis_name,)).rank, np.int32)
 
 
+@explained
 def axis_index(axis_name: Any) -> Array:
     """The index of this element along a named axis.
 

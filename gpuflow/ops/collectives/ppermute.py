@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.collectives.all_gather import gather_batch
@@ -100,6 +101,7 @@ def _checked_pairs(perm: Any, size: int) -> Pairs:
     return pairs
 
 
+@explained
 def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
     """Send values along a named axis; who is sent nothing gets zeros.
 
@@ -130,6 +132,7 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
     return tree.tree_map(one, x)
 
 
+@explained
 def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
     """Shuffle values along a named axis: index k gets the value of index ``perm[k]``.
 
@@ -207,6 +210,7 @@ def _broadcast_transpose(
     return select_at_index(axis_name, sizes, source, total, zeros_of(x.tangent()))
 
 
+@explained
 def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
     """Every element of a named axis gets the value of one.
 

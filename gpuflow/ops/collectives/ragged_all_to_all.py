@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.collectives.all_gather import all_gather
 from gpuflow.ops.collectives.all_to_all import all_to_all
@@ -32,6 +33,7 @@ from gpuflow.ops.reductions.reduce import reduce_max
 NUMBERS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 
+@explained
 def ragged_all_to_all(
     operand: Any,
     output: Any,

@@ -12,8 +12,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import canonicalize_axes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.trace import Tracer
@@ -109,6 +110,7 @@ def _sum(x: Any, axes: Names, axis_index_groups: Groups | None) -> Any:
 # --- psum ----------------------------------------------------------------------------------
 
 
+@explained
 def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Sum over named axes.
 
@@ -157,6 +159,7 @@ def _extremum_jvp(op: str) -> Callable[..., Any]:
     return jvp
 
 
+@explained
 def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Maximum over named axes; nan wins.
 
@@ -179,6 +182,7 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     return _reduced("pmax", reduce_max, x, axis_name, axis_index_groups)
 
 
+@explained
 def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Minimum over named axes; nan wins.
 
@@ -221,6 +225,7 @@ _PRIMITIVES = {"psum": psum_p, "pmax": pmax_p, "pmin": pmin_p}
 # --- pmean ---------------------------------------------------------------------------------
 
 
+@explained
 def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Mean over named axes.
 

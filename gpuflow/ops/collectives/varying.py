@@ -18,6 +18,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, expand_names
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -252,6 +253,7 @@ def entered(leaves: Sequence[Any]) -> Sequence[Any]:
     ]  # fmt: skip
 
 
+@explained
 def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
     """Let values vary along named axes: each element has its own copy, with its own cotangent.
 
@@ -303,6 +305,7 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
     return tree.tree_map(lambda leaf: cast_p.bind(leaf, _token(leaf), axes=names), x)
 
 
+@explained
 def pvary(x: Any, axis_name: Any) -> Any:
     """Let values vary along named axes, also those that vary already.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
@@ -35,6 +36,7 @@ class ConvDimensionNumbers(NamedTuple):
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 
 
+@explained
 def conv_dimension_numbers(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
 ) -> ConvDimensionNumbers:
@@ -94,6 +96,7 @@ def conv_dimension_numbers(
     return ConvDimensionNumbers(*specs)
 
 
+@explained
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int],
     padding: Any,
@@ -166,6 +169,7 @@ def _per_dimension(name: str, values: Any, count: int) -> Dims:
     return result
 
 
+@explained
 def conv_general_dilated(
     lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None = None,
@@ -359,6 +363,7 @@ def _accumulated_in(dtype: Any, preferred: Any) -> Any:
     return wanted
 
 
+@explained
 def conv(
     lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int], padding: str,
     precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
@@ -390,6 +395,7 @@ def conv(
     )  # fmt: skip
 
 
+@explained
 def conv_with_general_padding(
     lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None,
@@ -426,6 +432,7 @@ def conv_with_general_padding(
     )  # fmt: skip
 
 
+@explained
 def conv_transpose(
     lhs: ArrayLike, rhs: ArrayLike, strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]], rhs_dilation: Sequence[int] | None = None,
@@ -507,6 +514,7 @@ def conv_transpose_pads(window: int, stride: int, padding: Any) -> tuple[int, in
     return before, total - before
 
 
+@explained
 def conv_general_dilated_patches(
     lhs: ArrayLike, filter_shape: Sequence[int], window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None = None,

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from operator import index as as_index
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import are_dimensions, as_integers
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
@@ -103,7 +104,7 @@ def _free(ndim: int, *taken: Sequence[int]) -> Dims:
 def _check_side(side: str, aval: ShapedArray, contracting: Dims, batch: Dims) -> None:
     dims = (*contracting, *batch)
     check(
-        all(0 <= d < aval.ndim for d in dims) and len(set(dims)) == len(dims),
+        are_dimensions(dims, aval.ndim),
         lambda: (
             f"[dot_general] {side} dimensions must exist and differ; got contracting "
             f"{contracting} and batch {batch} for {aval}. "
@@ -454,10 +455,16 @@ def dot_general(
     if out_sharding is not None:
         out = dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
         return in_sharding("dot_general", out, out_sharding)
-    (left, right), (left_batch, right_batch) = dimension_numbers
+    try:
+        (left, right), (left_batch, right_batch) = dimension_numbers
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            "[dot_general] dimension_numbers must be ((lhs contracting, rhs contracting), (lhs "
+            f"batch, rhs batch)); got {told(dimension_numbers)}. Fix: (((1,), (0,)), ((), ()))."
+        ) from None
 
     def plain(dims: Sequence[int]) -> Dims:
-        return tuple(as_index(d) for d in dims)
+        return as_integers("dot_general", "dimension_numbers", dims)
 
     lhs, rhs = match_scalars(lhs, rhs)
     preferred = preferred_element_type

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, PrecisionLike
 from gpuflow.ops.contractions.convolution_calls import (
@@ -18,6 +19,7 @@ from gpuflow.ops.define import types_text
 from gpuflow.ops.layout.transpose import transpose
 
 
+@explained
 def conv_general_dilated_local(
     lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]], filter_shape: Sequence[int],

@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
 from gpuflow.ops.contractions.dot_general import as_algorithm_says, dot_general
@@ -47,6 +48,7 @@ class RaggedDotDimensionNumbers:
         object.__setattr__(self, "rhs_group_dimensions", tuple(self.rhs_group_dimensions))
 
 
+@explained
 def ragged_dot(
     lhs: ArrayLike, rhs: ArrayLike, group_sizes: ArrayLike, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
@@ -85,6 +87,7 @@ def ragged_dot(
     return in_sharding("ragged_dot", out, out_sharding)
 
 
+@explained
 def ragged_dot_general(
     lhs: ArrayLike, rhs: ArrayLike, group_sizes: ArrayLike,
     ragged_dot_dimension_numbers: RaggedDotDimensionNumbers, precision: PrecisionLike = None,

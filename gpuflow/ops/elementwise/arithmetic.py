@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_member
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
@@ -536,4 +537,5 @@ def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FR
         >>> lax.round(jnp.array([0.5, 2.5]), lax.RoundingMethod.TO_NEAREST_EVEN)
         Array([0., 2.], dtype=float32)
     """
-    return round_p.bind(x, rounding_method=RoundingMethod(rounding_method))
+    method = as_member("round", "rounding_method", rounding_method, RoundingMethod)
+    return round_p.bind(x, rounding_method=method)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import AxisData, Zero
@@ -358,6 +359,7 @@ reduce_precision_p = define(
 )
 
 
+@explained
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Elementwise rounding to a float format with fewer bits; the dtype stays.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
@@ -237,11 +238,21 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
         >>> lax.integer_pow(jnp.array([2, -3]), 3)
         Array([  8, -27], dtype=int32)
     """
+    if type(y) is not int:
+        y = _as_exponent(y)
+    return integer_pow_p.bind(x, y=y)
+
+
+def _as_exponent(y: Any) -> int:
+    try:
+        number = int(y)
+    except (TypeError, ValueError, OverflowError):
+        number = None
     check(
-        y == int(y),
-        lambda: f"[integer_pow] the exponent must be an integer; got {y!r}. Fix: x ** {y!r}.",
+        number is not None and number == y,
+        lambda: f"[integer_pow] y must be an integer; got {told(y)}. Fix: lax.pow(x, y).",
     )
-    return integer_pow_p.bind(x, y=int(y))
+    return number
 
 
 # --- powers of halves ----------------------------------------------------------------------

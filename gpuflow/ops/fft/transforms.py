@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Fourier
 from gpuflow.core.lowering import Library
@@ -179,6 +180,7 @@ fft_p = define(
 )
 
 
+@explained
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """A discrete Fourier transform over the last dimensions.
 

@@ -26,6 +26,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Library
@@ -241,6 +242,7 @@ def _gather_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> 
     return [(d, d) for d in range(b)] + rest, [(d, d) for d in range(indices.ndim)]
 
 
+@explained
 def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) -> Any:
     """Rows of ``x`` by index: ``out[j..., rest...] = x[indices[j...], rest...]``.
 
@@ -427,6 +429,7 @@ def _scatter_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) ->
     return index_dims + [(indices.ndim + k, b + 1 + k) for k in range(out.ndim - b - 1)], index_dims
 
 
+@explained
 def row_scatter_add(
     rows: Any, indices: Any, shape: Sequence[int], mode: str = "zero", batch_dims: int = 0
 ) -> Any:

@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import (
+    are_dimensions,
+    as_integers,
+    as_items,
+    canonicalize_axis,
+    known_index,
+)
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
@@ -30,23 +36,17 @@ from gpuflow.ops.reductions.blocked_sums import blocked_sum
 
 
 def _sizes(op: str, shape: int | Sequence[Any]) -> tuple[int, ...]:
-    if hasattr(shape, "__index__"):
+    if isinstance(known_index(shape), int):
         shape = (shape,)
-    known = tuple(shape)
+    known = as_items(op, "shape", shape)
     if {*map(type, known)} == {int} and min(known) >= 0:
         return known  # the common case
-    sizes = []
-    for size in shape:
-        check(
-            hasattr(size, "__index__"),
-            lambda: f"[{op}] sizes must be integers; got {tuple(shape)!r}. Fix: pass Python ints.",
-        )
-        sizes.append(size.__index__())
+    sizes = as_integers(op, "shape", known)
     check(
         all(size >= 0 for size in sizes),
-        lambda: f"[{op}] sizes must not be negative; got {tuple(sizes)}. Fix: use sizes >= 0.",
+        lambda: f"[{op}] sizes must not be negative; got {sizes}. Fix: use sizes >= 0.",
     )
-    return tuple(sizes)
+    return sizes
 
 
 # --- broadcast_in_dim ----------------------------------------------------------------------
@@ -215,7 +215,7 @@ def check_axes(
 ) -> None:
     """Raise ``error`` unless ``axes`` are distinct dimensions of ``x``."""
     check(
-        len(set(axes)) == len(axes) and all(0 <= d < x.ndim for d in axes),
+        are_dimensions(axes, x.ndim),
         lambda: (
             f"[{name}] axes must be distinct dimensions of {x}; got {axes}. "
             f"Fix: use axes in [0, {x.ndim})."
@@ -258,8 +258,9 @@ def reduction_batch(apply: Any) -> Any:
 
 def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
     """Reduce over ``axes``; without any, only the operand is checked."""
-    if len(axes):
-        return primitive.bind(x, axes=tuple(axes))
+    axes = as_items(primitive.name, "axes", axes)
+    if axes:
+        return primitive.bind(x, axes=axes)
     primitive.shape(aval_of(x), axes=())
     return x
 
@@ -517,12 +518,17 @@ def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
         >>> lax.squeeze(jnp.ones((1, 3, 1)), (0, -1)).shape
         (3,)
     """
-    if not len(dimensions):
+    dimensions = as_items("squeeze", "dimensions", dimensions)
+    if not dimensions:
         return array  # type: ignore[return-value]
-    if min(dimensions) < 0:
+    try:
+        is_canonical = min(dimensions) >= 0
+    except TypeError:
+        is_canonical = False
+    if not is_canonical:
         rank = aval_of(array).ndim
-        dimensions = [canonicalize_axis(d, rank, "squeeze") for d in dimensions]
-    return squeeze_p.bind(array, dimensions=tuple(dimensions))
+        dimensions = tuple(canonicalize_axis(d, rank, "squeeze") for d in dimensions)
+    return squeeze_p.bind(array, dimensions=dimensions)
 
 
 squeeze_p = define(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from gpuflow.base.arguments import are_dimensions
 from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -31,7 +32,7 @@ def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
     check_same_dtype("concatenate", pieces)
     rank = pieces[0].ndim
     check(
-        0 <= dimension < rank,
+        are_dimensions([dimension], rank),
         lambda: (
             f"[concatenate] dimension must lie in [0, {rank}); got {dimension} for "
             f"{types_text(pieces)}. Fix: choose an existing dimension, or reshape scalars to (1,)."

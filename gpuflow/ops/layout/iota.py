@@ -13,6 +13,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.types import Array, DTypeLike, ShardingLike
@@ -65,6 +66,7 @@ def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
     return context.builder.round(value, name)
 
 
+@explained
 def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Array:
     """An array whose elements are their positions along ``dimension``.
 
@@ -93,6 +95,7 @@ def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Arr
     )
 
 
+@explained
 def broadcasted_iota(
     dtype: DTypeLike, shape: Sequence[int] | int, dimension: int = 0, *,
     out_sharding: ShardingLike = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuflow.base.arguments import as_items
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Layout
@@ -71,7 +72,8 @@ def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
         Array([[2, 1],
                [4, 3]], dtype=int32)
     """
-    return rev_p.bind(operand, dimensions=tuple(dimensions)) if len(dimensions) else operand
+    dimensions = as_items("rev", "dimensions", dimensions)
+    return rev_p.bind(operand, dimensions=dimensions) if dimensions else operand
 
 
 rev_p = define(

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.arguments import as_integers, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -231,9 +232,9 @@ def slice_(
         >>> lax.slice(jnp.arange(6), (1,), (6,), (2,))
         Array([1, 3, 5], dtype=int32)
     """
-    starts = tuple(int(start) for start in start_indices)
-    limits = tuple(int(limit) for limit in limit_indices)
-    steps = None if strides is None else tuple(int(step) for step in strides)
+    starts = as_integers("slice", "start_indices", start_indices)
+    limits = as_integers("slice", "limit_indices", limit_indices)
+    steps = None if strides is None else as_integers("slice", "strides", strides)
     if steps is not None and all(step == 1 for step in steps) and len(steps) == len(starts):
         steps = None
     return slice_p.bind(operand, start_indices=starts, limit_indices=limits, strides=steps)
@@ -497,6 +498,7 @@ def _pad_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
     return [(d, d) for d, edges in enumerate(config) if edges == (0, 0, 0)], ()
 
 
+@explained
 def pad(
     operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[Sequence[int]]
 ) -> Array:

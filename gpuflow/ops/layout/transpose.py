@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.arguments import are_dimensions, as_items
 from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -18,7 +19,7 @@ from gpuflow.ops.define import define, linear_jvp, unary_transpose
 
 def _transpose_shape(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
     check(
-        sorted(permutation) == list(range(x.ndim)),
+        len(permutation) == x.ndim and are_dimensions(permutation, x.ndim),
         lambda: (
             f"[transpose] permutation must hold each dimension of {x} once; got {permutation}. "
             f"Fix: permute (0, ..., {x.ndim - 1})."
@@ -81,7 +82,7 @@ def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
         >>> lax.transpose(jnp.ones((2, 3, 4)), (2, 0, 1)).shape
         (4, 2, 3)
     """
-    permutation = tuple(permutation)
+    permutation = as_items("transpose", "permutation", permutation)
     if permutation == tuple(range(aval_of(operand).ndim)) and hasattr(operand, "aval"):
         return operand  # type: ignore[return-value]
     return transpose_p.bind(operand, permutation=permutation)

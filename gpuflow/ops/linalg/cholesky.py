@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Cholesky
 from gpuflow.core.lowering import Library
@@ -127,6 +128,7 @@ cholesky_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
     """The lower triangular ``L`` with ``L @ L.conj().T == x``.
@@ -203,6 +205,7 @@ cholesky_update_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
     """The upper factor of ``R.T @ R + outer(w, w)``, given the upper triangular ``R``.
@@ -226,6 +229,7 @@ def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
     return cholesky_update_p.bind(r_matrix, w_vector)
 
 
+@explained
 @through_float32
 def symmetric_product(
     a_matrix: ArrayLike, c_matrix: ArrayLike, *, alpha: float = 1.0, beta: float = 0.0,

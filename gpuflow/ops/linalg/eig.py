@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Eig
 from gpuflow.core.lowering import Library, OnHost
@@ -203,6 +204,7 @@ eig_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def eig(
     x: ArrayLike, *, compute_left_eigenvectors: bool = True,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Eigh
 from gpuflow.core.lowering import Library
@@ -166,6 +167,7 @@ eigh_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def eigh(
     x: ArrayLike, *, lower: bool = True, symmetrize_input: bool = True,

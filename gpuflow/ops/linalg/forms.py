@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.linalg.algebra import Shape, real_dtype, through_float32
 from gpuflow.ops.linalg.common import (
@@ -51,6 +52,7 @@ def _never(*values: Any) -> None:
 schur_p = matrix_op("schur", (2,), _schur_result, _schur_impl, multiple_results=True)
 
 
+@explained
 @through_float32
 def schur(
     x: ArrayLike, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False,
@@ -114,6 +116,7 @@ hessenberg_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
     """Reduce matrices to upper Hessenberg form by a unitary similarity.
@@ -173,6 +176,7 @@ tridiagonal_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
     """Reduce symmetric or Hermitian matrices to tridiagonal form by a unitary similarity.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Lu
 from gpuflow.core.lowering import Library
@@ -187,6 +188,7 @@ lu_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def lu(x: ArrayLike) -> list[Array]:
     """The LU decomposition with partial pivoting.

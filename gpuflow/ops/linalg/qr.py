@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Qr
 from gpuflow.core.lowering import Library, OnHost
@@ -66,6 +67,7 @@ def _geqrf_impl(xp: Any, a: Any) -> list[Any]:
 geqrf_p = matrix_op("geqrf", (2,), _geqrf_result, _geqrf_impl, multiple_results=True)
 
 
+@explained
 @through_float32
 def geqrf(a: Any) -> tuple[Any, Any]:
     """The QR decomposition in LAPACK's compact form.
@@ -125,6 +127,7 @@ householder_product_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """The first columns of a product of Householder reflections, as ``geqrf`` gives them.
@@ -256,6 +259,7 @@ qr_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True,

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.linalg.algebra import Shape
@@ -99,6 +100,7 @@ lu_pivots_to_permutation_p = matrix_op(
 )
 
 
+@explained
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """The permutation that row exchanges amount to.
 

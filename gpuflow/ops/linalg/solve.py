@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Triangular
 from gpuflow.core.lowering import Library
@@ -228,6 +229,7 @@ triangular_solve_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def triangular_solve(
     a: ArrayLike, b: ArrayLike, *, left_side: bool = False, lower: bool = False,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.blocks import Svd
 from gpuflow.core.lowering import Library
@@ -175,6 +176,7 @@ svd_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def svd(
     x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True,

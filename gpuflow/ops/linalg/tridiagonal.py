@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import OnHost
 from gpuflow.core.rules import Zero, is_undefined
@@ -140,6 +141,7 @@ tridiagonal_solve_p = matrix_op(
 )
 
 
+@explained
 @through_float32
 def tridiagonal_solve(
     dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturb_singular: bool = False

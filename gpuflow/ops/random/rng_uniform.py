@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import RANDOM
 from gpuflow.core.lowering import HostCall
@@ -107,6 +108,7 @@ rng_uniform_p = define(
 )
 
 
+@explained
 def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
     """Uniform random numbers in [a, b), other ones each time; ``random.uniform`` has a seed.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Launches
 from gpuflow.core.lowering import Library
@@ -294,6 +295,7 @@ def _clear_signs_of_zeros(out: Any, axis: int) -> None:
         out += out.dtype.type(0)
 
 
+@explained
 def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The sums of all elements up to each one, along ``axis``.
 
@@ -357,6 +359,7 @@ def _product_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
         out[...] = xp.cumprod(x.astype(wide), axis, dtype=wide).astype(x.dtype)
 
 
+@explained
 def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The products of all elements up to each one, along ``axis``.
 
@@ -416,6 +419,7 @@ def _extremum_scan(
     return scan
 
 
+@explained
 def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
@@ -438,6 +442,7 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     return cummax_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
+@explained
 def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
@@ -499,6 +504,7 @@ def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
     _clear_signs_of_zeros(out, axis)
 
 
+@explained
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """``log(cumsum(exp(operand)))`` without overflow.
 

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
@@ -223,6 +224,7 @@ def _sort_batch(
     return list(outs), [place] * len(operands)
 
 
+@explained
 def sort(
     operand: ArrayLike | Sequence[ArrayLike], dimension: int = -1, is_stable: bool = True,
     num_keys: int = 1,
@@ -256,6 +258,7 @@ def sort(
     return tuple(outs) if many else outs[0]
 
 
+@explained
 def sort_key_val(
     keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
 ) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.primitive import Primitive
@@ -80,6 +81,7 @@ select_and_gather_add_p = define(
 )
 
 
+@explained
 def select_and_gather_add(
     tangents: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
     window_strides: Sequence[int], padding: Sequence[Sequence[int]],
@@ -178,6 +180,7 @@ select_and_scatter_add_p = define(
 )
 
 
+@explained
 def select_and_scatter_add(
     source: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
     window_strides: Sequence[int], padding: Sequence[Sequence[int]],

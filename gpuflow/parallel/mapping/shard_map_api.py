@@ -11,6 +11,7 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import name_of
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, names_of
@@ -259,6 +260,7 @@ def shard_map(
     axis_names: Collection[Any] = frozenset(),
     check_vma: bool = True,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+@explained
 def shard_map(
     f: Callable[..., Any] | None = None,
     *,

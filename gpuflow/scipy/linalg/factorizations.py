@@ -9,10 +9,11 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import promote_dtypes_inexact
@@ -44,6 +45,7 @@ def floats(name: str, *operands: Any) -> list[Any]:
     return arrays
 
 
+@explained
 def cholesky(
     a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> Array:
@@ -73,6 +75,7 @@ def cholesky(
     return factor if lower else adjoint(factor)
 
 
+@explained
 def cho_factor(
     a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, bool]:
@@ -107,6 +110,7 @@ def svd(
     a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
     check_finite: bool = True, lapack_driver: str = "gesdd",
 ) -> Array: ...  # fmt: skip
+@explained
 def svd(
     a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
     check_finite: bool = True, lapack_driver: str = "gesdd",
@@ -152,6 +156,7 @@ def eigh(
     overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
     eigvals: None = None, type: int = 1, check_finite: bool = True,
 ) -> Array: ...  # fmt: skip
+@explained
 def eigh(
     a: ArrayLike, b: ArrayLike | None = None, lower: bool = True, eigvals_only: bool = False,
     overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
@@ -198,6 +203,7 @@ def eigh(
 # --- lu, qr --------------------------------------------------------------------------------
 
 
+@explained
 def lu_factor(
     a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, Array]:
@@ -228,6 +234,7 @@ def lu_factor(
     return factors, pivots
 
 
+@explained
 def lu(
     a: ArrayLike, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, ...]:
@@ -267,6 +274,7 @@ def lu(
     return p, lower, upper
 
 
+@explained
 def qr(
     a: ArrayLike, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
     pivoting: bool = False, check_finite: bool = True,
@@ -301,6 +309,7 @@ def qr(
     return tuple(factors[1:] if mode == "r" else factors)
 
 
+@explained
 def qr_multiply(
     a: ArrayLike, c: ArrayLike, mode: str = "right", pivoting: bool = False,
     conjugate: bool = False, overwrite_a: bool = False, overwrite_c: bool = False,

@@ -9,13 +9,14 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.control.branches import cond
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.fori import fori_loop
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
 from gpuflow.ops.linalg.algebra import (
@@ -31,6 +32,7 @@ from gpuflow.ops.linalg.algebra import (
 from gpuflow.scipy.linalg.factorizations import floats, inexact
 
 
+@explained
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     """The Schur form ``a == Z @ T @ Z.conj().T`` with a unitary Z.
 
@@ -60,6 +62,7 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     return form, vectors
 
 
+@explained
 def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
     """The complex Schur form from the real one.
 
@@ -136,6 +139,7 @@ def _rotated(form: Any, vectors: Any, low: Any, block: Any) -> tuple[Any, Any]:
     return from_right(form), from_right(vectors)
 
 
+@explained
 def hessenberg(
     a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> Any:
@@ -182,6 +186,7 @@ def hessenberg(
 # --- polar ---------------------------------------------------------------------------------
 
 
+@explained
 def polar(
     a: ArrayLike, side: str = "right", *, method: str = "qdwh", eps: float | None = None,
     max_iterations: int | None = None,

@@ -16,6 +16,7 @@ from gpuflow.control.branches import cond
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.fori import fori_loop
 from gpuflow.control.loops import scan
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.exact_products import exact_dot
@@ -47,6 +48,7 @@ _DOUBLE = (
 _SINGLE_LIMIT, _DOUBLE_LIMIT = 3.925724783138660, 5.371920351148152
 
 
+@explained
 def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
     """The exponentials of square matrices, by scaling and squaring.
 
@@ -130,6 +132,7 @@ def _squared(x: Any, counts: Any, most: int) -> Any:
     return scan(step, x, np.arange(most, dtype=aval_of(counts).dtype))[0]
 
 
+@explained
 def expm_frechet(
     A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True
 ) -> Any:
@@ -199,6 +202,7 @@ def _columns_of(
     return fori_loop(0, size, column, jnp.zeros_like(form))
 
 
+@explained
 def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
     """The principal square roots of matrices.
 
@@ -285,6 +289,7 @@ def _sylvester_by_schur(x: Any, right: Any) -> Any:
     return exact_matmul(exact_matmul(vectors, solved), adjoint(vectors))
 
 
+@explained
 def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
     """A function of a matrix, which is given for numbers.
 

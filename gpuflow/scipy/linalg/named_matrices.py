@@ -10,9 +10,10 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.types import Array, DTypeLike
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.promotion import user_dtype
 
 
@@ -21,6 +22,7 @@ def _constant(values: Any, dtype: Any = None) -> Any:
     return jnp.asarray(np.asarray(values, np.float64), dtype or dtypes.default_float())
 
 
+@explained
 def hilbert(n: int) -> Array:
     """The matrix of ``1 / (i + j + 1)``.
 
@@ -41,6 +43,7 @@ def hilbert(n: int) -> Array:
     return _constant(1 / (place[:, None] + place + 1))
 
 
+@explained
 def invhilbert(n: int) -> Array:
     """The inverse of ``hilbert(n)``, from binomial coefficients.
 
@@ -84,6 +87,7 @@ def _pascal(lower: list[list[int]], kind: str, left_upper: bool) -> list[list[fl
     ]
 
 
+@explained
 def pascal(n: int, kind: str | None = None) -> Array:
     """The matrix of binomial coefficients.
 
@@ -116,6 +120,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
     return _constant(_pascal(lower, kind, False), np.float32).reshape(size, size)
 
 
+@explained
 def invpascal(n: int, kind: str | None = None) -> Array:
     """The inverse of ``pascal(n, kind)``, in the default float dtype.
 
@@ -143,6 +148,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
     return _constant(_pascal(lower, kind, True)).reshape(size, size)
 
 
+@explained
 def helmert(n: int, full: bool = False) -> Array:
     """Orthonormal rows, of which row k compares element k + 1 with the mean of those before.
 
@@ -173,6 +179,7 @@ def helmert(n: int, full: bool = False) -> Array:
     return _constant(np.concatenate([first, out]) if full else out)
 
 
+@explained
 def hadamard(n: int, dtype: DTypeLike = int) -> Array:
     """The matrix of 1 and -1 with orthogonal rows, of Sylvester's construction.
 
@@ -204,6 +211,7 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
     return jnp.asarray(out, user_dtype(dtype, "hadamard"))
 
 
+@explained
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
     """The matrix of the discrete Fourier transform.
 

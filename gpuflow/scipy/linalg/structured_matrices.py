@@ -9,10 +9,12 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
+from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     promote_dtypes,
@@ -33,6 +35,7 @@ def _placed(vector: Any, places: np.ndarray) -> Any:
     return jnp.take(vector, places.astype(np.int32), axis=-1, mode="clip")
 
 
+@explained
 def block_diag(*arrs: ArrayLike) -> Array:
     """A matrix with other matrices along its diagonal, and zeros elsewhere.
 
@@ -72,6 +75,7 @@ def block_diag(*arrs: ArrayLike) -> Array:
     return jnp.concatenate(out, 0)
 
 
+@explained
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Matrices with constant diagonals.
 
@@ -99,6 +103,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     return _placed(elements, height - 1 - np.arange(height)[:, None] + np.arange(width))
 
 
+@explained
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Matrices with constant diagonals in the other direction.
 
@@ -131,6 +136,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     return _placed(elements, np.arange(height)[:, None] + np.arange(width))
 
 
+@explained
 def circulant(c: ArrayLike) -> Array:
     """Matrices of which each column is the one before, turned by one; ``c`` is the first one.
 
@@ -154,6 +160,7 @@ def circulant(c: ArrayLike) -> Array:
     return _placed(c, (place[:, None] - place) % max(len(place), 1))
 
 
+@explained
 def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     """The matrix with ``matrix @ v == jnp.convolve(a, v, mode)`` for vectors of ``n`` elements.
 
@@ -199,6 +206,7 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     return jnp.where(inside, _placed(a, np.where(inside, place, 0)), np.zeros((), aval_of(a).dtype))
 
 
+@explained
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     """Leslie matrices: ``f`` is the first row, ``s`` the diagonal below the main one.
 
@@ -237,6 +245,7 @@ def _under_a_row(row: Any, below: Any) -> Any:
     return jnp.concatenate([first, diagonal.astype(aval_of(row).dtype)], -2)
 
 
+@explained
 def companion(a: ArrayLike) -> Array:
     """Matrices with the roots of polynomials as eigenvalues.
 
@@ -266,6 +275,7 @@ def companion(a: ArrayLike) -> Array:
     return _under_a_row(row, jnp.ones((*aval_of(row).shape[:-1], 1, 1), aval_of(row).dtype))
 
 
+@explained
 def fiedler(a: ArrayLike) -> Array:
     """The distances of all elements of vectors from each other.
 
@@ -288,6 +298,7 @@ def fiedler(a: ArrayLike) -> Array:
     return jnp.abs(jnp.expand_dims(a, -1) - jnp.expand_dims(a, -2))
 
 
+@explained
 def fiedler_companion(a: ArrayLike) -> Array:
     """Banded matrices with the roots of polynomials as eigenvalues.
 

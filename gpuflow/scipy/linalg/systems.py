@@ -6,12 +6,13 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.base.util import warn
 from gpuflow.control.fori import fori_loop
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
@@ -75,6 +76,7 @@ def _check_transposed(name: str, trans: Any) -> int:
     return _TRANSPOSED[trans]
 
 
+@explained
 def solve_triangular(
     a: ArrayLike, b: ArrayLike, trans: int | str = 0, lower: bool = False,
     unit_diagonal: bool = False, overwrite_b: bool = False, debug: Any = None,
@@ -110,6 +112,7 @@ def solve_triangular(
     return _restored(out, vector)
 
 
+@explained
 def cho_solve(
     c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False,
     check_finite: bool = True,
@@ -147,6 +150,7 @@ def _solve_with_factor(factor: Any, b: Any, lower: bool) -> Any:
     return b
 
 
+@explained
 def lu_solve(
     lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False,
     check_finite: bool = True,
@@ -184,6 +188,7 @@ def lu_solve(
     return _restored(conjugate(out) if kind == 2 else out, vector)
 
 
+@explained
 def solve(
     a: ArrayLike, b: ArrayLike, lower: bool = False, overwrite_a: bool = False,
     overwrite_b: bool = False, debug: bool = False, check_finite: bool = True,
@@ -232,6 +237,7 @@ def _solve_positive(a: Any, b: Any, lower: bool) -> Any:
     return lax.custom_linear_solve(product, b, solve=solver, symmetric=True)
 
 
+@explained
 def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """The inverses of square matrices.
 
@@ -254,6 +260,7 @@ def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
     return jnp.linalg.inv(a)
 
 
+@explained
 def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """The determinants of square matrices.
 
@@ -278,6 +285,7 @@ def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
 # --- Sylvester -----------------------------------------------------------------------------
 
 
+@explained
 def solve_sylvester(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, *, method: str = "schur", tol: float = 1e-8
 ) -> Array:

@@ -6,14 +6,16 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import ArrayLike
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.ops.linalg.algebra import conjugate
 from gpuflow.ops.linalg.common import MATRIX_DTYPES
 
 
+@explained
 def eigh_tridiagonal(
     d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False, select: str = "a",
     select_range: tuple[float, float] | None = None, tol: float | None = None,

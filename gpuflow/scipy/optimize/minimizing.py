@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import ArrayLike
-from gpuflow.numpy.arguments import as_array, check_choice
+from gpuflow.numpy.arguments import as_array
 from gpuflow.scipy.optimize.bfgs import minimize_bfgs
 from gpuflow.scipy.optimize.lbfgs import minimize_lbfgs
 

@@ -8,11 +8,12 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axes, check_choice
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, PrecisionLike
-from gpuflow.numpy.arguments import as_arrays, check_choice
+from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 
 _MODES = ("full", "same", "valid")
@@ -71,6 +72,7 @@ def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
     return out[0, 0]
 
 
+@explained
 def convolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
     precision: PrecisionLike = None,
@@ -100,6 +102,7 @@ def convolve(
     return _direct("convolve", in1, in2, mode, precision)
 
 
+@explained
 def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
     precision: PrecisionLike = None,
@@ -144,6 +147,7 @@ def _check_plane(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float)
     return operands
 
 
+@explained
 def convolve2d(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
     fillvalue: float = 0, precision: PrecisionLike = None,
@@ -175,6 +179,7 @@ def convolve2d(
     return _direct("convolve2d", in1, in2, mode, precision)
 
 
+@explained
 def correlate2d(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
     fillvalue: float = 0, precision: PrecisionLike = None,
@@ -214,6 +219,7 @@ def correlate2d(
     return jnp.conj(out) if swapped else out
 
 
+@explained
 def fftconvolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", axes: Sequence[int] | int | None = None
 ) -> Array:

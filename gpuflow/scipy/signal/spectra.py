@@ -10,11 +10,13 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axis, check_choice
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis, warn
+from gpuflow.base.util import warn
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_arrays, check_choice
+from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact, to_rank
 from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
 from gpuflow.scipy.signal.segments import detrender, extended, segments_of, transforms_of
@@ -115,6 +117,7 @@ def spectra(
     return frequencies(cut.transform, 1 / fs).astype(real), times.astype(real), out
 
 
+@explained
 def stft(
     x: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int = 256,
     noverlap: int | None = None, nfft: int | None = None, detrend: Any = False,
@@ -158,6 +161,7 @@ def stft(
     )  # fmt: skip
 
 
+@explained
 def csd(
     x: ArrayLike, y: ArrayLike | None, fs: ArrayLike = 1.0, window: str = "hann",
     nperseg: int | None = None, noverlap: int | None = None, nfft: int | None = None,
@@ -197,6 +201,7 @@ def csd(
     )  # fmt: skip
 
 
+@explained
 def welch(
     x: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int | None = None,
     noverlap: int | None = None, nfft: int | None = None, detrend: str = "constant",

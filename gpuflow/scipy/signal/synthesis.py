@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import gpuflow.numpy as jnp
+from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array
@@ -18,6 +19,7 @@ from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
 from gpuflow.scipy.signal.segments import array_window, named_window, positive_int, steps_of
 
 
+@explained
 def istft(
     Zxx: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int | None = None,
     noverlap: int | None = None, nfft: int | None = None, input_onesided: bool = True,

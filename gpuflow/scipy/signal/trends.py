@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 import gpuflow.numpy as jnp
+from gpuflow.base.arguments import canonicalize_axis, check_choice
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 
 
+@explained
 def detrend(
     data: ArrayLike, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None
 ) -> Array:

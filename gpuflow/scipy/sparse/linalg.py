@@ -15,11 +15,11 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
 from gpuflow.core.aval import aval_of
 from gpuflow.flatten_util import ravel_pytree
-from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.exact_products import exact_dot, exact_vdot
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import to_dtype

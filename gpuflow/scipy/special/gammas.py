@@ -9,6 +9,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_args_inexact
@@ -237,6 +238,7 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
     return _beta(a, b)
 
 
+@explained
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """``gamma(n + 1)``, and 0 for negative ``n``; whole for whole ``n`` while the dtype can be.
 
@@ -296,6 +298,7 @@ def _choose(n: Any, k: Any) -> Any:
     return jnp.where(possible, result, 0.0)
 
 
+@explained
 def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """The number of ways to choose ``k`` of ``N`` things.
 
@@ -348,6 +351,7 @@ def _poch(z: Any, m: Any) -> Any:
     return jnp.where(m == 0.0, 1.0, result)
 
 
+@explained
 def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """The rising factorial ``gamma(z + m) / gamma(z)``.
 
@@ -367,6 +371,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
     return _poch(*strong_operands("poch", z, m))
 
 
+@explained
 def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
     """The logarithm of the gamma function of dimension ``d``.
 
@@ -456,6 +461,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     return lax.betainc(*jnp.broadcast_arrays(*real_operands("betainc", a, b, x)))
 
 
+@explained
 def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """The ``n``-th derivative of ``digamma``.
 

@@ -9,7 +9,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.util import canonicalize_axes
+from gpuflow.base.arguments import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes

@@ -13,6 +13,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, with_derivatives
 
@@ -56,6 +57,7 @@ def _zeta(x: Any, q: Any) -> Any:
     return lax.zeta(x, q)
 
 
+@explained
 def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
     """The Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0.
 
@@ -97,6 +99,7 @@ def _bernoulli_numbers(n: int) -> list[float]:
     return numbers
 
 
+@explained
 def bernoulli(n: int) -> Array:
     """The Bernoulli numbers B_0 to B_n, with B_1 = -1/2.
 

@@ -11,8 +11,8 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import canonicalize_axes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -33,7 +33,7 @@ def _check_policy(name: str, policy: str) -> None:
     check(
         policy in _POLICIES,
         lambda: (
-            f"[{name}] Illegal nan_policy value {policy!r}; expected one of {_POLICIES}. "
+            f"[{name}] nan_policy must be one of {_POLICIES}; got {policy!r}. "
             "Fix: nan_policy='propagate'."
         ),
         ValueError,
@@ -198,7 +198,7 @@ def sem(
     check(
         nan_policy in ("propagate", "omit"),
         lambda: (
-            f"[sem] nan_policy must be 'propagate' or 'omit'; {nan_policy!r} is not supported. "
+            f"[sem] nan_policy must be 'propagate' or 'omit'; got {nan_policy!r}. "
             "Fix: nan_policy='propagate'."
         ),
         ValueError,

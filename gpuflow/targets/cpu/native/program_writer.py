@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 
+from gpuflow.base.errors import OutOfMemoryError
 from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, native_function
@@ -93,7 +94,13 @@ class Code:
 
     def array(self, words: Sequence[int]) -> np.ndarray:
         """Words in memory that lives as long as the program."""
-        array = np.array(words, np.int64)
+        try:
+            array = np.array(words, np.int64)
+        except OverflowError as error:
+            raise OutOfMemoryError(
+                f"[memory] arrays must fit into memory; got sizes of up to {max(words):,}. "
+                "Fix: use a smaller shape."
+            ) from error
         self.kept.append(array)
         return array
 

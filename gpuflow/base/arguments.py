@@ -1,0 +1,141 @@
+"""Arguments by kind: axes, integers, sequences and choices. Each kind is checked in one function.
+
+A valid argument costs a comparison of its type. What an argument of the wrong kind raises
+otherwise is explained from annotations, see ``core/argument_kinds.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from gpuflow.base.errors import TracedArgumentError, TracerIntegerConversionError
+from gpuflow.base.foreign import told
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
+    """``axis`` counted from the front.
+
+    Raises:
+        TypeError: ``axis`` is not an integer.
+        ValueError: ``axis`` is not in ``[-rank, rank)``.
+        TracedArgumentError: it is traced.
+    """
+    position = axis if type(axis) is int else known_index(axis)
+    if not isinstance(position, int):
+        raise TypeError(f"[{op}] axis must be an integer; got {told(axis)}. Fix: pass an int.")
+    if not -rank <= position < rank:
+        raise ValueError(
+            f"[{op}] axis must lie in [{-rank}, {rank}) for an array of rank {rank}; "
+            f"got {position}. Fix: choose an existing axis."
+        )
+    return position % rank
+
+
+def canonicalize_axes(axes: Any, rank: int, op: str = "axis") -> tuple[int, ...]:
+    """``axes`` (None: all, an int, or several) as a sorted tuple without repeats."""
+    if axes is None:
+        return tuple(range(rank))
+    if not are_several(axes):
+        axes = (axes,)
+    result = tuple(sorted(canonicalize_axis(axis, rank, op) for axis in axes))
+    if len(set(result)) != len(result):
+        raise ValueError(f"[{op}] axes must differ; got {tuple(axes)}. Fix: drop the repeats.")
+    return result
+
+
+def are_dimensions(dims: Sequence[Any], rank: int) -> bool:
+    """Whether ``dims`` are distinct dimensions of an array of ``rank``, counted from the front."""
+    if not all(isinstance(known_index(d), int) and 0 <= d < rank for d in dims):
+        return False
+    return len(set(dims)) == len(dims)
+
+
+def are_several(axes: Any) -> bool:
+    """Whether ``axes`` are a sequence of them: a tuple, list, range or array, and no number."""
+    if isinstance(axes, tuple | list | range):
+        return True
+    return not isinstance(axes, type) and bool(getattr(axes, "ndim", 0))
+
+
+def known_index(value: Any) -> Any:
+    """The integer that ``value`` stands for; what stands for none comes back as it is.
+
+    Raises:
+        TracedArgumentError: it is traced.
+    """
+    try:
+        return value.__index__()
+    except TracerIntegerConversionError as error:
+        raise TracedArgumentError(str(error)) from None
+    except (AttributeError, TypeError):  # no integer, an array of several or of floats, a class
+        return value
+
+
+def as_integer(op: str, what: str, value: Any) -> int:
+    """An argument that must be an integer.
+
+    Raises:
+        TypeError: it is not an integer.
+        TracedArgumentError: it is traced.
+    """
+    number = value if type(value) is int else known_index(value)
+    if not isinstance(number, int):
+        raise TypeError(
+            f"[{op}] {what} must be an integer; got {told(value)}. Fix: pass {what} as an int."
+        )
+    return number
+
+
+def as_items(op: str, what: str, value: Any) -> tuple[Any, ...]:
+    """The items of an argument that must be a sequence.
+
+    Raises:
+        TypeError: it is not a sequence.
+    """
+    if isinstance(value, tuple):
+        return value
+    try:
+        return tuple(value)
+    except TypeError:
+        raise TypeError(
+            f"[{op}] {what} must be a sequence; got {told(value)}. Fix: pass {what} as a tuple."
+        ) from None
+
+
+def as_integers(op: str, what: str, value: Any) -> tuple[int, ...]:
+    """The items of an argument that must be a sequence of integers.
+
+    Raises:
+        TypeError: it is not a sequence, or has other items.
+        TracedArgumentError: one is traced.
+    """
+    return tuple(as_integer(op, f"each of {what}", item) for item in as_items(op, what, value))
+
+
+def check_choice(op: str, what: str, value: Any, options: Sequence[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``options``."""
+    if isinstance(value, str) and value in options:
+        return
+    texts = [repr(option) for option in options]
+    listed = " or ".join(texts) if len(texts) == 2 else f"one of {', '.join(texts)}"
+    raise ValueError(f"[{op}] {what} must be {listed}; got {value!r}. Fix: {what}={options[0]!r}.")
+
+
+def as_member(op: str, what: str, value: Any, options: type[_Member]) -> _Member:
+    """The member of an enum that ``value`` is, or is the value of.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return options(value)
+    except (ValueError, TypeError):
+        names = ", ".join(option.name for option in options)
+        raise ValueError(
+            f"[{op}] {what} must be one of {names}; got {told(value)}. "
+            f"Fix: {what}={next(iter(options))}."
+        ) from None
