@@ -8,10 +8,12 @@ from typing import Any
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
 from gpuflow.ops.effects import callbacks as callback_ops
 
 
+@explained
 def pure_callback(
     callback: Callable[..., Any],
     result_shape_dtypes: Any,
@@ -61,6 +63,7 @@ def pure_callback(
     return tree.unflatten(call.out_tree, outs)
 
 
+@explained
 def io_callback(
     callback: Callable[..., Any],
     result_shape_dtypes: Any,

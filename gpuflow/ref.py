@@ -9,6 +9,8 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef as AbstractRef
 from gpuflow.core.refs import Ref as Ref
@@ -26,6 +28,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 # --- making and ending ---------------------------------------------------------------------
 
 
+@explained
 def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None = None) -> Ref:
     """A cell that holds a copy of an array, whose shape and dtype it keeps.
 
@@ -73,6 +76,7 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     return ref
 
 
+@explained
 def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
     """A ref of the shape and dtype of ``ty``; the array in it is zeros.
 
@@ -92,6 +96,13 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
         >>> ref[...]
         Array([5, 0], dtype=int32)
     """
+    check(
+        hasattr(ty, "shape") and hasattr(ty, "dtype"),
+        lambda: (
+            f"[empty_ref] ty must have a shape and a dtype; got {told(ty)}. "
+            "Fix: gpuflow.ShapeDtypeStruct((2,), jnp.float32)."
+        ),
+    )
     return new_ref(zeros(ty.shape, ty.dtype), memory_space=memory_space)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.base.records import record
 from gpuflow.base.tree_keys import GetAttrKey
 from gpuflow.core.argument_kinds import explained
@@ -94,6 +95,16 @@ def register_pytree_with_keys(
     register_pytree_node(nodetype, flatten_func or flatten, unflatten_func, flatten_with_keys)
 
 
+def _check_methods(op: str, cls: Any, *names: str) -> None:
+    for name in names:
+        check(
+            isinstance(cls, type) and hasattr(cls, name),
+            lambda name=name: f"[{op}] a class with a method {name} is needed; got {told(cls)}. "
+            f"Fix: def {name} in the class.",
+            AttributeError if isinstance(cls, type) else TypeError,
+        )
+
+
 @explained
 def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node.
@@ -121,6 +132,7 @@ def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
         >>> gf.tree.leaves(Point(1, 2))
         [1, 2]
     """
+    _check_methods("register_pytree_node_class", cls, "tree_flatten", "tree_unflatten")
     nodes: Any = cls
     register_pytree_node(nodes, lambda node: node.tree_flatten(), nodes.tree_unflatten)
     return cls
@@ -153,6 +165,8 @@ def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
         >>> gf.tree.leaves_with_path(Named(1))
         [((GetAttrKey(name='x'),), 1)]
     """
+    op, names = "register_pytree_with_keys_class", ("tree_flatten_with_keys", "tree_unflatten")
+    _check_methods(op, cls, *names)
     nodes: Any = cls
     plain = (lambda node: node.tree_flatten()) if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(

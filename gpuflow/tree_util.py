@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 
 from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
+from gpuflow.base.arguments import as_truth
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
 from gpuflow.base.tree_keys import DictKey as DictKey
@@ -255,7 +256,7 @@ def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
         >>> gf.tree.all({"a": 1, "b": (True, 0)})
         False
     """
-    return all(base_tree.leaves(tree, is_leaf))
+    return all(as_truth("tree_all", "each leaf", leaf) for leaf in base_tree.leaves(tree, is_leaf))
 
 
 @explained

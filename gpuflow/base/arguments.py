@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from gpuflow.base.errors import TracedArgumentError, TracerIntegerConversionError
 from gpuflow.base.foreign import told
 
+MOST_DIMENSIONS = 64  # of NumPy's arrays
+
 _Member = TypeVar("_Member", bound=Enum)
 
 
@@ -39,8 +41,7 @@ def canonicalize_axes(axes: Any, rank: int, op: str = "axis") -> tuple[int, ...]
     """``axes`` (None: all, an int, or several) as a sorted tuple without repeats."""
     if axes is None:
         return tuple(range(rank))
-    if not are_several(axes):
-        axes = (axes,)
+    axes = as_items(op, "axes", axes) if are_several(axes) else (axes,)
     result = tuple(sorted(canonicalize_axis(axis, rank, op) for axis in axes))
     if len(set(result)) != len(result):
         raise ValueError(f"[{op}] axes must differ; got {tuple(axes)}. Fix: drop the repeats.")
@@ -90,6 +91,20 @@ def as_integer(op: str, what: str, value: Any) -> int:
     return number
 
 
+def as_truth(op: str, what: str, value: Any) -> bool:
+    """Whether an argument is true.
+
+    Raises:
+        TracerBoolConversionError: it is traced. ValueError: an array of several elements.
+    """
+    try:
+        return bool(value)
+    except ValueError:
+        raise ValueError(
+            f"[{op}] {what} must be true or false; got {told(value)}. Fix: x.all() or x.any()."
+        ) from None
+
+
 def as_items(op: str, what: str, value: Any) -> tuple[Any, ...]:
     """The items of an argument that must be a sequence.
 
@@ -123,6 +138,15 @@ def check_choice(op: str, what: str, value: Any, options: Sequence[str]) -> None
     texts = [repr(option) for option in options]
     listed = " or ".join(texts) if len(texts) == 2 else f"one of {', '.join(texts)}"
     raise ValueError(f"[{op}] {what} must be {listed}; got {value!r}. Fix: {what}={options[0]!r}.")
+
+
+def check_rank(op: str, shape: Sequence[int]) -> None:
+    """Raise ValueError for a shape of more dimensions than arrays can have."""
+    if len(shape) > MOST_DIMENSIONS:
+        raise ValueError(
+            f"[{op}] arrays must have at most {MOST_DIMENSIONS} dimensions; got {len(shape)}. "
+            "Fix: reshape some into one."
+        )
 
 
 def as_member(op: str, what: str, value: Any, options: type[_Member]) -> _Member:

@@ -8,6 +8,9 @@ from typing import Any
 
 import optree
 
+from gpuflow.base.arguments import as_items
+from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.base.records import record
 from gpuflow.base.tree import NAMESPACE, TreeDef
 
@@ -140,7 +143,12 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
         >>> gf.tree_util.keystr(path), gf.tree_util.keystr(path, simple=True, separator="/")
         ("['a'][0]", 'a/0')
     """
-    if not simple:
+    check(
+        isinstance(separator, str),
+        lambda: f"[keystr] separator must be a string; got {told(separator)}. Fix: separator='/'.",
+    )
+    keys = as_items("keystr", "keys", keys)
+    if simple is False:
         return separator.join(str(key) for key in keys)
     return separator.join(_simple(key) for key in keys)
 

@@ -15,6 +15,7 @@ from gpuflow.control.jit import jit_p
 from gpuflow.control.jit_function import argument_names
 from gpuflow.control.programs import as_arrays, trace_program
 from gpuflow.control.remat import bind_remat, remat_p
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.jaxpr import Atom, Jaxpr, Literal
 from gpuflow.core.ref_programs import check_once, put_back
@@ -27,6 +28,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+@explained
 def checkpoint(
     fun: Callable[_P, _T],
     *,
@@ -231,6 +233,7 @@ def _origin(program: Jaxpr, atom: Atom) -> str:
     return f"output of {eqn.primitive.name}{place}"
 
 
+@explained
 def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Print what reverse mode of ``fun`` would store at these arguments, one array a line."""
     for line in saved_residuals(fun, *args, **kwargs):

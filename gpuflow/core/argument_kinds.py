@@ -10,7 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from types import GenericAlias, UnionType
 from typing import Any, ParamSpec, TypeVar
 
 from gpuflow.base import dtypes
@@ -92,7 +95,7 @@ def _annotated(
 def _message(
     function: Callable[..., Any], name: str, value: Any, annotation: str, names: _Names
 ) -> str:
-    kinds = [_kind_of(text, names) for text in _alternatives(annotation)]
+    kinds = [_kind_of(text, names) for text in _alternatives(annotation, names)]
     known = [kind for kind in kinds if kind is not None]
     must = " or ".join(dict.fromkeys(kind.text for kind in known))
     fix = mend(value, f"{name}={known[0].example}")
@@ -139,6 +142,11 @@ def _is_dtype(value: Any, is_strict: bool) -> bool:
     return dtypes.canonicalize(value) is not None
 
 
+def _is_file(value: Any, is_strict: bool) -> bool:
+    del is_strict
+    return isinstance(value, str | bytes | os.PathLike) or hasattr(value, "write")
+
+
 def _is_sequence(value: Any, is_strict: bool) -> bool:
     del is_strict
     return isinstance(value, tuple | list | range) or getattr(value, "ndim", 0) > 0
@@ -156,6 +164,7 @@ def _kind(text: str, plural: str, example: str, cls: type | None = None) -> _Kin
 
 _ARRAY = _Kind("an array or a number", "arrays or numbers", "jnp.ones(3)", _is_array)
 _KINDS = {
+    "FileLike": _Kind("a path or an open file", "files", "'x.npy'", _is_file),
     "int": _Kind("an integer", "integers", "2", _is_integer),
     "bool": _Kind("True or False", "bools", "True", _is_flag),
     "float": _Kind("a number", "numbers", "1.0", _is_array),
@@ -178,12 +187,13 @@ _ALIASES = {
 }
 # Annotations that are classes of these packages allow their instances.
 _PACKAGES = ("gpuflow.", "optree")
+_MODULES = re.compile(r"[a-z_.]+\.(?=[A-Z])")  # as in collections.abc.Sequence
 _SEQUENCES = ("Sequence", "Iterable", "Collection", "tuple", "list")
 
 
 def _conforms(value: Any, annotation: str, is_strict: bool, names: _Names) -> bool:
     """Whether one of the kinds that an annotation names allows a value; unknown kinds allow all."""
-    kinds = (_kind_of(text, names) for text in _alternatives(annotation))
+    kinds = (_kind_of(text, names) for text in _alternatives(annotation, names))
     return any(kind is None or _allows(kind, value, is_strict) for kind in kinds)
 
 
@@ -194,14 +204,15 @@ def _allows(kind: _Kind, value: Any, is_strict: bool) -> bool:
         return False
 
 
-@functools.cache
-def _alternatives(annotation: str) -> tuple[str, ...]:
+def _alternatives(annotation: str, names: _Names) -> list[str]:
     """The members of a union, aliases replaced."""
     found: list[str] = []
     for text in _split(annotation, "|"):
         alias = _ALIASES.get(text)
-        found += [text] if alias is None else _alternatives(alias)
-    return tuple(found)
+        if isinstance(names.get(text), GenericAlias | UnionType):
+            alias = _MODULES.sub("", str(names[text]))
+        found += [text] if alias is None else _alternatives(alias, names)
+    return found
 
 
 def _kind_of(text: str, names: _Names) -> _Kind | None:
@@ -221,7 +232,7 @@ def _kind_of(text: str, names: _Names) -> _Kind | None:
 
 
 def _sequence_of(annotation: str, names: _Names) -> _Kind:
-    first = _kind_of(_alternatives(annotation)[0], names)
+    first = _kind_of(_alternatives(annotation, names)[0], names)
 
     def holds(value: Any, is_strict: bool) -> bool:
         if first is _KINDS["int"] and not is_strict and _allows(first, value, False):
@@ -243,7 +254,7 @@ def _tuple_of(annotations: list[str], names: _Names) -> _Kind:
         pairs = zip(value, annotations, strict=True)
         return all(_conforms(item, annotation, is_strict, names) for item, annotation in pairs)
 
-    kinds = [_kind_of(_alternatives(annotation)[0], names) for annotation in annotations]
+    kinds = [_kind_of(_alternatives(annotation, names)[0], names) for annotation in annotations]
     example = f"({', '.join('x' if kind is None else kind.example for kind in kinds)})"
     plurals = {"values" if kind is None else kind.plural for kind in kinds}
     items = plurals.pop() if len(plurals) == 1 else "values"

@@ -20,6 +20,8 @@ ModeLike = Any
 DeviceLike = ShardingLike = Any
 # How exactly products are computed, and elementary functions.
 PrecisionLike = AccuracyLike = Any
+# Files: paths, or objects that are open.
+FileLike = Any
 # Elementwise functions of one and of two arrays.
 Unary = Binary = BinaryOp = Any
 # Such functions as ufuncs, which have methods.

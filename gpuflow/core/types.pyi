@@ -1,6 +1,7 @@
 from collections.abc import Sequence
+from os import PathLike
 from types import EllipsisType
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import IO, Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,7 @@ ModeLike: TypeAlias = str | GatherScatterMode | None
 DeviceLike: TypeAlias = Device | Sharding | None
 ShardingLike: TypeAlias = NamedSharding | PartitionSpec | None
 AccuracyLike: TypeAlias = Tolerance | AccuracyMode | None
+FileLike: TypeAlias = str | PathLike[str] | IO[bytes]
 
 class Unary(Protocol):
     __name__: str

@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_items, canonicalize_axis
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
@@ -31,6 +32,7 @@ from gpuflow.runtime.array import Array, from_numpy
 # --- filled arrays -------------------------------------------------------------------------
 
 
+@explained
 def full(
     shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
     sharding: Any = None,
@@ -64,6 +66,7 @@ def full(
     return out if sharding is None else put(out, as_sharding(sharding, "full"))
 
 
+@explained
 def full_like(
     x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None,
     shape: Sequence[int] | None = None, sharding: Any = None,
@@ -113,7 +116,16 @@ def asarray(x: ArrayLike) -> Array:
     if isinstance(x, Array) or (hasattr(x, "aval") and is_value(x)):
         return x  # type: ignore[return-value]
     aval = aval_of(x)
-    return from_numpy(np.asarray(x, aval.dtype), aval)
+    try:
+        return from_numpy(np.asarray(x, aval.dtype), aval)
+    except (TypeError, ValueError):  # an aval without values
+        raise TypeError(
+            f"[asarray] operands must be arrays or numbers; got {told(x)}. Fix: jnp.zeros_like(x)."
+        ) from None
+    except OverflowError:
+        raise OverflowError(
+            f"[asarray] Python ints must fit {aval.dtype}; got {told(x)}. Fix: use a float."
+        ) from None
 
 
 def dtype(x: Any) -> Any:
@@ -136,6 +148,7 @@ def dtype(x: Any) -> Any:
 # --- shapes --------------------------------------------------------------------------------
 
 
+@explained
 def broadcast(
     operand: ArrayLike, sizes: Sequence[int], *, out_sharding: ShardingLike = None
 ) -> Array:

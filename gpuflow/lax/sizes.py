@@ -170,7 +170,7 @@ def conv_shape_tuple(
         >>> lax.conv_shape_tuple((8, 3, 10), (16, 3, 3), (2,), "VALID")
         (8, 16, 4)
     """
-    space, window = tuple(lhs_shape[2:]), tuple(rhs_shape[2:])
+    space, window = _space_of("conv_shape_tuple", lhs_shape, rhs_shape, strides)
     pairs = padtype_to_pads(space, window, strides, pads) if isinstance(pads, str) else pads
     check(
         len(pairs) == len(space),
@@ -254,6 +254,7 @@ def conv_general_shape_tuple(
         (8, 10, 16)
     """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
+    _check_rank("conv_general_shape_tuple", len(lhs), lhs_shape, rhs_shape)
     shape = conv_shape_tuple(
         [lhs_shape[d] for d in lhs], [rhs_shape[d] for d in rhs], window_strides, padding
     )
@@ -286,6 +287,7 @@ def conv_transpose_shape_tuple(
         (8, 10, 16)
     """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
+    _check_rank("conv_transpose_shape_tuple", len(lhs), lhs_shape, rhs_shape)
     space, window = [lhs_shape[d] for d in lhs[2:]], [rhs_shape[d] for d in rhs[2:]]
     pairs = (
         [conv_transpose_pads(w, s, padding) for w, s in zip(window, window_strides, strict=True)]
@@ -297,6 +299,25 @@ def conv_transpose_shape_tuple(
         for n, w, stride, pair in zip(space, window, window_strides, pairs, strict=True)
     ]
     return _in_order((lhs_shape[lhs[0]], rhs_shape[rhs[0]], *sizes), out)
+
+
+def _check_rank(op: str, rank: int, *shapes: Sequence[int]) -> None:
+    check(
+        all(len(shape) == rank for shape in shapes),
+        lambda: (
+            f"[{op}] shapes must have {rank} dimensions, as many as the dimension numbers; got "
+            f"{' and '.join(map(str, shapes))}. Fix: add dimensions of size 1."
+        ),
+        ValueError,
+    )
+
+
+def _space_of(
+    op: str, lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int]
+) -> tuple[Shape, Shape]:
+    """The dimensions of space of both operands."""
+    _check_rank(op, len(strides) + 2, lhs_shape, rhs_shape)
+    return tuple(lhs_shape[2:]), tuple(rhs_shape[2:])
 
 
 def _in_order(shape: Sequence[int], places: Shape) -> Shape:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import canonicalize_axis
+from gpuflow.base.arguments import are_dimensions, as_integers, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import ArrayLike, ArraysLike
 from gpuflow.lax.shapes import asarray, expand_dims
@@ -30,6 +31,7 @@ from gpuflow.runtime.array import Array
 _MOST_PARTS = 64
 
 
+@explained
 def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """One element along ``axis``, at a Python int that may count from the end.
 
@@ -227,6 +229,7 @@ def _from_the_end(start: Any, size: int) -> Any:
     return start + convert_element_type(is_negative, dtype) * np.asarray(size, dtype)
 
 
+@explained
 def dynamic_slice_in_dim(
     operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
     allow_negative_indices: bool = True,
@@ -276,6 +279,7 @@ def _slice_along(
     return out if keepdims else squeeze(out, (place,))
 
 
+@explained
 def dynamic_index_in_dim(
     operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
     allow_negative_indices: bool = True,
@@ -305,6 +309,7 @@ def dynamic_index_in_dim(
     )
 
 
+@explained
 def dynamic_update_slice_in_dim(
     operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
@@ -346,6 +351,7 @@ def _update_along(
     return _updated(operand, update, _only(operand, place, start), allowed)
 
 
+@explained
 def dynamic_update_index_in_dim(
     operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
@@ -404,6 +410,15 @@ def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Arra
         Array([1, 5], dtype=int32)
     """
     aval = aval_of(src)
+    axes = as_integers("index_take", "axes", axes)
+    check(
+        are_dimensions(axes, aval.ndim) and len(idxs) == len(axes),
+        lambda: (
+            f"[index_take] there must be an index for each of some dimensions of {aval}; got "
+            f"{len(idxs)} for axes {axes}. Fix: lax.index_take(x, (rows,), (0,))."
+        ),
+        ValueError,
+    )
     wrapped = [_modulo(index, aval.shape[axis]) for index, axis in zip(idxs, axes, strict=True)]
     columns = [expand_dims(index, (aval_of(index).ndim,)) for index in wrapped]
     indices = concatenate(columns, aval_of(columns[0]).ndim - 1)

@@ -19,6 +19,7 @@ from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.numpy.promotion import convert, user_dtype
+from gpuflow.ops.contractions.dot_general import as_dimension_numbers
 
 _RESULTS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
 
@@ -189,7 +190,7 @@ def scaled_dot_general(
         )
     dtype = user_dtype(preferred_element_type, "scaled_dot_general")
     _check_configs(dtype, configs)
-    contracting, batch = (tuple(tuple(axes) for axes in pair) for pair in dimension_numbers)
+    contracting, batch = as_dimension_numbers("scaled_dot_general", dimension_numbers)
     return _rounded_dot(lhs, rhs, (contracting, batch), dtype, tuple(configs))
 
 

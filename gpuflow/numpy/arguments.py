@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import ConcretizationTypeError, check
+from gpuflow.base.foreign import told
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array
@@ -44,18 +45,19 @@ def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
             ConcretizationTypeError,
         )
         x = value
-    return np.asarray(x)
+    try:
+        return np.asarray(x)
+    except ValueError:
+        raise ValueError(
+            f"[{name}] {what} must hold rows of one length; got {told(x)}. Fix: pad the rows."
+        ) from None
 
 
 def known_int(name: str, what: str, value: Any) -> int:
     """An argument that must be an int; TypeError if it is none, or known only at run time."""
-    if isinstance(value, Tracer) or not hasattr(value, "__index__"):
-        value = known(name, what, value, f"pass {what} as a Python int.").item()
-        check(
-            isinstance(value, int),
-            lambda: f"[{name}] {what} must be an int; got {value!r}. Fix: int({what}).",
-        )
-    return as_index(value)
+    if isinstance(value, Tracer):
+        value = known(name, what, value, f"pass {what} as a Python int.")[()]
+    return as_integer(name, what, value)
 
 
 def known_part(name: str, what: str, value: Any) -> int:

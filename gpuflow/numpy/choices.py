@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import check_choice
+from gpuflow.base.arguments import as_items, check_choice
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -89,7 +89,7 @@ def choose(
     """
     no_out("choose", out)
     check_choice("choose", "mode", mode, ("raise", "wrap", "clip"))
-    which, *arrays = as_arrays("choose", a, *choices)
+    which, *arrays = as_arrays("choose", a, *as_items("choose", "choices", choices))
     check(
         dtypes.is_integer(aval_of(which).dtype),
         lambda: f"[choose] a must hold integers; got {aval_of(which)}. Fix: a.astype(int).",

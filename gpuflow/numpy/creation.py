@@ -9,9 +9,11 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.lazy import LazyModule
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer
@@ -78,9 +80,9 @@ def _built(
     name: str, object: Any, dtype: Any, copy: bool, order: str | None, ndmin: int = 0
 ) -> Any:
     check(
-        order in ("K", "C", "A", None),
+        order is None or (isinstance(order, str) and order in ("K", "C", "A")),
         lambda: (
-            f"[{name}] order must be 'K' or 'C': arrays are row-major; got {order!r}. Fix: 'C'."
+            f"[{name}] order must be 'K' or 'C': arrays are row-major; got {told(order)}. Fix: 'C'."
         ),
         NotImplementedError,
     )
@@ -88,7 +90,7 @@ def _built(
     out = _make(object, wanted)
     if copy and out is object:
         out = lax.copy(out)
-    missing = ndmin - aval_of(out).ndim
+    missing = as_integer(name, "ndmin", ndmin) - aval_of(out).ndim
     return expand_dims(out, tuple(range(missing))) if missing > 0 else out
 
 
@@ -220,7 +222,12 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
                 f"{mend(leaf, 'leave it out, or use jnp.nan')}."
             ),
         )
-    host = np.array(value)
+    try:
+        host = np.array(value)
+    except ValueError:
+        raise ValueError(
+            f"[array] lists must hold rows of one length; got {told(value)}. Fix: pad the rows."
+        ) from None
     fits = check_fits if wanted is None else _check_held
     if wanted is None:
         wanted = _common_dtype(leaves, host)
@@ -301,6 +308,7 @@ def astype(
     return placed("astype", lax.copy(out) if copy and out is x else out, device)
 
 
+@explained
 def copy(a: ArrayLike, order: str | None = None) -> Array:
     """A copy of an array, in memory of its own.
 

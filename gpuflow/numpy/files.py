@@ -16,13 +16,13 @@ from gpuflow.base.private_files import kind_of
 from gpuflow.base.util import warn
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import HasAval
-from gpuflow.core.types import Array, DTypeLike
+from gpuflow.core.types import Array, DTypeLike, FileLike
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
 
 
 @explained
-def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
+def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
     """Write an array in NumPy's format; a path gets the ending ``.npy``.
 
     Args:
@@ -62,7 +62,7 @@ def _named(op: str, x: Any) -> np.ndarray:
 
 
 @explained
-def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
+def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
     """Write several arrays into one file in NumPy's format.
 
     Args:

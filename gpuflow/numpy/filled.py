@@ -179,7 +179,8 @@ def full_like(
         Array([0.5, 0.5, 0.5], dtype=float32)
     """
     out = _like("full_like", a, fill_value, dtype, shape)
-    return placed("full_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+    place = _place_of(a, shape, out_sharding) if device is None else device
+    return placed("full_like", out, place, out_sharding)
 
 
 def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
@@ -246,7 +247,8 @@ def zeros_like(
                [0., 0.]], dtype=float32)
     """
     out = _like("zeros_like", a, 0, dtype, shape)
-    return placed("zeros_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+    place = _place_of(a, shape, out_sharding) if device is None else device
+    return placed("zeros_like", out, place, out_sharding)
 
 
 def ones_like(
@@ -276,7 +278,8 @@ def ones_like(
         Array([1, 1], dtype=int8)
     """
     out = _like("ones_like", a, 1, dtype, shape)
-    return placed("ones_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+    place = _place_of(a, shape, out_sharding) if device is None else device
+    return placed("ones_like", out, place, out_sharding)
 
 
 def empty_like(

@@ -14,7 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
-from gpuflow.core.types import Array, ArrayLike, ShardingLike
+from gpuflow.core.types import Array, ArrayLike, ArraysLike, ShardingLike
 from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.differences import diff
@@ -233,7 +233,8 @@ def histogram(
 
 @composite
 def histogram2d(
-    x: ArrayLike, y: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: Any = None,
+    x: ArrayLike, y: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: ArraysLike | None = None,
     weights: ArrayLike | None = None, density: bool | None = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """How many points of the plane fall into each bin.
@@ -270,7 +271,7 @@ def histogram2d(
 
 @composite
 def histogramdd(
-    sample: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: Any = None,
+    sample: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: ArraysLike | None = None,
     weights: ArrayLike | None = None, density: bool | None = None,
 ) -> tuple[Array, list[Array]]:  # fmt: skip
     """How many points fall into each bin of a space.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 from gpuflow import lax
-from gpuflow.base.arguments import canonicalize_axis, known_index
+from gpuflow.base.arguments import as_integer, as_integers, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
 from gpuflow.numpy.promotion import (
@@ -292,6 +292,7 @@ def _is_count(indices_or_sections: Any) -> bool:
     return hasattr(indices_or_sections, "__index__") and ndim(indices_or_sections) == 0
 
 
+@explained
 def array_split(
     ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
 ) -> list[Array]:
@@ -319,9 +320,9 @@ def array_split(
     place = canonicalize_axis(axis, len(sizes), "array_split")
     size = sizes[place]
     if not _is_count(indices_or_sections):
-        cuts = [as_index(known_index(cut)) for cut in indices_or_sections]
+        cuts = as_integers("array_split", "indices_or_sections", indices_or_sections)
         return _cut(ary, place, _bounds(size, cuts))
-    count = as_index(known_index(indices_or_sections))
+    count = as_integer("array_split", "indices_or_sections", indices_or_sections)
     check(
         count > 0,
         lambda: f"[array_split] the number of sections must be positive; got {count}. Fix: 1.",
@@ -332,6 +333,7 @@ def array_split(
     return _cut(ary, place, starts)
 
 
+@explained
 def split(
     ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
 ) -> list[Array]:
@@ -359,7 +361,7 @@ def split(
     if _is_count(indices_or_sections):
         sizes = shape(ary)
         size = sizes[canonicalize_axis(axis, len(sizes), "split")]
-        count = as_index(known_index(indices_or_sections))
+        count = as_integer("array_split", "indices_or_sections", indices_or_sections)
         check(
             count > 0 and size % count == 0,
             lambda: (
@@ -371,6 +373,7 @@ def split(
     return array_split(ary, indices_or_sections, axis)
 
 
+@explained
 def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
     """Cut along the first axis.
 
@@ -391,6 +394,7 @@ def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
     return split(ary, indices_or_sections, 0)
 
 
+@explained
 def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
     """Cut along the second axis, vectors along their only one.
 
@@ -413,6 +417,7 @@ def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
     return split(ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
 
 
+@explained
 def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
     """Cut along the third axis.
 
@@ -433,6 +438,7 @@ def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
     return split(ary, indices_or_sections, 2)
 
 
+@explained
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices along an axis, without it.
 

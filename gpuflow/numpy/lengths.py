@@ -146,7 +146,13 @@ def delete(
         ValueError,
     )
     kept = np.ones(size, bool)
-    kept[host] = False
+    try:
+        kept[host] = False
+    except IndexError:
+        raise IndexError(
+            f"[delete] obj must hold positions in [{-size}, {size}); got {told(host)}. "
+            "Fix: positions of the axis."
+        ) from None
     places = np.flatnonzero(kept)
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     if places.size > 0 and len(runs) <= _MOST_RUNS:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.api.vmap import vmap
-from gpuflow.base.arguments import canonicalize_axis
+from gpuflow.base.arguments import as_items, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -161,7 +161,7 @@ def piecewise(
         >>> jnp.piecewise(x, [x < 0, x > 2], [lambda v: -v, 9])
         Array([2, 0, 9], dtype=int32)
     """
-    x, count = as_array("piecewise", x), len(condlist)
+    x, count = as_array("piecewise", x), len(as_items("piecewise", "condlist", condlist))
     functions = list(funclist)
     check(
         len(functions) in (count, count + 1),

@@ -71,7 +71,13 @@ def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
     if weak_type:
         kind = _KIND_OF_SCALAR[dtype.kind]
         if dtypes.canonicalize(kind) == dtype:
-            return kind(value)
+            try:
+                return kind(value)
+            except OverflowError:
+                raise OverflowError(
+                    f"[promote] Python ints must fit {dtype}; got one of {value.bit_length()} "
+                    "bits. Fix: use a smaller number, or float('inf')."
+                ) from None
     if type(value) is int:
         check_fits(value, dtype)
     elif type(value) is complex:
@@ -316,7 +322,8 @@ def user_dtype(dtype: Any, name: str) -> Any:
         canonical = dtypes.canonicalize(dtype)
     except TypeError as error:
         raise TypeError(
-            f"[{name}] dtype must be a dtype of numbers; got {dtype!r}. Fix: jnp.float32. ({error})"
+            f"[{name}] dtype must be a dtype of numbers; got {told(dtype)}. Fix: jnp.float32. "
+            f"({error})"
         ) from None
     if canonical.kind in "OSUMm":
         raise TypeError(

@@ -160,7 +160,7 @@ def linspace(
         ValueError,
     )
     work = inexact_dtype(aval_of(promote_dtypes(start, stop)[0]).dtype)
-    out_dtype = work if dtype is None else user_dtype(dtype, "")
+    out_dtype = work if dtype is None else user_dtype(dtype, "linspace")
     first, last = (convert(v, work) for v in (start, stop))
     sizes = np.broadcast_shapes(aval_of(first).shape, aval_of(last).shape)
     parts = count - 1 if endpoint else count

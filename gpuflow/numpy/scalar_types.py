@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import Array, DTypeLike
@@ -228,7 +229,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
 
 
 @explained
-def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
+def can_cast(from_: DTypeLike, to: DTypeLike, casting: str = "safe") -> bool:
     """Whether NumPy's rules allow the conversion.
 
     Args:
@@ -266,7 +267,13 @@ def finfo(dtype: DTypeLike | None) -> Any:
         >>> jnp.finfo(jnp.bfloat16).bits, float(jnp.finfo(jnp.float16).max)
         (16, 65504.0)
     """
-    return ml_dtypes.finfo(_full_width_dtype(dtype))
+    full = _full_width_dtype(dtype)
+    check(
+        dtypes.is_extended(full) is False and dtypes.is_inexact(full),
+        lambda: f"[finfo] the dtype must be one of floats; got {full}. Fix: jnp.iinfo.",
+        ValueError,
+    )
+    return ml_dtypes.finfo(full)
 
 
 @explained
@@ -286,16 +293,24 @@ def iinfo(int_type: Any) -> Any:
         >>> jnp.iinfo(jnp.int8).min, jnp.iinfo("uint8").max
         (-128, 255)
     """
-    return ml_dtypes.iinfo(_full_width_dtype(int_type))
+    full = _full_width_dtype(int_type)
+    check(
+        dtypes.is_extended(full) is False and dtypes.is_integer(full),
+        lambda: f"[iinfo] the dtype must be one of integers; got {full}. Fix: jnp.finfo.",
+        ValueError,
+    )
+    return ml_dtypes.iinfo(full)
 
 
 def _full_width_dtype(what: Any) -> Any:
     """The dtype of an array, or a dtype at its full width."""
     if isinstance(what, (type, str, np.dtype)):
+        dtypes.canonicalize(what)  # its error says what is no dtype
         return np.dtype(what)
     return _dtype_of(what)[0]
 
 
+@explained
 def iscomplexobj(x: Any) -> bool:
     """Whether an array, or anything else that has a dtype, is complex.
 
@@ -315,6 +330,7 @@ def iscomplexobj(x: Any) -> bool:
     return dtypes.is_complex(dtype)
 
 
+@explained
 def isrealobj(x: Any) -> bool:
     """Whether the dtype of an array is not complex.
 

@@ -20,10 +20,12 @@ from gpuflow.base.arguments import (
     as_items,
     canonicalize_axes,
     canonicalize_axis,
+    check_rank,
 )
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, Axes, ShapeLike, ShardingLike
 from gpuflow.numpy import promotion
@@ -107,7 +109,7 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
     if hasattr(new_shape, "__index__") and not getattr(new_shape, "ndim", 0):
         return (as_index(new_shape),)
     try:
-        return tuple(as_index(n) for n in new_shape)
+        sizes = tuple(as_index(n) for n in new_shape)
     except TypeError as error:
         if isinstance(error.__cause__, Exception) or "traced" in str(error):
             raise
@@ -115,6 +117,8 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
             f"[{name}] shape must be an int or a sequence of ints; got {told(new_shape)}. "
             "Fix: jnp.zeros((3, 4))."
         ) from None
+    check_rank(name, sizes)
+    return sizes
 
 
 # --- reshape and friends -------------------------------------------------------------------
@@ -362,6 +366,7 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     return lax.transpose(a, order)
 
 
+@explained
 def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move axes to other positions; the others keep their order.
 
@@ -399,6 +404,7 @@ def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Seque
     return lax.transpose(a, order)
 
 
+@explained
 def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     """Move one axis to before another.
 

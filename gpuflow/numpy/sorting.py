@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import canonicalize_axis
+from gpuflow.base.arguments import as_items, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -135,7 +135,7 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
         >>> jnp.lexsort((first, last))  # by last, and by first where those are equal
         Array([2, 1, 0], dtype=int32)
     """
-    many = [keys[k] for k in range(len(keys))]
+    many = as_items("lexsort", "keys", keys)
     check(
         len(many) > 0,
         lambda: "[lexsort] there must be a key; got none. Fix: jnp.lexsort([x]).",

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.argument_kinds import explained
@@ -354,4 +355,9 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
 
 
 def _stacked(devices: Sequence[Device]) -> NamedSharding:
+    check(
+        len(devices) > 0 and all(isinstance(device, Device) for device in devices),
+        lambda: f"[device_put] devices must be devices; got {told(devices)}. Fix: gf.devices().",
+        ValueError,
+    )
     return NamedSharding(Mesh(list(devices), ("<pmap>",)), PartitionSpec("<pmap>"))

@@ -199,7 +199,8 @@ def normal(
         out = normal(key, shape, dtype)
         return in_sharding("normal", out, out_sharding)
     typed, _ = typed_key("normal", key)
-    dtype, sizes = user_dtype(float if dtype is None else dtype, "normal"), as_shape("", shape)
+    dtype = user_dtype(float if dtype is None else dtype, "normal")
+    sizes = as_shape("normal", shape)
     if dtypes.is_complex(dtype):
         part = np.zeros(0, dtype).real.dtype
         keys = random_ops.random_split(typed, (2,))
@@ -393,7 +394,8 @@ def randint(
         Array([9, 0, 2, 3, 1], dtype=int32)
     """
     typed, _ = typed_key("randint", key)
-    dtype, sizes = user_dtype(int if dtype is None else dtype, "randint"), as_shape("", shape)
+    dtype = user_dtype(int if dtype is None else dtype, "randint")
+    sizes = as_shape("randint", shape)
     check(
         dtypes.is_integer(dtype),
         lambda: f"[randint] dtype must be an integer dtype; got {dtype}. Fix: jnp.int32.",

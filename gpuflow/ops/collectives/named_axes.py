@@ -7,7 +7,7 @@ is left when a collective runs must be parts that communicators serve (core/comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from typing import Any
 
@@ -45,7 +45,7 @@ def sizes_of(op: str, names: Names) -> tuple[int, ...]:
     """
     bound = dict(config.axis_env)
     for name in names:
-        if name not in bound:
+        if not isinstance(name, Hashable) or name not in bound:
             raise unbound(op, name)
     check(
         len(set(names)) == len(names),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -157,7 +158,9 @@ def explicit_pads(
 
 
 def _per_dimension(name: str, values: Any, count: int) -> Dims:
-    result = (1,) * count if values is None else tuple(int(v) for v in values)
+    result = (1,) * count
+    if values is not None:
+        result = as_integers("conv_general_dilated", name, values)
     check(
         len(result) == count and all(v >= 1 for v in result),
         lambda: (
@@ -470,7 +473,7 @@ def conv_transpose(
         dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
     kernel_sizes = [aval_of(rhs).shape[d] for d in numbers.rhs_spec[2:]]
-    holes = tuple(rhs_dilation) if rhs_dilation is not None else (1,) * (rank - 2)
+    holes = _per_dimension("rhs_dilation", rhs_dilation, rank - 2)
     windows = [dilated(k, d) for k, d in zip(kernel_sizes, holes, strict=True)]
     if isinstance(padding, str) or use_consistent_padding:
         margins = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)

@@ -455,17 +455,7 @@ def dot_general(
     if out_sharding is not None:
         out = dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
         return in_sharding("dot_general", out, out_sharding)
-    try:
-        (left, right), (left_batch, right_batch) = dimension_numbers
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            "[dot_general] dimension_numbers must be ((lhs contracting, rhs contracting), (lhs "
-            f"batch, rhs batch)); got {told(dimension_numbers)}. Fix: (((1,), (0,)), ((), ()))."
-        ) from None
-
-    def plain(dims: Sequence[int]) -> Dims:
-        return as_integers("dot_general", "dimension_numbers", dims)
-
+    numbers = as_dimension_numbers("dot_general", dimension_numbers)
     lhs, rhs = match_scalars(lhs, rhs)
     preferred = preferred_element_type
     preferred = None if preferred is None else dtypes.canonicalize(preferred)
@@ -475,11 +465,31 @@ def dot_general(
     out = dot_general_p.bind(
         lhs,
         rhs,
-        dimension_numbers=((plain(left), plain(right)), (plain(left_batch), plain(right_batch))),
+        dimension_numbers=numbers,
         precision=how,
         preferred_element_type=preferred,
     )
     return out if result is None else convert_element_type(out, result)
+
+
+def as_dimension_numbers(op: str, dimension_numbers: Any) -> DimensionNumbers:
+    """Dimension numbers as tuples of ints.
+
+    Raises:
+        TypeError: they are not two pairs of sequences of integers. ValueError: not two.
+    """
+    try:
+        (left, right), (left_batch, right_batch) = dimension_numbers
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"[{op}] dimension_numbers must be ((lhs contracting, rhs contracting), (lhs batch, "
+            f"rhs batch)); got {told(dimension_numbers)}. Fix: (((1,), (0,)), ((), ()))."
+        ) from None
+
+    def plain(dims: Sequence[int]) -> Dims:
+        return as_integers(op, "dimension_numbers", dims)
+
+    return (plain(left), plain(right)), (plain(left_batch), plain(right_batch))
 
 
 def as_algorithm_says(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, Any, Any]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
@@ -43,14 +44,12 @@ class GatherScatterMode(enum.Enum):
         """
         if isinstance(value, GatherScatterMode):
             return value
-        if value is None or value in ("fill", "drop"):
+        if value is None:
             return GatherScatterMode.FILL_OR_DROP
-        if value in ("clip", "promise_in_bounds"):
-            return GatherScatterMode(value)
-        raise ValueError(
-            "[gather] mode must be 'clip', 'fill', 'drop' or 'promise_in_bounds'; "
-            f"got {value!r}. Fix: mode='clip'."
-        )
+        check_choice("gather", "mode", value, ("clip", "fill", "drop", "promise_in_bounds"))
+        if value in ("fill", "drop"):
+            return GatherScatterMode.FILL_OR_DROP
+        return GatherScatterMode(value)
 
 
 class GatherDimensionNumbers(NamedTuple):

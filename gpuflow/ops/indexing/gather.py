@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
@@ -271,7 +270,9 @@ def gather(
         Array([[3, 4],
                [3, 4]], dtype=int32)
     """
-    numbers = GatherDimensionNumbers(*[tuple(map(int, dims)) for dims in dimension_numbers])
+    numbers = GatherDimensionNumbers(
+        *[as_integers("gather", "dimension_numbers", dims) for dims in dimension_numbers]
+    )
     if fill_value is not None:
         dtype = aval_of(operand).dtype
         fill_value = dtype.type(fill_value) if not dtypes.is_extended(dtype) else fill_value
@@ -279,7 +280,7 @@ def gather(
         operand,
         start_indices,
         dimension_numbers=numbers,
-        slice_sizes=tuple(int(np.int64(size)) for size in slice_sizes),
+        slice_sizes=as_integers("gather", "slice_sizes", slice_sizes),
         mode=GatherScatterMode.from_any("promise_in_bounds" if mode is None else mode),
         fill_value=fill_value,
         unique_indices=bool(unique_indices),

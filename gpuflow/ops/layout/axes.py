@@ -14,10 +14,12 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import (
+    MOST_DIMENSIONS,
     are_dimensions,
     as_integers,
     as_items,
     canonicalize_axis,
+    check_rank,
     known_index,
 )
 from gpuflow.base.errors import check
@@ -36,12 +38,13 @@ from gpuflow.ops.reductions.blocked_sums import blocked_sum
 
 
 def _sizes(op: str, shape: int | Sequence[Any]) -> tuple[int, ...]:
-    if isinstance(known_index(shape), int):
+    if not isinstance(shape, tuple | list) and isinstance(known_index(shape), int):
         shape = (shape,)
     known = as_items(op, "shape", shape)
-    if {*map(type, known)} == {int} and min(known) >= 0:
+    if {*map(type, known)} == {int} and min(known) >= 0 and len(known) <= MOST_DIMENSIONS:
         return known  # the common case
     sizes = as_integers(op, "shape", known)
+    check_rank(op, sizes)
     check(
         all(size >= 0 for size in sizes),
         lambda: f"[{op}] sizes must not be negative; got {sizes}. Fix: use sizes >= 0.",

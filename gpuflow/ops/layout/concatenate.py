@@ -9,6 +9,7 @@ from typing import Any
 from gpuflow.base.arguments import are_dimensions
 from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -230,6 +231,7 @@ def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
     return [shared_dims] * len(ins)
 
 
+@explained
 def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
     """Join arrays along an existing dimension.
 

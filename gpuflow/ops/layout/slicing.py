@@ -240,6 +240,7 @@ def slice_(
     return slice_p.bind(operand, start_indices=starts, limit_indices=limits, strides=steps)
 
 
+@explained
 def slice_in_dim(
     operand: ArrayLike,
     start_index: int | None,

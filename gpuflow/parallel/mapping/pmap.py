@@ -31,6 +31,7 @@ from gpuflow.control.mapped_axes import (
     positions_of,
 )
 from gpuflow.control.stages import Lowered
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
@@ -231,6 +232,7 @@ def _wanted(mapped: Mapped, leaf: Any, axis: int | None) -> Any:
     return sharding_constraint(leaf, mapped.sharding(axis, leaf.aval.ndim))
 
 
+@explained
 def pmap(
     fun: Callable[_P, _T],
     axis_name: Any = None,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from operator import index
 from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integer
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -390,7 +390,7 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
         >>> jnp.round(gf.scipy.special.multigammaln(jnp.array([2., 3.]), 2), 3)
         Array([0.452, 1.55 ], dtype=float32)
     """
-    d = index(d)
+    d = as_integer("multigammaln", "d", d)
     (a,) = strong_operands("multigammaln", a)
     total = 0.25 * d * (d - 1) * math.log(math.pi)
     for k in range(d):

@@ -6,16 +6,16 @@ import math
 from operator import index
 from typing import Any
 
-import numpy as np
-
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike
+from gpuflow.numpy.arguments import known
 from gpuflow.scipy.special.common import number_like
 
 
@@ -88,7 +88,12 @@ def sph_harm_y(
                 "[sph_harm_y] n_max must be given where n is traced, it must be known; got "
                 f"n: {aval_of(n)}. Fix: n_max=10."
             )
-        n_max = int(np.max(np.asarray(n)))
+        degrees = known("sph_harm_y", "n", n, "n_max=10.")
+        check(
+            degrees.dtype.kind in "iu",
+            lambda: f"[sph_harm_y] n must hold integers; got {told(n)}. Fix: n.astype(int).",
+        )
+        n_max = int(degrees.max(initial=0))
     theta, phi = jnp.atleast_1d(jnp.asarray(theta)), jnp.asarray(phi)
     check(
         {dtypes.inexact_dtype(aval_of(x).dtype) for x in (theta, phi)}
