@@ -23,7 +23,10 @@ def told(value: Any) -> str:
         return f"a {package} {kind.__name__}{'' if shape is None else f' of shape {shape}'}"
     if is_foreign(value):
         return f"the dataclass {kind.__name__}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # lists that are nested too deep, or an error of the object's
+        text = "an object without a text"
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[: _MOST_CHARACTERS - 3]}..."
     return f"{text} of type {kind.__name__}"

@@ -43,7 +43,11 @@ def _printed(treedef: TreeDef) -> PyTreeDef:
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
     """The leaves of ``tree`` and its structure."""
-    return optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        return optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RuntimeError as error:
+        _explain(error)
+        raise
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
@@ -169,12 +173,39 @@ def _sorted_node(node: TreeDef) -> TreeDef:
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of ``tree``."""
-    return optree.tree_leaves(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        return optree.tree_leaves(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RuntimeError as error:
+        _explain(error)
+        raise
 
 
 def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> TreeDef:
     """The structure of ``tree``."""
-    return optree.tree_structure(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    try:
+        return optree.tree_structure(tree, is_leaf=is_leaf, namespace=NAMESPACE)
+    except RuntimeError as error:
+        _explain(error)
+        raise
+
+
+def _explain(error: RuntimeError) -> None:
+    """Raise an error that says what optree means; other errors are those of users' functions."""
+    text = str(error)
+    if text.startswith("Maximum recursion depth exceeded during"):
+        raise too_deep() from None
+    if text.startswith("Unable to cast Python instance"):
+        raise RuntimeError(
+            "[tree] is_leaf must return a bool; got another value. Fix: bool(...)."
+        ) from None
+
+
+def too_deep() -> RecursionError:
+    """The error about a tree that is too deep."""
+    return RecursionError(
+        "[tree] trees must be at most 1,000 nodes deep; got a deeper one. "
+        "Fix: put the leaves into one list."
+    )
 
 
 def tree_map(

@@ -110,14 +110,13 @@ def leaves_with_path(
             return False
         return bool(is_leaf(path, item) if takes_path else is_leaf(item))
 
-    def visit(item: Any, path: KeyPath) -> None:
+    waiting: list[tuple[Any, KeyPath]] = [(tree, ())]  # the next one is the last
+    while waiting:
+        item, path = waiting.pop()
         if stops(item, path) or is_leaf_type(item):
             leaves.append((path, item))
-            return
-        for key, child in one_level(item)[0]:
-            visit(child, (*path, key))
-
-    visit(tree, ())
+        else:
+            waiting += [(child, (*path, key)) for key, child in reversed(one_level(item)[0])]
     return leaves
 
 

@@ -16,6 +16,8 @@ Read = Callable[[Any], "list[Any] | None"]
 Build = Callable[[list[Any]], Any]
 
 _LITERAL_KEYS = (str, int)
+# Deeper trees are read and built node by node: the functions here call themselves for each level.
+_MOST_LEVELS = 100
 
 
 def reader(treedef: TreeDef) -> Read | None:
@@ -33,7 +35,7 @@ def reader(treedef: TreeDef) -> Read | None:
     text = _Text()
     leaves: list[str] = [""] * treedef.num_leaves
 
-    def take(node: Any, name: str) -> bool:
+    def take(node: Any, name: str, level: int) -> bool:
         kind = type(node)
         if kind is _Leaf:
             leaves[node.number] = name
@@ -42,7 +44,7 @@ def reader(treedef: TreeDef) -> Read | None:
             text.line(f"if {name} is not None: return None")
             return True
         children = _children(node)
-        if children is None:
+        if children is None or level > _MOST_LEVELS:
             return False
         text.line(f"if type({name}) is not {text.constant(kind)}: return None")
         parts = [text.fresh() for _ in children]
@@ -52,9 +54,9 @@ def reader(treedef: TreeDef) -> Read | None:
                 text.line(f"{part} = {name}[{text.key(key)}]")
         else:
             text.line(f"[{', '.join(parts)}] = {name}")
-        return all(take(child, part) for child, part in zip(children, parts, strict=True))
+        return all(take(child, part, level + 1) for child, part in zip(children, parts))
 
-    if not take(template, "tree"):
+    if not take(template, "tree", 0):
         return None
     body = text.indented(f"return [{', '.join(leaves)}]", depth=2)
     # A wrong number of items is a ValueError, a key that is not there a KeyError.
@@ -71,13 +73,13 @@ def builder(treedef: TreeDef) -> Build:
     leaves = [text.fresh() for _ in range(treedef.num_leaves)]
     text.line(f"[{', '.join(leaves)}] = leaves")
 
-    def make(node: Any) -> str | None:
+    def make(node: Any, level: int) -> str | None:
         if type(node) is _Leaf:
             return leaves[node.number]
         if node is None:
             return "None"
-        children = _children(node)
-        parts = None if children is None else [make(child) for child in children]
+        children = _children(node) if level <= _MOST_LEVELS else None
+        parts = None if children is None else [make(child, level + 1) for child in children]
         if parts is None or None in parts:
             return None
         listed = ", ".join(str(part) for part in parts)
@@ -95,7 +97,7 @@ def builder(treedef: TreeDef) -> Build:
         text.line(f"{name} = {expression}")
         return name
 
-    result = make(template)
+    result = make(template, 0)
     if result is None:
         return lambda leaves: unflatten(treedef, leaves)
     body = text.indented(f"return {result}", depth=1)

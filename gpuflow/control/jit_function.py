@@ -79,10 +79,18 @@ def _all_functions() -> list[JitFunction[..., Any]]:
 
 
 class _SignatureOf:
-    """The signature of what is jitted, also for those who do not look behind ``__wrapped__``."""
+    """The signature of the jitted function, also for callers that ignore ``__wrapped__``.
+
+    It is stored: ``inspect`` reads the attribute twice, which would double the work for each
+    level of ``jit(jit(f))``.
+    """
 
     def __get__(self, jitted: Any, owner: type) -> inspect.Signature | None:
-        return None if jitted is None else inspect.signature(jitted._function)
+        if jitted is None:
+            return None
+        if jitted._signature is None:
+            jitted._signature = inspect.signature(jitted._function)
+        return jitted._signature
 
 
 class JitFunction(Generic[_P, _T]):
@@ -94,6 +102,7 @@ class JitFunction(Generic[_P, _T]):
         functools.update_wrapper(self, function)
         self.__name__ = name_of(function)
         self._function = function
+        self._signature: inspect.Signature | None = None
         self._options = options
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
         self._signatures = Signatures()

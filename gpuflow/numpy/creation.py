@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes, tree
-from gpuflow.base.arguments import as_integer
+from gpuflow.base.arguments import MOST_DIMENSIONS, as_integer
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.lazy import LazyModule
@@ -250,9 +250,17 @@ def _common_dtype(leaves: Sequence[Any], host: np.ndarray) -> Any:
     return common_type(list(avals))[0]
 
 
-def _leaves(value: Any) -> list[Any]:
+def _leaves(value: Any, depth: int = 0) -> list[Any]:
     if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _leaves(item)]
+        check(
+            depth < MOST_DIMENSIONS,
+            lambda: (
+                f"[array] lists must be nested at most {MOST_DIMENSIONS} deep, as arrays have no "
+                "more dimensions; got deeper ones. Fix: flatten them."
+            ),
+            ValueError,
+        )
+        return [leaf for item in value for leaf in _leaves(item, depth + 1)]
     return [value]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
-from gpuflow.base.arguments import as_integer, as_integers, canonicalize_axis
+from gpuflow.base.arguments import MOST_DIMENSIONS, as_integer, as_integers, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
@@ -517,7 +517,7 @@ def block(arrays: ArraysLike) -> Array:
     return out if isinstance(arrays, list) else lax.asarray(out)
 
 
-def _block(arrays: Any) -> tuple[Any, int]:
+def _block(arrays: Any, level: int = 0) -> tuple[Any, int]:
     """The joined array, and the depth of lists in it."""
     check(
         not isinstance(arrays, tuple),
@@ -532,7 +532,13 @@ def _block(arrays: Any) -> tuple[Any, int]:
         lambda: "[block] lists must not be empty; got one that is. Fix: leave it out.",
         ValueError,
     )
-    parts, depths = zip(*[_block(item) for item in arrays], strict=True)
+    check(
+        level < MOST_DIMENSIONS,
+        lambda: f"[block] lists must be nested at most {MOST_DIMENSIONS} deep; got deeper ones. "
+        "Fix: drop brackets.",
+        ValueError,
+    )
+    parts, depths = zip(*[_block(item, level + 1) for item in arrays], strict=True)
     check(
         len(set(depths)) == 1,
         lambda: f"[block] lists must have one depth; got depths {depths}. Fix: add brackets.",

@@ -44,7 +44,12 @@ def _sizes(name: str, a: Any) -> tuple[int, ...]:
     What has a shape and a dtype of NumPy's has a shape here too, as sparse matrices.
     """
     if a is None or isinstance(a, list | tuple):
-        return np.shape(a)
+        try:
+            return np.shape(a)
+        except ValueError:
+            raise ValueError(
+                f"[{name}] lists must hold rows of one length; got {told(a)}. Fix: pad the rows."
+            ) from None
     if not is_arraylike(a) and isinstance(getattr(a, "dtype", None), np.dtype):
         return np.shape(a)
     return _with_shape(name, a)[1]

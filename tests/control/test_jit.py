@@ -70,6 +70,31 @@ def test_parameters_are_those_of_the_function():
     assert "function" in inspect.signature(type(jitted)).parameters
 
 
+def test_jit_of_jit_takes_time_in_proportion_to_its_depth():
+    """Each level read the signature of the one below twice: 40 levels would take days."""
+    f = Counted(lambda x: x * 2 + 1)
+    nested = f
+    for _ in range(40):
+        nested = gf.jit(nested)
+    assert nested(3.0).item() == 7.0
+    assert gf.grad(nested)(3.0).item() == 2.0
+    assert f.traces == 1
+    assert str(inspect.signature(nested)) == str(inspect.signature(f))
+
+
+@pytest.mark.parametrize("depth", [120, 900])
+def test_arguments_may_be_nested_deep(depth):
+    """The printed readers of trees called themselves for each level."""
+    as_list, as_dict = 3.0, 3.0
+    for _ in range(depth):
+        as_list, as_dict = [as_list], {"a": as_dict}
+    double = gf.jit(lambda tree: gf.tree.map(lambda x: 2 * x, tree))
+    for tree in (as_list, as_dict):
+        for _ in range(2):
+            (out,) = gf.tree.leaves(double(tree))
+            assert out.item() == 6.0
+
+
 def test_trees_are_part_of_the_signature():
     f = Counted(lambda p: p["a"] * 2)
     assert f({"a": 1.0, "b": None}).item() == 2.0
