@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from gpuflow.base.errors import check
 from gpuflow.base.recording import span
+from gpuflow.core.argument_kinds import explained
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -46,6 +47,7 @@ class named_scope(contextlib.ContextDecorator):
         self._open.pop().__exit__(*exception)
 
 
+@explained
 def named_call(fun: Callable[_P, _T], *, name: str | None = None) -> Callable[_P, _T]:
     """``fun`` inside a ``named_scope`` of its own name, or ``name``.
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.core.argument_kinds import explained
+
 WARM_UP_CALLS = 2
 MINIMUM_RUNS = 5
 MAXIMUM_RUNS = 1000
@@ -112,6 +114,7 @@ def plan_costs(function: Any, args: tuple[Any, ...]) -> dict[str, float]:
     return costs if isinstance(costs, dict) else {}
 
 
+@explained
 def timeit(
     function: Callable[..., Any],
     *args: Any,

@@ -237,6 +237,10 @@ def tree_reduce(
     """
     leaves = base_tree.leaves(tree, is_leaf)
     if initializer is _NOTHING:
+        check(
+            len(leaves) > 0,
+            lambda: "[tree_reduce] there must be leaves; got none. Fix: initializer=0.",
+        )
         return functools.reduce(function, leaves)
     return functools.reduce(function, leaves, initializer)
 

@@ -43,6 +43,13 @@ PARAMETERS = Parameters(X, X)
 MANY = {f"layer{k}": {"w": X, "b": X[0]} for k in range(200)}
 
 
+def nested(depth):
+    result = 1.0
+    for _ in range(depth):
+        result = [result]
+    return result
+
+
 def branching(x):
     if x.sum() > 0:
         return x
@@ -117,6 +124,14 @@ MISTAKES = {
                                 TypeError, "[cond]"),
     "mapped sizes": (lambda: gf.vmap(jnp.add)(X, jnp.ones((4, 3))), ValueError, "[vmap]"),
     "a seed for a key": (lambda: random.normal(0, (3,)), TypeError, "key"),
+    "class of arrays": (lambda: jnp.ndarray([1, 2]), TypeError, "Fix: jnp.array([1, 2])."),
+    "more than memory": (lambda: jnp.zeros((10**13,)), RuntimeError, "[memory]"),
+    "more than addresses": (lambda: jnp.zeros((2**40, 2**40)), MemoryError, "[memory]"),
+    "an int beyond floats": (lambda: jnp.sin(10**400), OverflowError, "[promote]"),
+    "rank": (lambda: jnp.zeros((1,) * 70), ValueError, "at most 64 dimensions"),
+    "deep lists": (lambda: jnp.array(nested(900)), ValueError, "nested at most 64 deep"),
+    "deep trees": (lambda: gf.tree.leaves(nested(3000)), RecursionError, "[tree]"),
+    "rows of other lengths": (lambda: jnp.array([[1, 2], [3]]), ValueError, "rows of one length"),
     "unknown name": (lambda: jnp.sofmax, AttributeError, "use nn.softmax"),
     "torch's name": (lambda: jnp.cat, AttributeError, "jnp.concatenate"),
     "JAX's module": (lambda: jnp.random, AttributeError, "gpuflow.random"),

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import as_truth
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
@@ -208,7 +209,7 @@ def device_put(
     """
     del src
     check(
-        not (donate and may_alias),
+        not (as_truth("device_put", "donate", donate) and may_alias),
         lambda: "[device_put] an array is donated or aliased; got donate and may_alias. Fix: "
         "leave one out.",
         ValueError,

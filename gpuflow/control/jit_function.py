@@ -353,7 +353,7 @@ class JitFunction(Generic[_P, _T]):
         except TypeError as error:
             raise ValueError(
                 f"[jit] static arguments of {self.name} must be hashable; "
-                f"got {', '.join(repr(value) for _, _, value in statics)}. "
+                f"got {', '.join(told(value) for _, _, value in statics)}. "
                 f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
             ) from None
         if entry is None:

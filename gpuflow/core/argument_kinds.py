@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import GenericAlias, UnionType
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from gpuflow.base import dtypes
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
@@ -128,13 +130,19 @@ def _is_integer(value: Any, is_strict: bool) -> bool:
 
 
 def _is_flag(value: Any, is_strict: bool) -> bool:
-    del is_strict
+    if is_strict:
+        return isinstance(value, bool | int | np.bool_)
     return bool(value) in (True, False)
 
 
 def _is_array(value: Any, is_strict: bool) -> bool:
     del is_strict
     return is_value(value) or hasattr(type(value), "__jax_array__")
+
+
+def _is_number(value: Any, is_strict: bool) -> bool:
+    del is_strict
+    return not isinstance(value, str | bytes) and float(value) is not None
 
 
 def _is_dtype(value: Any, is_strict: bool) -> bool:
@@ -167,7 +175,7 @@ _KINDS = {
     "FileLike": _Kind("a path or an open file", "files", "'x.npy'", _is_file),
     "int": _Kind("an integer", "integers", "2", _is_integer),
     "bool": _Kind("True or False", "bools", "True", _is_flag),
-    "float": _Kind("a number", "numbers", "1.0", _is_array),
+    "float": _Kind("a number", "numbers", "1.0", _is_number),
     "str": _kind("a string", "strings", "'...'", str),
     "None": _kind("None", "None", "None", type(None)),
     "Array": _ARRAY,

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -123,6 +124,7 @@ def reduce_window_shape_tuple(
     """
     sizes = _with_holes(operand_shape, base_dilation)
     windows = _with_holes(window_dimensions, window_dilation)
+    _check_rank("reduce_window_shape_tuple", len(sizes), windows, window_strides, padding)
     return tuple(
         window_count(n, w, stride, pads)
         for n, w, stride, pads in zip(sizes, windows, window_strides, padding, strict=True)
@@ -212,6 +214,13 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
         >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
         ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
     """
+    check(
+        len(dimension_numbers) == 3,
+        lambda: (
+            "[conv_general_permutations] dimension_numbers must be three strings; got "
+            f"{told(dimension_numbers)}. Fix: ('NHWC', 'HWIO', 'NHWC')."
+        ),
+    )
     kernel = dimension_numbers[1]
     space = [letter for letter in kernel if letter not in "OI"]
     permutations = []
@@ -288,6 +297,7 @@ def conv_transpose_shape_tuple(
     """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
     _check_rank("conv_transpose_shape_tuple", len(lhs), lhs_shape, rhs_shape)
+    _check_rank("conv_transpose_shape_tuple", len(lhs) - 2, window_strides)
     space, window = [lhs_shape[d] for d in lhs[2:]], [rhs_shape[d] for d in rhs[2:]]
     pairs = (
         [conv_transpose_pads(w, s, padding) for w, s in zip(window, window_strides, strict=True)]
@@ -305,8 +315,8 @@ def _check_rank(op: str, rank: int, *shapes: Sequence[int]) -> None:
     check(
         all(len(shape) == rank for shape in shapes),
         lambda: (
-            f"[{op}] shapes must have {rank} dimensions, as many as the dimension numbers; got "
-            f"{' and '.join(map(str, shapes))}. Fix: add dimensions of size 1."
+            f"[{op}] there must be a size, stride or pair for each of {rank} dimensions; got "
+            f"{' and '.join(map(told, shapes))}. Fix: add what is missing."
         ),
         ValueError,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import are_dimensions, as_integers, canonicalize_axis
+from gpuflow.base.arguments import are_dimensions, as_integers, as_items, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
@@ -161,7 +161,9 @@ def _updated(
 def _choices(op: str, operand: Any, allowed: Choice) -> list[bool]:
     """For each dimension, whether its start may count from the end."""
     rank = aval_of(operand).ndim
-    choices = [allowed] * rank if isinstance(allowed, bool) else list(allowed)
+    choices = [allowed] * rank
+    if not isinstance(allowed, bool):
+        choices = list(as_items(op, "allow_negative_indices", allowed))
     check(
         len(choices) == rank,
         lambda: (

@@ -16,6 +16,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.vjp import custom_vjp
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.numpy.promotion import convert, user_dtype
@@ -44,6 +45,7 @@ class BlockScaleConfig:
     infer_only: bool
 
 
+@explained
 def get_scaled_dot_general_config(
     mode: str, global_scale: ArrayLike | None = None
 ) -> BlockScaleConfig:
@@ -144,6 +146,7 @@ def _check_scaled(*shapes: tuple[int, ...]) -> None:
     )  # fmt: skip
 
 
+@explained
 def scaled_dot_general(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -203,7 +206,9 @@ def _check_configs(dtype: Any, configs: Sequence[BlockScaleConfig]) -> None:
         ),
     )
     check(
-        len(configs) == 3 and all(isinstance(c, BlockScaleConfig) for c in configs),
+        isinstance(configs, tuple | list)
+        and len(configs) == 3
+        and all(isinstance(c, BlockScaleConfig) for c in configs),
         lambda: (
             "[scaled_dot_general] configs must be three of get_scaled_dot_general_config, for lhs, "
             f"rhs and gradients; got {configs!r}. "

@@ -7,8 +7,9 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import canonicalize_axis
+from gpuflow.base.arguments import as_items, canonicalize_axis, known_index
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
@@ -235,18 +236,25 @@ def tensordot(
     """
     a, b = _numbers("tensordot", a, b, preferred_element_type)
     a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
-    if hasattr(axes, "__index__"):
+    count = known_index(axes)
+    if isinstance(count, int):
         check(
-            0 <= int(axes) <= min(a_rank, b_rank),
+            0 <= count <= min(a_rank, b_rank),
             lambda: (
                 f"[tensordot] the number of axes must not exceed the ranks; got {axes} for "
                 f"{aval_of(a)} and {aval_of(b)}. Fix: sum over fewer axes."
             ),
             TypeError,
         )
-        left, right = range(a_rank - int(axes), a_rank), range(int(axes))
+        left, right = range(a_rank - count, a_rank), range(count)
     else:
-        left, right = (v if isinstance(v, (tuple, list)) else (v,) for v in axes)
+        pair = as_items("tensordot", "axes", axes)
+        check(
+            len(pair) == 2,
+            lambda: f"[tensordot] axes must be an int or a pair; got {told(axes)}. Fix: axes=1.",
+            ValueError,
+        )
+        left, right = (v if isinstance(v, (tuple, list)) else (v,) for v in pair)
     left = [canonicalize_axis(d, a_rank, "tensordot") for d in left]
     right = [canonicalize_axis(d, b_rank, "tensordot") for d in right]
     check(

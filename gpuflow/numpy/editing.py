@@ -14,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import (
@@ -27,6 +28,7 @@ from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
 from gpuflow.numpy.ufuncs import remainder
 
 
+@explained
 def put(
     a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, inplace: bool = True
 ) -> Array:
@@ -76,6 +78,7 @@ def put(
     return reshape(flat, aval_of(x).shape)
 
 
+@explained
 def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = True) -> Array:
     """The array with the next of ``vals`` wherever ``mask`` holds; they repeat.
 
@@ -173,6 +176,7 @@ def _along(size: int, d: int, rank: int, index_size: int) -> Any:
     return lax.iota(np.int32, [count if k == d else 1 for k in range(rank)], d)
 
 
+@explained
 def fill_diagonal(
     a: ArrayLike, val: ArrayLike, wrap: bool = False, *, inplace: bool = True
 ) -> Array:

@@ -14,7 +14,7 @@ from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DeviceLike, DTypeLike
 from gpuflow.lax import FftType
-from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.creation import asarray, placed
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.fft_transform import transform
 from gpuflow.numpy.logic import where
@@ -26,7 +26,6 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.ranges import arange
 from gpuflow.numpy.tiling import roll
-from gpuflow.ops.effects.device_put import device_put
 
 # --- one axis ------------------------------------------------------------------------------
 
@@ -488,7 +487,7 @@ def fftfreq(
     first = (count + 1) // 2
     place = arange(count)
     place = where(place < first, place, place - count)
-    return _placed(_frequencies("fftfreq", place, count, d, dtype), device)
+    return placed("fftfreq", _frequencies("fftfreq", place, count, d, dtype), device)
 
 
 @composite
@@ -515,11 +514,9 @@ def rfftfreq(
     """
     count = _check_count("rfftfreq", n, d)
     place = arange(count // 2 + 1)
-    return _placed(_frequencies("rfftfreq", place, count, d, dtype), device)
+    return placed("rfftfreq", _frequencies("rfftfreq", place, count, d, dtype), device)
 
 
-def _placed(x: Any, device: Any) -> Any:
-    return x if device is None else device_put(x, device)
 
 
 def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:

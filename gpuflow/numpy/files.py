@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.base.private_files import kind_of
 from gpuflow.base.util import warn
 from gpuflow.core.argument_kinds import explained
@@ -239,6 +240,13 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
         Array([1, 2], dtype=int16)
     """
     buffer = np.asarray(buffer) if isinstance(buffer, HasAval) else buffer
+    try:
+        memoryview(buffer)
+    except TypeError:
+        raise TypeError(
+            f"[frombuffer] buffer must be an object with bytes; got {told(buffer)}. "
+            "Fix: jnp.frombuffer(bytes(...))."
+        ) from None
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import check_choice
-from gpuflow.base.errors import check
+from gpuflow.base.arguments import as_items, check_choice
+from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -228,7 +228,13 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
     rows, offset = known_int(name, "n", n), known_int(name, "k", k)
     columns = rows if m is None else known_int(name, "m", m)
     pick = np.triu_indices if upper else np.tril_indices
-    indices = pick(rows, offset, columns)
+    try:
+        indices = pick(rows, offset, columns)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise OutOfMemoryError(
+            f"[{name}] the matrix must fit into memory; got {rows} by {columns} elements. "
+            "Fix: a smaller n."
+        ) from error
     return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
 
 
@@ -277,7 +283,9 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
 
 
 def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
-    shape: Any = arr.shape if hasattr(arr, "shape") else aval_of(as_array(name, arr)).shape
+    shape: Any = getattr(arr, "shape", None)
+    if not isinstance(shape, tuple):
+        shape = aval_of(as_array(name, arr)).shape
     check(
         len(shape) == 2,
         lambda: f"[{name}] the array must be a matrix; got shape {tuple(shape)}. Fix: index it.",
@@ -435,8 +443,9 @@ def ravel_multi_index(
     """
     check_choice("ravel_multi_index", "mode", mode, _RAVEL_MODES)
     check_choice("ravel_multi_index", "order", order, ("C", "F"))
-    sizes = [known_int("ravel_multi_index", "dims", n) for n in dims]
-    parts = as_arrays("ravel_multi_index", *multi_index)
+    name = "ravel_multi_index"
+    sizes = [known_int(name, "dims", n) for n in as_items(name, "dims", dims)]
+    parts = as_arrays(name, *as_items(name, "multi_index", multi_index))
     check(
         len(parts) == len(sizes),
         lambda: f"[ravel_multi_index] there must be one array for each of {len(sizes)} axes; got "

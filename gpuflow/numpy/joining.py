@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.arguments import MOST_DIMENSIONS, as_integer, as_integers, canonicalize_axis
-from gpuflow.base.errors import check
+from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -287,6 +287,9 @@ def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
     return [0, *inside, size]
 
 
+_MOST_SECTIONS = 1 << 24  # an array object takes more than 100 bytes
+
+
 def _is_count(indices_or_sections: Any) -> bool:
     """Whether it is a number of sections: arrays have ``__index__`` too."""
     return hasattr(indices_or_sections, "__index__") and ndim(indices_or_sections) == 0
@@ -327,6 +330,12 @@ def array_split(
         count > 0,
         lambda: f"[array_split] the number of sections must be positive; got {count}. Fix: 1.",
         ValueError,
+    )
+    check(
+        count <= _MOST_SECTIONS,
+        lambda: f"[array_split] the list of arrays must fit into memory; got {count} sections. "
+        "Fix: jnp.reshape.",
+        OutOfMemoryError,
     )
     each, rest = divmod(size, count)
     starts = [k * each + min(k, rest) for k in range(count + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuflow.base import arguments
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish
@@ -136,7 +137,8 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
         Array([0, 0, 1], dtype=int32)
     """
     x1, x2 = check_arraylike("cross", x1, x2)
-    sizes = tuple(aval_of(x).shape[axis] for x in (x1, x2))
+    shapes = [aval_of(x).shape for x in (x1, x2)]
+    sizes = tuple(shape[arguments.canonicalize_axis(axis, len(shape), "cross")] for shape in shapes)
     check(
         sizes == (3, 3),
         lambda: f"[cross] vectors must have three elements; got {sizes}. Fix: jnp.cross.",

@@ -80,6 +80,7 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
         ),
         ValueError,
     )
+    ord = _as_order("norm", "ord", ord)
     if ord is None or ord in ("f", "fro"):
         return _euclidean(x, axes, keepdims)
     if ord in ("nuc", 2, -2):
@@ -213,11 +214,7 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
         lambda: f"[cond] matrices must not be empty; got {aval_of(x)}. Fix: check the shape.",
         ValueError,
     )
-    check(
-        p is None or isinstance(p, str | int | float | np.generic),
-        lambda: f"[cond] p must be an order of a norm; got {told(p)}. Fix: p=2.",
-        ValueError,
-    )
+    p = _as_order("cond", "p", p)
     if p in (None, 2, -2):
         values = svdvals(x)
         last = len(shape) - 2
@@ -284,3 +281,13 @@ def matrix_rank(
         bound = lax.mul(largest, like(eps, largest))
     bound = spread(expand_dims(asarray(bound, dtype), -1), aval_of(values).shape[:-1], 1)
     return reductions.sum(lax.gt(values, bound), -1)
+
+
+def _as_order(name: str, what: str, value: Any) -> Any:
+    """The order of a norm."""
+    check(
+        value is None or isinstance(value, str | int | float | np.generic),
+        lambda: f"[{name}] {what} must be the order of a norm; got {told(value)}. Fix: {what}=2.",
+        ValueError,
+    )
+    return value

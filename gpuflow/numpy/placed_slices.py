@@ -12,6 +12,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 
 
@@ -34,6 +35,7 @@ class Slice:
         return slice(0, self.span, self.stride)
 
 
+@explained
 def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice:
     """A slice of an index, ``start : start + size`` with every ``stride``-th element.
 

@@ -537,6 +537,7 @@ def _broadcast_together(args: ArraysLike, shape: tuple[int, ...]) -> list[Array]
     return [broadcast_to(x, shape) for x in args]
 
 
+@explained
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape that arrays of these shapes broadcast to.
 

@@ -110,6 +110,12 @@ def repeat(
         TypeError if counts.ndim == 0 else ValueError,
     )
     if counts.size != 1:
+        check(
+            counts.size == sizes[place],
+            lambda: f"[repeat] there must be one number or {sizes[place]}; got {counts.size}. "
+            "Fix: one for each element of the axis.",
+            ValueError,
+        )
         source = np.repeat(np.arange(sizes[place], dtype=np.int32), counts)
         check(
             total_repeat_length in (None, source.size),

@@ -14,6 +14,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, known, known_int
@@ -39,6 +40,7 @@ def unique(
     return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
     size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
 ) -> Any: ...  # fmt: skip
+@explained
 def unique(
     ar: ArrayLike, return_index: bool = False, return_inverse: bool = False,
     return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
@@ -211,6 +213,7 @@ class UniqueInverseResult(NamedTuple):
     inverse_indices: Array
 
 
+@explained
 def unique_all(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAllResult:
@@ -237,6 +240,7 @@ def unique_all(
     return UniqueAllResult(*parts)
 
 
+@explained
 def unique_counts(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCountsResult:
@@ -261,6 +265,7 @@ def unique_counts(
     return UniqueCountsResult(*parts)
 
 
+@explained
 def unique_inverse(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverseResult:
@@ -285,6 +290,7 @@ def unique_inverse(
     return UniqueInverseResult(*parts)
 
 
+@explained
 def unique_values(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:

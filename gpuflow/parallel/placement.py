@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
 from gpuflow.base.util import safe_zip
@@ -183,6 +184,7 @@ def make_array_from_callback(
         (2, 2)
     """
     shape = tuple(shape)
+    wanted = None if dtype is None else canonicalize(dtype)
     part = sharding.shard_shape(shape)
     held = holdings(sharding, len(shape))
     wholes: dict[Any, np.ndarray] = {}  # what each memory has
@@ -190,7 +192,7 @@ def make_array_from_callback(
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         key = _bounds(index)
         if key not in parts_by_index:
-            parts_by_index[key] = np.asarray(data_callback(index), dtype)
+            parts_by_index[key] = np.asarray(data_callback(index), wanted)
         values = parts_by_index[key]
         check(
             values.shape == part,

@@ -28,6 +28,11 @@ else:
     ArrayMethods = HasAval
 
 
+_REFUSAL = (
+    "[Array] arrays must be made by functions; got a call of the class. Fix: jnp.array([1, 2])."
+)
+
+
 class _ArrayClass(type):
     """``isinstance(x, Array)`` holds for tracers too: they stand for arrays."""
 
@@ -49,7 +54,11 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__: int = 100
 
-    def __init__(self, data: Any, aval: ShapedArray, device: Device) -> None:
+    def __init__(
+        self, data: Any = None, aval: Any = None, device: Device | None = None
+    ) -> None:
+        if device is None:
+            raise TypeError(_REFUSAL)
         self._data: Any = data
         self.aval: ShapedArray = aval
         self.device: Device = device

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integers, as_items
 from gpuflow.base.config import config, expand_names
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -181,7 +182,8 @@ def as_groups(op: str, groups: Any, size: int, even: bool = False) -> Groups | N
     """
     if groups is None:
         return None
-    result = tuple(tuple(int(index) for index in group) for group in groups)
+    what = "axis_index_groups"
+    result = tuple(as_integers(op, what, group) for group in as_items(op, what, groups))
     check(
         sorted(index for group in result for index in group) == list(range(size)),
         lambda: (

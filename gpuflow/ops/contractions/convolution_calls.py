@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
@@ -164,8 +165,8 @@ def _per_dimension(name: str, values: Any, count: int) -> Dims:
     check(
         len(result) == count and all(v >= 1 for v in result),
         lambda: (
-            f"[conv_general_dilated] {name} must be {count} numbers of at least 1; got {values}. "
-            "Fix: one for each dimension of space."
+            f"[conv_general_dilated] {name} must be {count} numbers of at least 1; got "
+            f"{told(values)}. Fix: one for each dimension of space."
         ),
         ValueError,
     )

@@ -44,7 +44,13 @@ def typed_scalar(value: Any, like: ShapedArray) -> Any:
     """``value`` in the dtype of ``like``; unchanged where it has that dtype already."""
     if aval_of(value).dtype == like.dtype:
         return value
-    return np.asarray(value).astype(like.dtype)[()]
+    try:
+        return np.asarray(value).astype(like.dtype)[()]
+    except OverflowError:
+        raise OverflowError(
+            f"[convert] Python ints must fit {like.dtype}; got one of {value.bit_length()} bits. "
+            "Fix: use a smaller number, or float('inf')."
+        ) from None
 
 
 def broadcast_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
@@ -274,8 +275,7 @@ def gather(
         *[as_integers("gather", "dimension_numbers", dims) for dims in dimension_numbers]
     )
     if fill_value is not None:
-        dtype = aval_of(operand).dtype
-        fill_value = dtype.type(fill_value) if not dtypes.is_extended(dtype) else fill_value
+        fill_value = _fill_value(fill_value, aval_of(operand).dtype)
     return gather_p.bind(
         operand,
         start_indices,
@@ -286,6 +286,18 @@ def gather(
         unique_indices=bool(unique_indices),
         indices_are_sorted=bool(indices_are_sorted),
     )
+
+
+def _fill_value(value: Any, dtype: Any) -> Any:
+    if dtypes.is_extended(dtype):
+        return value
+    try:
+        return dtype.type(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise type(error)(
+            f"[gather] fill_value must be a number of {dtype}; got {told(value)}. "
+            "Fix: fill_value=0."
+        ) from None
 
 
 # --- scatter_add ---------------------------------------------------------------------------

@@ -6,7 +6,6 @@ broadcast_in_dim and reduce_sum are each other's transposes, so they stand toget
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -59,9 +58,8 @@ def _broadcast_shape(
     x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]
 ) -> ShapedArray:
     dims = broadcast_dimensions
-    increasing = all(a < b for a, b in pairwise(dims))
     check(
-        len(dims) == x.ndim and increasing and all(0 <= d < len(shape) for d in dims),
+        len(dims) == x.ndim and are_dimensions(dims, len(shape)) and sorted(dims) == list(dims),
         lambda: (
             f"[broadcast_in_dim] broadcast_dimensions must be {x.ndim} different dimensions of "
             f"shape {shape}; got {dims} for {x}. Fix: give one output dimension for each input one."
@@ -182,7 +180,9 @@ def broadcast_in_dim(
         out = broadcast_in_dim(operand, shape, broadcast_dimensions)
         return in_sharding("broadcast_in_dim", out, out_sharding)
     shape = _sizes("broadcast_in_dim", shape)
-    dims = tuple(broadcast_dimensions)
+    dims = as_items("broadcast_in_dim", "broadcast_dimensions", broadcast_dimensions)
+    if {*map(type, dims)} > {int}:
+        dims = as_integers("broadcast_in_dim", "broadcast_dimensions", dims)
     order = sorted(dims)
     if tuple(order) != dims and len(dims) == aval_of(operand).ndim:
         operand, dims = transpose(operand, [dims.index(d) for d in order]), tuple(order)
@@ -431,6 +431,8 @@ def reshape(
         >>> lax.reshape(jnp.array([[1, 2], [3, 4]]), (4,), dimensions=(1, 0))
         Array([1, 3, 2, 4], dtype=int32)
     """
+    if dimensions is not None:
+        dimensions = as_items("reshape", "dimensions", dimensions)
     if out_sharding is not None:
         out = reshape(operand, new_sizes, dimensions)
         return in_sharding("reshape", out, out_sharding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
+from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import RANDOM
@@ -137,4 +138,10 @@ def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
         ),
         ValueError,
     )
-    return rng_uniform_p.bind(a, b, shape=tuple(map(as_index, shape)))
+    sizes = tuple(map(as_index, shape))
+    check(
+        math.prod(sizes) < 2**60,
+        lambda: f"[rng_uniform] the result must fit into memory; got {sizes}. Fix: smaller sizes.",
+        OutOfMemoryError,
+    )
+    return rng_uniform_p.bind(a, b, shape=sizes)

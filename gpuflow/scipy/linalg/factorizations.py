@@ -342,6 +342,12 @@ def qr_multiply(
     vector, left = aval_of(c).ndim == 1, mode == "left"
     if vector:
         c = jnp.expand_dims(c, 1 if left else 0)
+    check(
+        aval_of(a).ndim >= 2 and aval_of(c).ndim >= 2,
+        lambda: f"[qr_multiply] operands must be matrices; got {aval_of(a)} and {aval_of(c)}. "
+        "Fix: reshape one operand.",
+        ValueError,
+    )
     height, width = aval_of(a).shape[-2:]
     wanted = min(height, width) if left else height
     check(

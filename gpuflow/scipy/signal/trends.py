@@ -9,9 +9,11 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.base.arguments import canonicalize_axis, check_choice
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
+from gpuflow.numpy.arguments import known
 from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 
 
@@ -54,7 +56,12 @@ def detrend(
     axis = canonicalize_axis(axis, aval_of(data).ndim, "detrend")
     x = jnp.moveaxis(data, axis, -1)
     length = aval_of(x).shape[-1]
-    bounds = np.unique(np.r_[0, np.asarray(bp), length])
+    positions = known("detrend", "bp", bp, "bp=0.")
+    check(
+        positions.ndim <= 1 and positions.dtype.kind in "iu",
+        lambda: f"[detrend] bp must hold positions; got {told(bp)}. Fix: bp=0.",
+    )
+    bounds = np.unique(np.r_[0, positions, length])
     check(
         bounds[0] >= 0 and bounds[-1] <= length,
         lambda: f"[detrend] bp must be places within the signal of {length}; got {bp}. Fix: bp=0.",

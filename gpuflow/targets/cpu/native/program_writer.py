@@ -98,8 +98,8 @@ class Code:
             array = np.array(words, np.int64)
         except OverflowError as error:
             raise OutOfMemoryError(
-                f"[memory] arrays must fit into memory; got sizes of up to {max(words):,}. "
-                "Fix: use a smaller shape."
+                f"[memory] arrays must fit into memory; got a size of {max(words).bit_length()} "
+                "bits. Fix: use a smaller shape."
             ) from error
         self.kept.append(array)
         return array
