@@ -10,11 +10,16 @@ first, each beginning with the order that the one before gave.
                    (row, digit, tile), so that their scan says where each tile's digits begin
     move_digits    a tile sorted within its block, then written in runs of equal digits
 
+If a sort has one operand, no order is needed: its elements move as they are, and each pass makes
+the word of an element again. Equal keys of different bits (zeros, nan) so keep their order too.
+
+    sort_tile_of_keys, move_keys     as sort_tile and move_digits; count_digits serves both
+
 Contract: rows of less than 2**31 elements; orders are uint32 (row, position). Any alignment.
 Launch: a block of THREADS threads for each tile of each row: ``(tiles, y, z)`` with y * z >= rows.
 Shared memory: THREADS * (ITEMS * (4 + WORD_BITS / 8) + 32) + 2048 bytes, at most 48 KiB.
 Reads and writes, besides keys: 4 bytes for counting and 8 + 8 for moving, for each element of 32
-bits and pass.
+bits and pass; of keys alone 4 bytes for counting and 4 + 4 for moving.
 Source: Satish, Harris and Garland 2009, "Designing efficient sorting algorithms for manycore GPUs";
 ranks within a warp by votes as in Merrill's CUB.
 """
@@ -152,6 +157,20 @@ def digits_to_places(firsts, thread):
             count = firsts[8 * thread + k]
             firsts[8 * thread + k] = place
             place = int32(place + count)
+    barrier()
+
+
+def shifts_to_targets(firsts, counts, row, thread):
+    """Make of where digits begin in the tile how far each is from there to its place in the row.
+
+    ``counts``: of all digits and tiles, scanned in each row.
+    """
+    for digit in range(thread, 256, THREADS):
+        column = (row * 256 + digit) * cuda.gridDim.x + cuda.blockIdx.x
+        before = int32(0)
+        if column > row * 256 * cuda.gridDim.x:
+            before = int32(counts[column - 1])
+        firsts[digit] = int32(before - firsts[digit])
     barrier()
 
 
@@ -312,12 +331,105 @@ def move_digits(source, order, counts, sorted_words, sorted_order, rows, length,
         ranks[k] = count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
     put_in_order(tile, numbers, words, elements, ranks, tallies, firsts, shift)
     count = min(length - begin, int64(TILE))
+    shifts_to_targets(firsts, counts, row, thread)
     for place in range(thread, count, THREADS):
-        digit = digit_of(tile[place], shift)
-        column = (row * 256 + digit) * cuda.gridDim.x + cuda.blockIdx.x
-        target = row * length + place - firsts[digit]
-        if column > row * 256 * cuda.gridDim.x:
-            target += counts[column - 1]
+        target = row * length + place + firsts[digit_of(tile[place], shift)]
         if KEEP_WORDS:
             sorted_words[target] = tile[place]
         sorted_order[target] = numbers[place]
+
+
+def key_digit(element, is_in_row, shift):
+    """The digit of an element; what is behind the row's end comes last."""
+    digit = int32(255)
+    if is_in_row:
+        digit = digit_of(key_word(element), shift)
+    return digit
+
+
+def put_keys_in_order(tile, elements, first, length, counts, shift):
+    """Put the elements of a tile in the order of one digit.
+
+    Args:
+        tile: shared words, the result. elements: of this thread, as words.
+        first: the position of the thread's first element in the tile; others are 32 apart.
+        length: elements of the tile that are in the row.
+        counts: shared, (warp, digit), 0 at first; with the result, ``firsts`` has where in the
+            tile each digit begins.
+    """
+    firsts, ranks = shared_array(int32, 256), cuda.local.array(ITEMS, int32)
+    thread, lane, warp = thread_place()
+    for k in range(ITEMS):
+        digit = key_digit(elements[k], first + 32 * k < length, shift)
+        ranks[k] = count_digit(counts, 256 * warp + digit, same_digit(digit), lane)
+    counts_to_places(counts, firsts, thread)
+    for k in range(ITEMS):
+        digit = key_digit(elements[k], first + 32 * k < length, shift)
+        tile[firsts[digit] + counts[256 * warp + digit] + ranks[k]] = elements[k]
+    barrier()
+    return firsts
+
+
+def sort_tile_of_keys(source, target, rows, length, inner):
+    """Rows of at most TILE elements, by all bits of the elements themselves.
+
+    Args:
+        source, target: (outer, length, inner) keys, as unsigned integers, and the result.
+        rows, length, inner: of the arrays.
+    """
+    if WORD_BITS == 64:
+        elements = cuda.local.array(ITEMS, uint64)
+    else:
+        elements = cuda.local.array(ITEMS, uint32)
+    tile, counts = shared_words(), shared_array(int32, TALLIES)
+    thread, lane, warp = thread_place()
+    row = row_of_block()
+    if row >= rows:
+        return
+    first = int32(warp * (32 * ITEMS) + lane)
+    for k in range(ITEMS):
+        elements[k] = word(0)
+        if first + 32 * k < length:
+            elements[k] = word(source[element_of_row(row, first + 32 * k, length, inner)])
+    for shift in range(0, BITS, 8):
+        clear_counts(counts, thread)
+        put_keys_in_order(tile, elements, first, int32(length), counts, shift)
+        for k in range(ITEMS):
+            elements[k] = tile[first + 32 * k]
+    for k in range(ITEMS):
+        if first + 32 * k < length:
+            target[element_of_row(row, first + 32 * k, length, inner)] = elements[k]
+
+
+def move_keys(source, counts, target, rows, length, source_inner, target_inner, shift):
+    """Put the elements of a tile where they belong by one digit.
+
+    Args:
+        source, target: (outer, length, inner) keys, as unsigned integers, each with an ``inner``
+            of its own, and the result, which may not be what is read.
+        counts: from ``count_digits``, scanned in each row.
+        rows, length: of the arrays. shift: the digit's lowest bit.
+    """
+    if WORD_BITS == 64:
+        elements = cuda.local.array(ITEMS, uint64)
+    else:
+        elements = cuda.local.array(ITEMS, uint32)
+    tile, tallies = shared_words(), shared_array(int32, TALLIES)
+    thread, lane, warp = thread_place()
+    row = row_of_block()
+    if row >= rows:
+        return
+    begin = int64(cuda.blockIdx.x) * TILE
+    count = int32(min(length - begin, int64(TILE)))
+    first = int32(warp * (32 * ITEMS) + lane)
+    clear_counts(tallies, thread)
+    for k in range(ITEMS):
+        elements[k] = word(0)
+        if first + 32 * k < count:
+            place = element_of_row(row, begin + first + 32 * k, length, source_inner)
+            elements[k] = word(source[place])
+    firsts = put_keys_in_order(tile, elements, first, count, tallies, shift)
+    shifts_to_targets(firsts, counts, row, thread)
+    for place in range(thread, count, THREADS):
+        position = int64(place + firsts[digit_of(key_word(tile[place]), shift)])
+        target[element_of_row(row, position, length, target_inner)] = tile[place]

@@ -14,6 +14,7 @@ from gpuflow import lax
 from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.providers import sorts
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel
 
 pytestmark = requires_cuda_tools
 
@@ -75,9 +76,56 @@ def test_long_rows_in_passes(monkeypatch):
     schedule = Schedule(2)
     sort = Sort(2, 1031, 1, 1, 1031)
     assert sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
-    assert len(schedule.launches) == 4 * 3 + 1
+    assert len(schedule.launches) == 4 * 3
     got = run_schedule(schedule, [x, np.zeros_like(x)])[1]
     assert_same_bits(got, np.asarray(lax.sort(x, 1)))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("length, inner", [(31, 2), (257, 1), (257, 2)])
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bfloat16", "float8_e4m3fn", "int4"])
+def test_keys_alone(dtype, length, inner, descending, monkeypatch):
+    """Bits move as they are: zeros and nan of both signs keep their order."""
+    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    x = keys_of(dtype, (2, length, inner))
+    schedule, sort = Schedule(2), Sort(2, length, inner, 1, length, descending)
+    assert sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
+    got = run_schedule(schedule, [x, np.zeros_like(x)])[1]
+    if x.dtype.kind in "biu":
+        keys = [~x if descending else x]
+    else:
+        value = x.astype(np.float64)
+        is_nan = np.isnan(value)
+        value = np.where(is_nan, 0, value)
+        keys = [-value, ~is_nan] if descending else [value, is_nan]
+    order = np.lexsort(keys, axis=1)
+    assert_same_bits(got, np.take_along_axis(x, order, 1))
+
+
+def bytes_moved(function, x, monkeypatch):
+    """Bytes of global memory that kernels load and store, for each element."""
+    moved, launch = [], PtxKernel.launch
+
+    def counted(self, *args):
+        done = launch(self, *args)
+        moved.append(done.bytes)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PtxKernel, "launch", counted)
+        on_gpu(function, x)
+    return sum(moved) / x.size
+
+
+@pytest.mark.parametrize("dtype, most", [("float32", 4 * 12), ("bfloat16", 2 * 6)])
+def test_keys_alone_move_three_times_a_pass(dtype, most, monkeypatch):
+    """Read for the counts, read, and written; the counts themselves grow with tiles alone."""
+    short = bytes_moved(lambda x: jnp.sort(x), keys_of(dtype, (500,)), monkeypatch)
+    assert short == 2 * np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize
+    passes, x = np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize, keys_of(dtype, (8192,))
+    counts = passes * 5 * 2 * 256 * 4  # of two tiles: written, scanned, and read
+    moved = bytes_moved(lambda x: jnp.sort(x), x, monkeypatch)
+    assert most <= moved <= most + counts / x.size
 
 
 def test_long_columns_by_several_keys(monkeypatch):

@@ -30,7 +30,9 @@ LARGE = 1 << 20  # elements: what runs in several launches
 # What is built: the maker, what to do, the operands' dtypes, and how many outputs there are.
 CALLS = {
     "scan": (add_running, Scan("add", 1, LARGE, 1, False), [FLOAT], 1),
-    "sort": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [BYTE], 1),  # in one pass
+    "sort": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [BYTE, FLOAT], 2),  # in one pass
+    "keys": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [FLOAT], 1),
+    "short keys": (add_sort, Sort(99, 2048, 1, 1, 2048), [FLOAT], 1),
     "runs": (add_runs, Runs("add", LARGE, 1, 100), [INDEX, BOOL, FLOAT], 3),
     "qr": (add_matrices, Qr(9, 32, 32, FLOAT, {"full_matrices": True}), [FLOAT], 2),
     "eigh": (add_matrices, Eigh(9, 32, 32, FLOAT, EIGH), [FLOAT], 2),

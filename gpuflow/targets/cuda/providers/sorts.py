@@ -141,8 +141,7 @@ def _add_tile(
     schedule: Schedule, key: Key, order: At, shape: _Rows, constants: dict[str, int]
 ) -> None:
     """Short rows: one launch."""
-    fits = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
-    threads, items = fits[0] if fits else (_THREADS, LONGEST_TILE[key.word_bits] // _THREADS)
+    threads, items = _tile_shape(key, shape)
     schedule.launch(
         kernels.sort_tile,
         [(key.pointer, key.place), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
@@ -150,6 +149,54 @@ def _add_tile(
         threads,
         {**constants, **_block(threads, items)},
     )
+
+
+def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
+    """Threads of a block that sorts a short row by itself, and elements of each."""
+    fits = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
+    return fits[0] if fits else (_THREADS, LONGEST_TILE[key.word_bits] // _THREADS)
+
+
+def _add_keys_alone(
+    schedule: Schedule, key: Key, out: At, shape: _Rows, constants: dict[str, int]
+) -> None:
+    """Rows of which nothing but the sorted keys is wanted: no order is made, and none taken."""
+    constants = {**_key_constants(key), "ORDERED": 0, **constants}
+    if shape.length <= LONGEST_TILE[key.word_bits]:
+        threads, items = _tile_shape(key, shape)
+        schedule.launch(
+            kernels.sort_tile_of_keys,
+            [(key.pointer, key.place), (key.pointer, out), *_sizes(shape)],
+            rows_grid(1, shape.count), threads, {**constants, **_block(threads, items)},
+        )  # fmt: skip
+        return
+    items = LONGEST_TILE[key.word_bits] // _THREADS
+    tiles = -(-shape.length // (_THREADS * items))
+    counts = schedule.memory(4 * shape.count * 256 * tiles)
+    scan = Scan("add", shape.count, 256 * tiles, 1, False)
+    kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
+    constants |= _block(_THREADS, items)
+    grid = rows_grid(tiles, shape.count)
+    shifts = range(0, key.bits, _DIGIT)
+    size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
+    # Passes alternate between two memories, the last one of which is the result; where the rows of
+    # this do not lie one behind the other, a memory of their own has them until then.
+    spare = [schedule.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
+    if shape.inner == 1:
+        spare.append(out)
+    source, inner = key.place, shape.inner
+    for number, shift in enumerate(shifts):
+        is_last = number == len(shifts) - 1
+        target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
+        lengths = [(_INDEX, shape.count), (_INDEX, shape.length)]
+        arguments = [(key.pointer, source), (_ORDER, counts), (_ORDER, counts), *lengths]
+        arguments += [(_INDEX, inner), (_INDEX, shift)]
+        schedule.launch(kernels.count_digits, arguments, grid, _THREADS, constants)
+        add_scan(schedule, scan, kind, pointer, counts, counts)
+        inners = [(_INDEX, inner), (_INDEX, shape.inner if is_last else 1), (_INDEX, shift)]
+        arguments = [(key.pointer, source), (_ORDER, counts), (key.pointer, target), *lengths]
+        schedule.launch(kernels.move_keys, [*arguments, *inners], grid, _THREADS, constants)
+        source, inner = target, 1
 
 
 def _add_passes(
@@ -217,6 +264,10 @@ def add_sort(
         keys += [Key(place, pointer, kind, bits, greatest, parts, part) for part in range(parts)]
     constants = {"DESCENDING": int(sort.descending), "TOTAL_ORDER": int(sort.total_order)}
     rows = (sort.outer, sort.length, sort.inner)
+    is_alone = len(sources) == len(outs) == len(keys) == 1 and sort.kept == sort.length
+    if is_alone and keys[0].parts == 1:
+        _add_keys_alone(schedule, keys[0], outs[0], _Rows(*rows), constants)
+        return True
     is_selected = len(keys) == 1 and _is_selected(sort, keys[0])
     if is_selected:
         order = _add_selected_order(schedule, keys[0], rows, sort.kept, constants)
