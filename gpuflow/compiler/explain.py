@@ -33,6 +33,7 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.jaxpr import Eqn, Var, format_eqns
 
 SourcesOf = Callable[[KernelStep], Sequence[Path]]
+MakerOf = Callable[[CallStep], str]
 
 _MOST_LISTED = 12
 _KINDS = {
@@ -44,7 +45,7 @@ _KINDS = {
 }
 
 
-def explain_plan(plan: Plan, name: str, sources_of: SourcesOf) -> str:
+def explain_plan(plan: Plan, name: str, sources_of: SourcesOf, maker_of: MakerOf) -> str:
     """The plan of a program as text.
 
     Args:
@@ -52,7 +53,7 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf) -> str:
         name: of the program.
         sources_of: the files with the generated source of a kernel step.
     """
-    view = PlanView(plan, sources_of)
+    view = PlanView(plan, sources_of, maker_of)
     steps = [view.step(number) for number in range(len(plan.steps))]
     return "\n\n".join([headline(plan, name), *steps])
 
@@ -92,8 +93,8 @@ class Boundary:
 class PlanView:
     """A plan with what its text needs: who writes and reads each buffer, names, equations."""
 
-    def __init__(self, plan: Plan, sources_of: SourcesOf) -> None:
-        self.plan, self.sources_of = plan, sources_of
+    def __init__(self, plan: Plan, sources_of: SourcesOf, maker_of: MakerOf) -> None:
+        self.plan, self.sources_of, self.maker_of = plan, sources_of, maker_of
         self.lines, self.name_of = format_eqns(plan.jaxpr)
         self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
         self.results = {out for out in plan.outputs if not plan.is_input(out)}
@@ -116,6 +117,9 @@ class PlanView:
         if isinstance(step, KernelStep):
             lines += [f"   source  {path}" for path in self.sources_of(step)]
         lines += [textwrap.indent(line, " " * 6) for line in self.equations(step)]
+        made_by = self.maker_of(step) if isinstance(step, CallStep) else ""
+        if made_by:
+            lines += _wrapped("   made by ", made_by)
         for boundary in self.boundaries(number):
             lines += _wrapped("   stores  ", str(boundary))
         if isinstance(step, ProgramStep):
@@ -123,7 +127,8 @@ class PlanView:
             if reason is not None:
                 lines += _wrapped("   apart   ", f"no kernel of lanes: {reason}")
             for k, inner in enumerate(step.programs):
-                text = explain_plan(inner.plan, f"program {k + 1}", self.sources_of)
+                name = f"program {k + 1}"
+                text = explain_plan(inner.plan, name, self.sources_of, self.maker_of)
                 lines += ["", textwrap.indent(text, " " * 6)]
         return "\n".join(lines)
 

@@ -22,10 +22,14 @@ class Provider:
         name: what makes them, as the table in docs/gpu.md says it.
         choose: ``(block, step, target) -> Choice``, what is to run, worked out once when a plan is
             bound; or None, where this way cannot do it with the operands as they lie.
+        why_not: The reason why ``choose`` gives None; asked by ``gpuflow.explain`` alone.
+        version: The version of the library that a target calls; also for ``gpuflow.explain``.
     """
 
     name: str
     choose: Callable[[Any, CallStep, Any], Choice | None]
+    why_not: Callable[[Any, CallStep, Any], str] | None = None
+    version: Callable[[Any], str] | None = None
 
 
 # The providers of a target for each class of blocks; the first that can do a call is taken.
@@ -41,6 +45,18 @@ def chosen(
         if choice is not None:
             return choice
     return None
+
+
+def maker(providers: Providers, block: Block | None, step: CallStep, target: Any) -> str:
+    """The provider that makes a call, and why those before it do not; "" without one."""
+    reasons: list[str] = []
+    for provider in providers.get(type(block), ()) if block is not None else ():
+        if provider.choose(block, step, target) is not None:
+            version = "" if provider.version is None else f" {provider.version(target)}"
+            return "; ".join([provider.name + version, *reasons])
+        if provider.why_not is not None:
+            reasons.append(f"not {provider.name}: {provider.why_not(block, step, target)}")
+    return ""
 
 
 class Target(Protocol):
@@ -66,6 +82,10 @@ class Target(Protocol):
         """How a call is made, by a provider; None: it is its ``impl``."""
         ...
 
+    def maker_of(self, step: CallStep) -> str:
+        """What makes a call, for ``gpuflow.explain``; "" if it is always the same."""
+        ...
+
     def texts_of(self, step: KernelStep) -> list[str]:
         """The printed text of each of a step's launches."""
         ...
@@ -84,6 +104,10 @@ class PlainTarget:
     def choice_of(self, step: CallStep) -> Choice | None:
         """There are none."""
         return None
+
+    def maker_of(self, step: CallStep) -> str:
+        """There are no providers."""
+        return ""
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """None: nothing is printed."""

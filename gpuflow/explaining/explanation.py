@@ -138,7 +138,8 @@ class Explanation:
 
     @property
     def _view(self) -> PlanView:
-        return PlanView(self._compiled.plan, self._compiled.program.sources_of)
+        compiled = self._compiled
+        return PlanView(compiled.plan, compiled.program.sources_of, compiled.target.maker_of)
 
     def _shown(self) -> list[int]:
         """The numbers of the steps that are shown, from 0, in the order in which they run."""

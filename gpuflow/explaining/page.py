@@ -146,7 +146,7 @@ def _inner_parts(part: _Part) -> Iterator[_Part]:
     if not isinstance(part.step, ProgramStep):
         return
     for k, inner in enumerate(part.step.programs, 1):
-        view = PlanView(inner.plan, part.view.sources_of)
+        view = PlanView(inner.plan, part.view.sources_of, part.view.maker_of)
         for index in range(len(inner.plan.steps)):
             deeper = _Part(f"{part.number}.{k}.{index + 1}", view, index, None)
             yield deeper

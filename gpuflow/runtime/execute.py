@@ -177,7 +177,8 @@ class Executable:
         if platform is None:
             compiled = self.compiled()
             if stage == "plan":
-                return explain.explain_plan(compiled.plan, name, compiled.program.sources_of)
+                sources_of, maker_of = compiled.program.sources_of, compiled.target.maker_of
+                return explain.explain_plan(compiled.plan, name, sources_of, maker_of)
             if stage == "driver":
                 return compiled.program.driver_text()
             return explain_stages.explain_stage(stage, self.jaxpr, compiled.plan, compiled.target)

@@ -49,6 +49,8 @@ class FakeCudnn:
         self.api, self.calls, self.workspaces = api, [], []
         self.statuses, self.descriptors, self.stream = {}, {}, None
         self.alive = 0
+        # ctypes would set the result's type on the function.
+        self.cudnnGetVersion = type("Version", (), {"__call__": lambda self: 92801})()
 
     def __getattr__(self, name):
         if name not in SIGNATURES:

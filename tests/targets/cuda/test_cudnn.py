@@ -385,6 +385,27 @@ def test_devices_of_one_model_have_one_plan(monkeypatch):
     assert fakes[0] is not fakes[1]
 
 
+@requires_cuda_tools
+def test_explain_says_what_makes_a_convolution_and_why(device, fake):
+    def made_by(dtype="float32", case="3x3"):
+        operands = [jnp.asarray(one, dtype) for one in _operands(case, FIRST)]
+        with gf.default_device(device):
+            text = " ".join(gf.explain(_convolve(case, FIRST), *operands).text.split())
+        return text.partition("made by ")[2].partition(" stores")[0]
+
+    assert made_by() == "cuDNN 9.28.1"
+    assert made_by("int32") == (
+        "kernels of ours; not cuDNN: it has no such dtypes, layout or padding, or copies would "
+        "cost too much"
+    )
+    for kind in ("Forward", "BackwardData", "BackwardFilter"):
+        fake.statuses[f"cudnnGetConvolution{kind}WorkspaceSize"] = NOT_SUPPORTED
+    refused = made_by(case="1x1, strides 2")
+    assert refused.startswith(
+        "kernels of ours; not cuDNN: none of its algorithms may be taken for a forward convolution"
+    )
+
+
 # --- errors --------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -46,6 +47,12 @@ class NumpyAttention:
     def choose(self, call, deterministic):
         assert deterministic
         return ChosenAttention(call, 0, 640)
+
+    def why_not(self, call, deterministic):
+        return "it does not take this"
+
+    def version(self):
+        return "9.28.1"
 
     def bind(self, chosen, stream):
         call = chosen.call
@@ -137,6 +144,35 @@ def test_attention_on_the_device(mask, takes, device, monkeypatch):
     for one, want in zip(got, wants, strict=True):
         np.testing.assert_allclose(one, want, atol=1e-2)
     assert (AttentionCall(1, 6, 8, 2, 2, 16, 0.25, True, HALF) in library.calls) is takes
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("mask", ["right", "strict", None])
+def test_explain_says_what_makes_attention_and_why(mask, device, monkeypatch):
+    api = device.driver.api
+    if mask is not None:
+        tried = TriedAttention(NumpyAttention(api, mask), api)
+        for name in ("attentions", "attention_chooser"):
+            monkeypatch.setattr(api, name, tried)
+
+    def made_by(dtype, **options):
+        attend = lambda x: nn.dot_product_attention(x, x, x, is_causal=True, **options)  # noqa: E731
+        with gf.default_device(device), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the wrong one
+            text = gf.explain(attend, jnp.zeros((1, 6, 2, 16), dtype)).text
+        text = " ".join(text.split())
+        return text.partition("made by ")[2].partition(" stores")[0]
+
+    ours = "kernels of ours; not cuDNN: "
+    if mask is None:
+        reason = "it is not in use: GPUFLOW_CUDNN=0, or a simulated GPU"
+        assert made_by(jnp.float16) == ours + reason
+        return
+    wrong = "it was wrong about a small call of this kind, which was compared with NumPy"
+    assert made_by(jnp.float16) == ("cuDNN 9.28.1" if mask == "right" else ours + wrong)
+    assert made_by(jnp.float32) == ours + "it takes float16 and bfloat16"
+    windowed = made_by(jnp.float16, local_window_size=2)
+    assert windowed == ours + "it is not used with a bias, a mask, a window or lengths"
 
 
 @requires_cuda_tools
@@ -336,12 +372,27 @@ def test_a_plan_is_run_on_addresses_and_scalars(causal):
 def test_what_cudnn_refuses_or_is_too_old_for():
     fake = Recorder()
     fake.version = 92000
-    assert _library(fake).choose(CALL, True) is None
+    assert _refused(fake) == "its attention is used from version 9.21.0 on; got 9.20.0"
     fake = Recorder()
     fake.statuses["cudnnBackendFinalize"] = 3000
-    assert _library(fake).choose(CALL, True) is None
-    fake = Recorder(MOST_WORKSPACE + 1)
-    assert _library(fake).choose(CALL, True) is None
+    assert "CUDNN_STATUS_NOT_SUPPORTED (3000): because" in _refused(fake)
+    assert _refused(Recorder(MOST_WORKSPACE + 1)).startswith("none of its plans may be taken for")
+    assert _library(Recorder()).version() == "9.21.0"
+
+
+def test_a_library_that_is_not_there_says_so():
+    def missing():
+        raise OSError("[cudnn] libcudnn.so.9 must be installed; it was not found.")
+
+    library = CudnnAttention(missing, nullcontext)
+    assert library.choose(CALL, True) is None
+    assert "must be installed" in library.why_not(CALL, True)
+
+
+def _refused(fake):
+    library = _library(fake)
+    assert library.choose(CALL, True) is None
+    return library.why_not(CALL, True)
 
 
 def test_errors():

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import row_major_strides, warn
-from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.dnn import cudnn, graphs
 from gpuflow.targets.cuda.dnn.attention_calls import Attend, AttentionCall, ChosenAttention
-from gpuflow.targets.cuda.dnn.device import CudnnDevice
+from gpuflow.targets.cuda.dnn.device import CudnnDevice, NotTaken
 from gpuflow.targets.cuda.dnn.graphs import DESCRIPTOR, Graph
 
 # The first version whose attention takes such a mask.
@@ -211,21 +210,23 @@ class CudnnAttention(CudnnDevice[AttentionCall, ChosenAttention]):
         attend.kept = graph, scalars  # type: ignore[attr-defined]
         return attend
 
-    def _choice(self, call: AttentionCall, deterministic: bool) -> ChosenAttention | None:
+    def _choice(self, call: AttentionCall, deterministic: bool) -> ChosenAttention:
         version = cudnn.version_of(self._library)
         if version < FIRST_VERSION:
-            show(1, "cudnn", lambda: f"no attention before {FIRST_VERSION}; got {version}")
-            return None
+            first, got = (".".join(map(str, one)) for one in (FIRST_VERSION, version))
+            raise NotTaken(f"its attention is used from version {first} on; got {got}")
         handle = self._handle_of(call)
         with self._on_device():
             try:
                 graph = AttentionGraph(self._library, call, partial(_properties, handle))
-                return graph.chosen(deterministic)
+                chosen = graph.chosen(deterministic)
             except cudnn.CudnnError as error:
                 if not cudnn.is_refusal(error.status):
                     warn(f"{error} Attention is left to gpuflow's own kernels.")
-                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
-                return None
+                raise NotTaken(str(error)) from error
+        if chosen is None:
+            raise NotTaken(f"none of its plans may be taken for a {call}")
+        return chosen
 
 
 def _properties(handle: int | None, graph: Graph) -> int:

@@ -75,6 +75,14 @@ class Attentions(Protocol):
         """
         ...
 
+    def why_not(self, call: AttentionCall, deterministic: bool) -> str:
+        """Why ``choose`` gave None for a call; for ``gpuflow.explain``."""
+        ...
+
+    def version(self) -> str:
+        """The library's version, where ``choose`` gave something."""
+        ...
+
     def bind(self, chosen: ChosenAttention, stream: int) -> Attend:
         """What does it; it allocates nothing on the device."""
         ...

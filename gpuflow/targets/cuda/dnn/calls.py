@@ -93,6 +93,14 @@ class Convolutions(Protocol):
         """
         ...
 
+    def why_not(self, call: ConvolutionCall, deterministic: bool) -> str:
+        """Why ``choose`` gave None for a call; for ``gpuflow.explain``."""
+        ...
+
+    def version(self) -> str:
+        """The library's version, where ``choose`` gave something."""
+        ...
+
     def bind(self, chosen: ChosenConvolution, stream: int) -> Convolve:
         """What does it; it allocates nothing on the device."""
         ...

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import (
     DATA,
@@ -20,7 +19,7 @@ from gpuflow.targets.cuda.dnn.calls import (
     Convolve,
 )
 from gpuflow.targets.cuda.dnn.descriptors import Descriptors
-from gpuflow.targets.cuda.dnn.device import CudnnDevice
+from gpuflow.targets.cuda.dnn.device import CudnnDevice, NotTaken
 
 MOST_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
 _MOST_ALGORITHMS = 16  # more than there are of any kind
@@ -96,16 +95,18 @@ class CudnnConvolutions(CudnnDevice[ConvolutionCall, ChosenConvolution]):
         convolve.kept = one, zero, descriptors  # type: ignore[attr-defined]
         return convolve
 
-    def _choice(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
+    def _choice(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution:
         handle = self._handle_of(call)
         with self._on_device():
             try:
-                return self._asked(handle, call, deterministic)
+                chosen = self._asked(handle, call, deterministic)
             except cudnn.CudnnError as error:
                 if not cudnn.is_refusal(error.status):
                     raise
-                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
-                return None
+                raise NotTaken(str(error)) from error
+        if chosen is None:
+            raise NotTaken(f"none of its algorithms may be taken for a {call}")
+        return chosen
 
     def _asked(
         self, handle: int | None, call: ConvolutionCall, deterministic: bool

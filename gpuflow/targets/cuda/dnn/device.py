@@ -17,6 +17,10 @@ Call = TypeVar("Call")
 Chosen = TypeVar("Chosen")
 
 
+class NotTaken(Exception):
+    """The library does not make a call; the text says why."""
+
+
 class CudnnDevice(ABC, Generic[Call, Chosen]):
     """cuDNN on one device, for one kind of calls.
 
@@ -30,11 +34,12 @@ class CudnnDevice(ABC, Generic[Call, Chosen]):
     ) -> None:
         self._load, self._on_device = load, on_device
         self._library: Any = None
-        self._is_missing = False
+        self._missing = ""  # why it cannot be loaded
         self._handle: int | None = None
         # One handle serves all streams, so to bind it and to run is one thing.
         self._lock = threading.RLock()
         self._chosen: dict[tuple[Call, bool], Chosen | None] = {}
+        self._reasons: dict[tuple[Call, bool], str] = {}
 
     def choose(self, call: Call, deterministic: bool) -> Chosen | None:
         """The first one of the library's heuristic that may be taken; the library is asked once.
@@ -46,20 +51,40 @@ class CudnnDevice(ABC, Generic[Call, Chosen]):
         key = (call, deterministic)
         with self._lock:
             if key not in self._chosen:
-                self._chosen[key] = self._choice(call, deterministic) if self._found() else None
+                self._chosen[key] = self._taken(key) if self._found() else None
             return self._chosen[key]
 
+    def _taken(self, key: tuple[Call, bool]) -> Chosen | None:
+        try:
+            return self._choice(*key)
+        except NotTaken as reason:
+            text = self._reasons[key] = str(reason)
+            show(1, "cudnn", lambda: f"not used: {text}")
+            return None
+
+    def why_not(self, call: Call, deterministic: bool) -> str:
+        """Why ``choose`` gave None."""
+        return self._missing or self._reasons.get((call, deterministic), "")
+
+    def version(self) -> str:
+        """The library's version, as "9.28.1"."""
+        return ".".join(map(str, cudnn.version_of(self._opened())))
+
     @abstractmethod
-    def _choice(self, call: Call, deterministic: bool) -> Chosen | None:
-        """What the library, which is there, would do; None: it does not take the call."""
+    def _choice(self, call: Call, deterministic: bool) -> Chosen:
+        """What the library, which is there, would do.
+
+        Raises:
+            NotTaken: if it does not take the call.
+        """
 
     def _found(self) -> bool:
         """Whether the library is there."""
-        if self._library is None and not self._is_missing:
+        if self._library is None and not self._missing:
             try:
                 self._library = self._load()
             except (OSError, AttributeError) as error:
-                self._is_missing = True
+                self._missing = str(error) or type(error).__name__
                 if isinstance(error, cudnn.OtherVersion):
                     warn(str(error))
                 show(1, "cudnn", lambda text=str(error): f"not used: {text}")

@@ -43,6 +43,18 @@ class Tried(ABC, Generic[Call, Chosen, Kind]):
             self._is_right[kind] = self._tried(kind, deterministic)
         return chosen if self._is_right[kind] else None
 
+    def why_not(self, call: Call, deterministic: bool) -> str:
+        """Why ``choose`` gave None."""
+        if self._library.choose(call, deterministic) is None:
+            reason: str = self._library.why_not(call, deterministic)
+            return reason
+        return "it was wrong about a small call of this kind, which was compared with NumPy"
+
+    def version(self) -> str:
+        """The library's version."""
+        version: str = self._library.version()
+        return version
+
     def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
         """A call of the library."""
         bound: Callable[..., None] = self._library.bind(chosen, stream)

@@ -84,6 +84,8 @@ class UserLaunch:
     touches: tuple[Touched, ...]
 
 
+# Why a library that a target could have is not asked.
+NOT_IN_USE = "it is not in use: GPUFLOW_CUDNN=0, or a simulated GPU"
 OUT = 2  # the output among the places of a convolution or GEMM
 
 

@@ -19,7 +19,7 @@ from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Attention
 from gpuflow.targets.cuda.dnn.attention_calls import AttentionCall, ChosenAttention
 from gpuflow.targets.cuda.providers.attention import add_attention
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, on_rows
+from gpuflow.targets.cuda.providers.launch_sequence import NOT_IN_USE, At, Schedule, on_rows
 
 _DTYPES = (np.dtype(np.float16), bfloat16)
 _STEP = 8  # sizes of vectors are multiples of it
@@ -27,15 +27,26 @@ _ALIGNED = 16  # bytes
 _LONGEST = (1 << 31) - 1  # elements of an array
 
 
-def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
-    """The call that means the same; None: there is none."""
+def refusal(what: Attention, dtype: Any) -> str:
+    """Why no call means the same; "" if one does."""
+    if what.gradient:
+        return "its gradients are not used"
+    if dtype not in _DTYPES:
+        return "it takes float16 and bfloat16"
+    if what.size % _STEP:
+        return f"it takes vectors whose sizes are multiples of {_STEP}"
     extras = (what.bias, what.mask, what.window)
-    if what.gradient or dtype not in _DTYPES or what.size % _STEP:
-        return None
     if any(one is not None for one in extras) or what.query_lengths or what.key_lengths:
-        return None
+        return "it is not used with a bias, a mask, a window or lengths"
     scores = (what.batch, what.heads, what.queries, max(what.keys, what.size))
     if not 0 < prod(scores) <= _LONGEST:
+        return f"it takes 1 to {_LONGEST} elements"
+    return ""
+
+
+def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
+    """The call that means the same; None: there is none."""
+    if refusal(what, dtype):
         return None
     return AttentionCall(
         what.batch, what.queries, what.keys, what.heads, what.key_heads, what.size, what.scale,
@@ -66,4 +77,15 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
     return rows
 
 
-PROVIDER = Provider("cuDNN", _choose)
+def _why_not(block: Attention, step: CallStep, target: Any) -> str:
+    if target.attentions is None:
+        return NOT_IN_USE
+    dtype = step.operands[0].aval.dtype
+    call = call_of(block, dtype)
+    if call is None:
+        return refusal(block, dtype)
+    reason = target.attentions.why_not(call, not target.atomic_sums)
+    return reason or f"an operand does not begin at a multiple of {_ALIGNED} bytes"
+
+
+PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.attentions.version())

@@ -46,7 +46,7 @@ from gpuflow.targets.cuda.providers.convolution_margins import (
 from gpuflow.targets.cuda.providers.convolution_sides import Side, filled, unmirrored, unpacked
 from gpuflow.targets.cuda.providers.convolutions import add_convolution
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.providers.launch_sequence import NOT_IN_USE, At, Schedule
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
 
 _LONGEST = (1 << 31) - 1  # elements of an array
@@ -281,12 +281,20 @@ def _form(
 
 def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
     """How the library of a target makes a call; None: there is none, or it does not take it."""
+    if target.convolutions is None:
+        return None
+    return _plan_by(target.convolutions, block, step, not target.atomic_sums)
+
+
+def _plan_by(
+    library: Convolutions, block: Convolution, step: CallStep, deterministic: bool
+) -> LibraryPlan | None:
     left, right = step.operands
-    if target.convolutions is None or left.aval.dtype != right.aval.dtype:
+    if left.aval.dtype != right.aval.dtype:
         return None
     return planned(
-        block, [left.lies, right.lies], left.aval.dtype, step.eqn.outputs[0].aval,
-        target.convolutions, not target.atomic_sums,
+        block, [left.lies, right.lies], left.aval.dtype, step.eqn.outputs[0].aval, library,
+        deterministic,
     )  # fmt: skip
 
 
@@ -304,4 +312,26 @@ def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
     return schedule
 
 
-PROVIDER = Provider("cuDNN", _choose)
+@record
+class _Asking:
+    """A library that takes nothing, and notes what it is asked for."""
+
+    calls: list[ConvolutionCall]
+
+    def choose(self, call: ConvolutionCall, deterministic: bool) -> None:
+        del deterministic
+        self.calls.append(call)
+
+
+def _why_not(block: Convolution, step: CallStep, target: Any) -> str:
+    if target.convolutions is None:
+        return NOT_IN_USE
+    asking: Any = _Asking([])
+    _plan_by(asking, block, step, not target.atomic_sums)
+    if not asking.calls:
+        return "it has no such dtypes, layout or padding, or copies would cost too much"
+    reason: str = target.convolutions.why_not(asking.calls[0], not target.atomic_sums)
+    return reason
+
+
+PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.convolutions.version())

@@ -188,14 +188,21 @@ def _add_keys_alone(
     for number, shift in enumerate(shifts):
         is_last = number == len(shifts) - 1
         target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
+        target_inner = shape.inner if is_last else 1
         lengths = [(_INDEX, shape.count), (_INDEX, shape.length)]
-        arguments = [(key.pointer, source), (_ORDER, counts), (_ORDER, counts), *lengths]
-        arguments += [(_INDEX, inner), (_INDEX, shift)]
-        schedule.launch(kernels.count_digits, arguments, grid, _THREADS, constants)
+        schedule.launch(
+            kernels.count_digits,
+            [(key.pointer, source), (_ORDER, counts), (_ORDER, counts), *lengths,
+             (_INDEX, inner), (_INDEX, shift)],
+            grid, _THREADS, constants,
+        )  # fmt: skip
         add_scan(schedule, scan, kind, pointer, counts, counts)
-        inners = [(_INDEX, inner), (_INDEX, shape.inner if is_last else 1), (_INDEX, shift)]
-        arguments = [(key.pointer, source), (_ORDER, counts), (key.pointer, target), *lengths]
-        schedule.launch(kernels.move_keys, [*arguments, *inners], grid, _THREADS, constants)
+        schedule.launch(
+            kernels.move_keys,
+            [(key.pointer, source), (_ORDER, counts), (key.pointer, target), *lengths,
+             (_INDEX, inner), (_INDEX, target_inner), (_INDEX, shift)],
+            grid, _THREADS, constants,
+        )  # fmt: skip
         source, inner = target, 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites
-from gpuflow.compiler.target import PlainTarget, chosen
+from gpuflow.compiler.target import PlainTarget, chosen, maker
 from gpuflow.core.lowering import block_of
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
@@ -45,6 +45,10 @@ class GpuTarget(PlainTarget):
             return Schedule(len(step.operands) + len(step.outputs))
         choice: Any = chosen(PROVIDERS, block, step, self)
         return choice
+
+    def maker_of(self, step: CallStep) -> str:
+        """The provider, with a library's version, and why others do not make it."""
+        return maker(PROVIDERS, block_of(step.eqn), step, self)
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """The printed text of each of a step's launches."""
