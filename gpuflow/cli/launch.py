@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.config import child_environment, config, launcher_variables
-from gpuflow.cli.launch_group import Group, Start
-from gpuflow.cli.launch_output import Output, say
+from gpuflow.cli.launch_group import GRACE_SECONDS, Group, Start
+from gpuflow.cli.launch_keeper import accept_signals, run_kept
+from gpuflow.cli.launch_output import Output, make_folder, say
 from gpuflow.cli.problems import CommandError
 from gpuflow.cli.worker import run_program
-from gpuflow.parallel.processes.detection import detect, visible_gpus
+from gpuflow.parallel.processes.detection import collective_timeout, detect, visible_gpus
 from gpuflow.parallel.processes.messages import new_token, split_address
 
 _DESCRIPTION = """
@@ -39,15 +40,17 @@ def add_parser(commands: Any) -> None:
         "launch", help="start a program in several processes", description=_DESCRIPTION
     )
     add = parser.add_argument
-    add("-n", "--procs", type=int, help="processes on this machine (default: one per GPU)")
-    add("--nnodes", type=int, default=1, help="machines; run the command on each")
-    add("--node-rank", type=int, default=0, help="the number of this machine, from 0")
+    add("-n", "--procs", help="processes on this machine (default: one per GPU)")
+    add("--nnodes", default=1, help="machines; run the command on each")
+    add("--node-rank", default=0, help="the number of this machine, from 0")
     add("--coordinator", metavar="HOST:PORT", help="a free port of machine 0")
     add("--mpi", action="store_true", help="start by mpiexec, and communicate over MPI")
-    add("--max-restarts", type=int, default=0, metavar="K", help="start again after a failure")
+    add("--max-restarts", default=0, metavar="K", help="start again after a failure")
     add("--log-dir", type=Path, metavar="D", help="store each rank's output in D/rank-K.log")
-    add("--watchdog", type=float, default=0, metavar="S",
+    add("--watchdog", default=0, metavar="S",
         help="when nothing moves for S seconds, print all stacks and end the group")  # fmt: skip
+    add("--grace", default=GRACE_SECONDS, metavar="S",
+        help="seconds from asking ranks to end to killing them (default: %(default)g)")  # fmt: skip
     add("-m", "--module", action="store_true", help="start a module, as python -m does")
     add("script", help="a Python file, or with -m the name of a module")
     add("arguments", nargs=argparse.REMAINDER, help="what the program is given")
@@ -58,20 +61,33 @@ def run(options: argparse.Namespace) -> int:
     """Runs the program; returns 0, or the status of the process that failed first."""
     _check_program(options)
     said = launcher_variables()
-    if detect(said) is not None:
+    if _is_started(said):
         run_program(_program(options))
         return 0
     _check(options, said)
-    signals: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, frame: signals.append(got))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    return run_kept(lambda: _launch(options, said))
+
+
+def _is_started(said: Mapping[str, str]) -> bool:
+    """Whether another launcher has started this process.
+
+    Raises:
+        CommandError: a variable holds something else than it should.
+    """
     try:
-        return _run_attempts(options, said, signals)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        collective_timeout(said)
+        return detect(said) is not None
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _launch(options: argparse.Namespace, said: Mapping[str, str]) -> int:
+    """The launcher itself, in a process of its own."""
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, frame: signals.append(got))
+    accept_signals()
+    return _run_attempts(options, said, signals)
 
 
 def _program(options: argparse.Namespace) -> list[str]:
@@ -99,13 +115,19 @@ def _check_program(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
     if options.procs is None:
         options.procs = max(1, len(_gpus(said)))
-    if options.procs < 1 or options.nnodes < 1 or options.max_restarts < 0:
-        raise CommandError("-n and --nnodes must be at least 1, and --max-restarts at least 0")
-    if not options.watchdog >= 0:
-        raise CommandError(f"--watchdog must be seconds, or 0 for none; got {options.watchdog:g}")
-    if not 0 <= options.node_rank < options.nnodes:
+    options.procs = _integer("-n", options.procs, 1)
+    options.nnodes = _integer("--nnodes", options.nnodes, 1)
+    options.node_rank = _integer("--node-rank", options.node_rank, 0)
+    options.max_restarts = _integer("--max-restarts", options.max_restarts, 0)
+    options.watchdog = _seconds("--watchdog", options.watchdog)
+    options.grace = _seconds("--grace", options.grace)
+    if options.node_rank >= options.nnodes:
         raise CommandError(f"--node-rank must be from 0 to {options.nnodes - 1}; "
                            f"got {options.node_rank}. Fix: number the machines from 0")  # fmt: skip
+    if options.mpi:
+        _mpiexec()
+    if options.log_dir is not None:
+        make_folder(options.log_dir)
     if options.nnodes > 1 and options.mpi:
         raise CommandError("--mpi starts on one machine. Fix: mpiexec --hosts ... gpuflow launch")
     if options.coordinator:
@@ -128,7 +150,7 @@ def _run_attempts(options: argparse.Namespace, said: Mapping[str, str], signals:
         if attempt:
             for start in starts:
                 output.note(start.rank or 0, f"[launch] restart {attempt}")
-        status = Group(starts, output, options.watchdog, signals).run()
+        status = Group(starts, output, options.watchdog, signals, options.grace).run()
         if status == 0 or signals:
             return status
         if attempt < options.max_restarts:
@@ -162,16 +184,50 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
 
 def _mpi_start(options: argparse.Namespace) -> list[Start]:
     """mpiexec, which starts the ranks, and whose lines say of which rank they are."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        raise CommandError('--mpi needs mpiexec. Fix: pip install "gpuflow[mpi]"')
     command = (
-        mpiexec, "-prepend-rank", "-n", str(options.procs),
+        _mpiexec(), "-prepend-rank", "-n", str(options.procs),
         sys.executable, "-m", "gpuflow.cli.worker", *_program(options),
     )  # fmt: skip
     environment = child_environment({}, _defaults(options.procs))
     return [Start(None, command, environment)]
+
+
+def _mpiexec() -> str:
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise CommandError('--mpi needs mpiexec. Fix: pip install "gpuflow[mpi]"')
+    return mpiexec
+
+
+def _integer(option: str, text: object, least: int) -> int:
+    """The value of an option.
+
+    Raises:
+        CommandError: it is not an integer, or below ``least``.
+    """
+    if not str(text).isdecimal() or int(str(text)) < least:
+        raise CommandError(
+            f"{option} must be an integer of at least {least}; got {text}. Fix: {option} {least}"
+        )
+    return int(str(text))
+
+
+def _seconds(option: str, text: object) -> float:
+    """The value of an option.
+
+    Raises:
+        CommandError: it is not a number, or below 0.
+    """
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise CommandError(
+            f"{option} must be seconds, 0 or more; got {text}. Fix: {option} 30"
+        )
+    return value
 
 
 def _threads(count: int) -> dict[str, str]:

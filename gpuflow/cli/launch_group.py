@@ -14,11 +14,12 @@ from dataclasses import field
 from pathlib import Path
 
 from gpuflow.base.records import record
+from gpuflow.cli.launch_keeper import kill_descendants
 from gpuflow.cli.launch_output import Output, is_consequence, is_cut, last_traceback, say
 
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 0.5  # in which other ranks may end that failed at the same time, or before
-END_SECONDS = 3.0  # from asking processes to end to killing them
+GRACE_SECONDS = 3.0  # from asking processes to end to killing them, unless it is said
 STALLED_STATUS = 75
 
 
@@ -76,15 +77,19 @@ class Group:
         output: where their lines go.
         watchdog: seconds without progress after which the group is ended; 0: never.
         signals: which signals the launcher got so far; it is filled elsewhere.
+        grace: seconds from asking processes to end to killing them.
     """
 
     def __init__(
-        self, starts: Sequence[Start], output: Output, watchdog: float, signals: list[int]
-    ) -> None:
+        self, starts: Sequence[Start], output: Output, watchdog: float, signals: list[int],
+        grace: float = GRACE_SECONDS,
+    ) -> None:  # fmt: skip
         self._starts = starts
         self._output = output
         self._watchdog = watchdog
         self._signals = signals
+        self._grace = grace
+        self._parent = os.getppid()
         self._processes: dict[int | None, subprocess.Popen[bytes]] = {}
 
     def run(self) -> int:
@@ -95,7 +100,7 @@ class Group:
                 self._start(folder)
                 return self._wait(progress)
             finally:
-                self._end(signal.SIGTERM, END_SECONDS)
+                self._end(signal.SIGTERM)
                 self._output.close(1.0)
                 self._output.release()
 
@@ -129,6 +134,9 @@ class Group:
         while True:
             if self._signals:
                 return self._interrupted()
+            if os.getppid() != self._parent:  # it was killed, and would have ended us
+                kill_descendants()
+                return 128 + signal.SIGKILL
             running = self._running()
             if any(process.returncode for process in self._processes.values()):
                 return self._failed()
@@ -147,7 +155,7 @@ class Group:
         number = self._signals[0]
         name = signal.Signals(number).name
         say(f"{name}: ending the group.")
-        self._end(number, END_SECONDS)
+        self._end(number)
         return 128 + number
 
     def _stalled(self, progress: Progress, stalled: Sequence[int]) -> int:
@@ -157,7 +165,7 @@ class Group:
         running = sorted(progress.seen)
         progress.dump_stacks(running)
         time.sleep(1.0)
-        self._end(signal.SIGTERM, END_SECONDS)
+        self._end(signal.SIGTERM)
         self._output.close(1.0)
         say(f"ended the group, because {names} made no progress for {self._watchdog:g} s.")
         return STALLED_STATUS
@@ -168,7 +176,7 @@ class Group:
         while self._running() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         failed = {rank: p.returncode for rank, p in self._processes.items() if p.poll()}
-        self._end(signal.SIGTERM, END_SECONDS)
+        self._end(signal.SIGTERM)
         self._output.close(1.0)
         if None in failed:
             return self._mpi_failed(failed[None])
@@ -218,11 +226,11 @@ class Group:
             print(f"[{rank}] {line}", file=sys.stderr)
         sys.stderr.flush()
 
-    def _end(self, number: int, seconds: float) -> None:
+    def _end(self, number: int) -> None:
         """Ask all that run to end, and kill who does not, with all that they started."""
         for rank in self._running():
             self._kill(rank, number)
-        until = time.monotonic() + seconds
+        until = time.monotonic() + self._grace
         while self._running() and time.monotonic() < until:
             if len(self._signals) > 1:  # a second Ctrl-C
                 break

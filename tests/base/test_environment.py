@@ -16,7 +16,6 @@ import gpuflow
 from gpuflow.base.config import Config, collective_timeout, config, read_environment
 from gpuflow.base.variables import VARIABLES, unknown_variables
 from gpuflow.compiler.debugging import show
-from gpuflow.parallel.processes.detection import detect
 
 
 def test_values_are_read(monkeypatch):
@@ -119,24 +118,6 @@ def test_a_timeout_is_a_number_of_seconds(monkeypatch, text):
     monkeypatch.setenv("GPUFLOW_COLLECTIVE_TIMEOUT", text)
     with pytest.raises(ValueError, match=r"GPUFLOW_COLLECTIVE_TIMEOUT must be a number of seconds"):
         collective_timeout()
-
-
-@pytest.mark.parametrize(
-    ("name", "detector", "others"),
-    [
-        ("GPUFLOW_PROCESS_ID", "launch", {"GPUFLOW_NUM_PROCESSES": "2"}),
-        ("GPUFLOW_NUM_PROCESSES", "launch", {"GPUFLOW_PROCESS_ID": "0"}),
-        ("RANK", "torchrun", {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}),
-        ("MASTER_PORT", "torchrun", {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "RANK": "1"}),
-        ("SLURM_JOB_ID", "slurm", {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}),
-        ("SLURM_NTASKS", "slurm", {"SLURM_PROCID": "0", "SLURM_JOB_ID": "2", "SLURM_STEP_ID": "0"}),
-        ("PMI_SIZE", "mpi", {"PMI_RANK": "0"}),
-    ],
-)
-@pytest.mark.parametrize("text", ["two", "-1", "1.5", "1" + "0" * 5000])
-def test_what_launchers_set_is_checked(name, detector, others, text):
-    with pytest.raises(ValueError, match=rf"\[config\] {name} must be an integer of at least"):
-        detect({**others, name: text}, detector)
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -31,20 +31,35 @@ def no_launcher_around(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["-n", "0"], "-n and --nnodes must be at least 1"),
+        (["-n", "0"], "-n must be an integer of at least 1; got 0. Fix: -n 1"),
+        (["-n", "two"], "-n must be an integer of at least 1; got two. Fix: -n 1"),
+        (["--nnodes", "1.5"], "--nnodes must be an integer of at least 1; got 1.5"),
+        (["--node-rank", "-1"], "--node-rank must be an integer of at least 0; got -1"),
+        (["--max-restarts", "x"], "--max-restarts must be an integer of at least 0; got x"),
+        (["--grace", "long"], "--grace must be seconds, 0 or more; got long. Fix: --grace 30"),
+        (["--grace", "inf"], "--grace must be seconds, 0 or more; got inf"),
         (["--nnodes", "2", "--node-rank", "2"], "--node-rank must be from 0 to 1; got 2"),
         (["--nnodes", "2"], "several machines need --coordinator HOST:PORT"),
         (["--nnodes", "2", "--coordinator", "a:9"], "Fix: export GPUFLOW_TOKEN"),
         (["--nnodes", "2", "--mpi"], "--mpi starts on one machine"),
         (["--coordinator", "a"], "an address must be host:port; got 'a'"),
-        (["--watchdog", "-3"], "--watchdog must be seconds, or 0 for none; got -3"),
-        (["--watchdog", "nan"], "--watchdog must be seconds, or 0 for none; got nan"),
+        (["--watchdog", "-3"], "--watchdog must be seconds, 0 or more; got -3"),
+        (["--watchdog", "nan"], "--watchdog must be seconds, 0 or more; got nan"),
         (["--log-dir", "/dev/null/logs"], "--log-dir must be a folder that can be written; got "),
     ],
 )
 def test_bad_options(options, text, script, capsys):
     assert main(["launch", *options, script]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["GPUFLOW_COLLECTIVE_TIMEOUT", "PMI_RANK"])
+def test_bad_variables(name, script, capsys, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "1")
+    monkeypatch.setenv(name, "none")
+    assert main(["launch", script]) == 2
+    assert f"gpuflow launch: [distributed] {name} must be " in capsys.readouterr().err
 
 
 def test_no_such_script(capsys):

@@ -69,6 +69,23 @@ def test_launchers(name):
         assert detect({k: v for k, v in said.items() if k != missing}) is None
 
 
+NUMBERS = [
+    (name, variable)
+    for name in ("launch", "torchrun", "slurm", "mpich", "open mpi")
+    for variable, value in SAID[name][0].items()
+    if value.isdecimal()
+]
+
+
+@pytest.mark.parametrize(("name", "variable"), NUMBERS)
+@pytest.mark.parametrize("value", ["two", "-1", "1.5", "1" + "0" * 5000])
+def test_numbers_of_launchers_that_are_none(name, variable, value):
+    """They were a ValueError of int, which names neither the variable nor a fix."""
+    with pytest.raises(ValueError, match=r"\[config\] .* must be an integer.*Fix: ") as seen:
+        detect({**SAID[name][0], variable: value})
+    assert f"{variable} must" in str(seen.value) and f"got {value!r}" in str(seen.value)
+
+
 def test_the_script_of_a_slurm_job_is_no_process_of_a_group():
     """Only srun numbers processes; in the job's own script these variables say something else."""
     assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"}) is None

@@ -3,10 +3,12 @@
 Each test starts real processes, has a limit of its own, and leaves no process behind.
 """
 
+import contextlib
 import importlib.util
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from cuda_tools import requires_cuda_tools
 from process_groups import (
     children_of,
+    environment,
     finish,
     free_port,
     kill_group,
@@ -23,6 +26,8 @@ from process_groups import (
     run_group,
     start,
 )
+
+from gpuflow.cli.launch_keeper import descendants
 
 PROGRAM = Path(__file__).with_name("faulty_program.py")
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None
@@ -255,3 +260,77 @@ def test_ranks_end_when_the_launcher_is_killed():
             break
     kill_group(process)
     process.stdout.close()
+
+
+WITH_CHILDREN = """
+import os, signal, subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+subprocess.Popen(sleep)
+subprocess.Popen(sleep, start_new_session=True)
+print("sleeping", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descendants are found in /proc")
+@pytest.mark.parametrize("victim", ["the command", "its launcher"])
+def test_what_ranks_started_ends_when_the_launcher_is_killed(victim, tmp_path):
+    """Ranks ended, and processes that they had started went on for ever."""
+    (tmp_path / "script.py").write_text(WITH_CHILDREN)
+    command = [sys.executable, "-m", "gpuflow.cli.main", "launch", "-n", "2", "script.py"]
+    process = subprocess.Popen(
+        command, env=environment(), cwd=tmp_path, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        seen = ""
+        for line in process.stdout:
+            seen += line
+            if seen.count("sleeping") == 2:
+                break
+        running = descendants(process.pid)
+        assert len(running) == 1 + 2 * 3, seen
+        os.kill(process.pid if victim == "the command" else running[0], signal.SIGKILL)
+        output, _ = process.communicate(timeout=LIMIT)
+        if victim == "its launcher":
+            assert process.returncode == 128 + 9
+            assert "the launcher was ended by SIGKILL; killed its processes." in output
+        until = time.monotonic() + 5
+        while left_behind() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not left_behind()
+    finally:
+        for pid in left_behind():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+SLOW_END = """
+import signal, sys, time
+def save(number, frame):
+    time.sleep(1.5)
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("sleeping", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(("grace", "count"), [("20", 2), ("0.2", 0)])
+def test_ranks_have_time_to_end(grace, count, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SLOW_END)
+    process = start(
+        [sys.executable, "-m", "gpuflow.cli.main", "launch", "-n", "2", "--grace", grace,
+         str(script)]
+    )  # fmt: skip
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if seen.count("sleeping") == 2:
+            break
+    os.kill(process.pid, signal.SIGTERM)
+    (ended,) = finish([process], LIMIT)
+    assert ended.status == 128 + 15 and ended.output.count("saved") == count, ended.output

@@ -45,7 +45,7 @@ def _integer(said: Variables, name: str, minimum: int = 0) -> int:
 
 
 def _launch(said: Variables) -> Cluster | None:
-    if "GPUFLOW_PROCESS_ID" not in said or "GPUFLOW_NUM_PROCESSES" not in said:
+    if not said.get("GPUFLOW_PROCESS_ID") or not said.get("GPUFLOW_NUM_PROCESSES"):
         return None
     return Cluster(
         "launch",
@@ -81,10 +81,9 @@ def _slurm(said: Variables) -> Cluster | None:
     if "SLURM_STEP_ID" not in said and "SLURM_STEP_NODELIST" not in said:
         return None  # in the job's script, outside of srun
     nodes = said.get("SLURM_STEP_NODELIST") or said.get("SLURM_JOB_NODELIST", "localhost")
-    job, step = said["SLURM_JOB_ID"], said.get("SLURM_STEP_ID", "0")
+    job, step = _integer(said, "SLURM_JOB_ID"), _integer(said, "SLURM_STEP_ID")
     # All processes find the same port, and other jobs of the machine another one.
-    numbers = _integer(said, "SLURM_JOB_ID") + 7 * _integer(said, "SLURM_STEP_ID")
-    port = 61440 + numbers % 4096
+    port = 61440 + (job + 7 * step) % 4096
     steps = "SLURM_STEP_NUM_TASKS" in said
     here = re.match(r"\d+", said.get("SLURM_STEP_TASKS_PER_NODE", ""))  # as in 4(x2)
     return Cluster(
@@ -94,7 +93,7 @@ def _slurm(said: Variables) -> Cluster | None:
         _integer(said, "SLURM_LOCALID"),
         int(here[0]) if here else 0,
         f"{first_host(nodes)}:{port}",
-        said.get("GPUFLOW_TOKEN") or _common("slurm", job, step),
+        said.get("GPUFLOW_TOKEN") or _common("slurm", str(job), str(step)),
     )
 
 

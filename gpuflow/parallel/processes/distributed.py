@@ -27,7 +27,12 @@ from gpuflow.parallel.collectives.nccl_connect import (
 )
 from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
 from gpuflow.parallel.collectives.sockets import SocketCommunicator
-from gpuflow.parallel.processes.detection import Cluster, detect, process_gpus, visible_gpus
+from gpuflow.parallel.processes.detection import (
+    Cluster,
+    detect,
+    process_gpus,
+    visible_gpus,
+)
 from gpuflow.parallel.processes.heartbeats import Heartbeats
 from gpuflow.parallel.processes.messages import is_loopback
 from gpuflow.parallel.processes.rendezvous import join

@@ -1,0 +1,123 @@
+"""The parent of a launcher, which ends whatever the launcher leaves behind when it is killed.
+
+``gpuflow launch`` forks: the child starts and watches the ranks, the parent waits for it. Each
+notices when the other one is killed, and kills all processes that ranks have started, also those in
+sessions of their own. Ranks themselves end with the launcher (``worker.die_with_parent``).
+
+Source: Linux, prctl(2): PR_SET_CHILD_SUBREAPER; proc(5): /proc/pid/stat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+_FORWARDED = (signal.SIGINT, signal.SIGTERM)
+_MOST_PASSES = 50  # over what was started while others were killed
+_PASS_SECONDS = 0.02
+
+
+def run_kept(work: Callable[[], int]) -> int:
+    """The status that ``work()`` gives in a child, to which signals of this process go."""
+    become_subreaper()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Signals wait until both processes have their handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    child = os.fork()
+    if child == 0:
+        # The terminal's Ctrl-C comes to the parent only, which forwards it.
+        os.setpgid(0, 0)
+        os._exit(_status(work))
+    before = {
+        number: signal.signal(number, lambda got, frame: _send(child, got))
+        for number in _FORWARDED
+    }
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    try:
+        return _wait(child)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _status(work: Callable[[], int]) -> int:
+    status = 1
+    try:
+        status = work()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    with suppress(OSError, ValueError):  # nobody may read any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return status
+
+
+def accept_signals() -> None:
+    """Let signals come that were held back, once there are handlers."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+
+
+def _send(child: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, number)
+
+
+def _wait(child: int) -> int:
+    """The status of the child; processes that have lost their parents come here as well."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            break
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    kill_descendants()
+    print(
+        f"[launch] the launcher was ended by {signal.Signals(-code).name}; killed its processes.",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    return 128 - code
+
+
+def become_subreaper() -> None:
+    """Let descendants whose parents end become children of this process (Linux)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants() -> None:
+    """Kill all that this process has started, and what that has started; they come here."""
+    become_subreaper()
+    for _ in range(_MOST_PASSES):
+        found = descendants(os.getpid())
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PASS_SECONDS)
+
+
+def descendants(pid: int) -> list[int]:
+    """All running descendants of a process; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            # The name, in brackets, may hold anything.
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            found.append(child)
+            waiting.append(child)
+    return found
