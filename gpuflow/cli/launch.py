@@ -124,10 +124,6 @@ def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
     if options.node_rank >= options.nnodes:
         raise CommandError(f"--node-rank must be from 0 to {options.nnodes - 1}; "
                            f"got {options.node_rank}. Fix: number the machines from 0")  # fmt: skip
-    if options.mpi:
-        _mpiexec()
-    if options.log_dir is not None:
-        make_folder(options.log_dir)
     if options.nnodes > 1 and options.mpi:
         raise CommandError("--mpi starts on one machine. Fix: mpiexec --hosts ... gpuflow launch")
     if options.coordinator:
@@ -141,6 +137,10 @@ def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
         raise CommandError(
             "several machines need a secret in common. Fix: export GPUFLOW_TOKEN=... on each"
         )
+    if options.mpi:
+        _mpiexec()
+    if options.log_dir is not None:
+        make_folder(options.log_dir)
 
 
 def _run_attempts(options: argparse.Namespace, said: Mapping[str, str], signals: list[int]) -> int:
