@@ -14,13 +14,14 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base import variables
 from gpuflow.base.config import child_environment, config, launcher_variables
 from gpuflow.cli.launch_group import GRACE_SECONDS, Group, Start
 from gpuflow.cli.launch_keeper import accept_signals, run_kept
 from gpuflow.cli.launch_output import Output, make_folder, say
 from gpuflow.cli.problems import CommandError
 from gpuflow.cli.worker import run_program
-from gpuflow.parallel.processes.detection import collective_timeout, detect, visible_gpus
+from gpuflow.parallel.processes.detection import detect, visible_gpus
 from gpuflow.parallel.processes.messages import new_token, split_address
 
 _DESCRIPTION = """
@@ -75,7 +76,7 @@ def _is_started(said: Mapping[str, str]) -> bool:
         CommandError: a variable holds something else than it should.
     """
     try:
-        collective_timeout(said)
+        variables.read(said, "GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
         return detect(said) is not None
     except ValueError as error:
         raise CommandError(str(error)) from None
