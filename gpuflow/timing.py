@@ -7,6 +7,7 @@ sides are measured by the same code.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -127,7 +128,7 @@ def timeit(
 
     Raises:
         TypeError: `function` cannot be called.
-        ValueError: `runs` is less than 1.
+        ValueError: if `runs` is less than 1, or `seconds` is negative or not finite.
 
     Example:
         >>> timing = gf.timeit(gf.jit(lambda x: x + 1), jnp.ones(3), runs=5, seconds=0.01)
@@ -141,6 +142,10 @@ def timeit(
         )
     if runs is not None and runs < 1:
         raise ValueError(f"[timeit] runs must be at least 1; got {runs}. Fix: leave it out.")
+    if not 0 <= seconds < math.inf:
+        raise ValueError(
+            f"[timeit] seconds must be finite and at least 0; got {seconds}. Fix: seconds=0.5."
+        )
 
     for _ in range(WARM_UP_CALLS):
         block_until_ready(function(*args))

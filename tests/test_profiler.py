@@ -408,6 +408,20 @@ def test_what_is_not_there(tmp_path):
         profiler.register_subprocess(12, 3)
 
 
+def test_the_folder_of_a_trace_is_checked_at_its_start(tmp_path, monkeypatch):
+    """An empty name would be the current folder; a file would lose the trace at its end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("text")
+    for name, got in (("", r"''\."), ("notes", r"'notes', a file\.")):
+        match = rf"\[start_trace\] log_dir must be the path of a folder; got {got} Fix: start_trace"
+        with pytest.raises(ValueError, match=match), profiler.trace(name):
+            raise AssertionError("the block must not run")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+    with profiler.trace("new"):
+        pass
+    assert (tmp_path / "new" / "plugins").is_dir()
+
+
 def test_names_must_be_strings():
     with pytest.raises(TypeError, match=r"\[TraceAnnotation\] the name must be a string; got 3"):
         profiler.TraceAnnotation(3)

@@ -135,3 +135,6 @@ def test_errors():
         timeit(1.0)
     with pytest.raises(ValueError, match="runs must be at least 1; got 0"):
         timeit(len, [], runs=0)
+    for seconds in (float("inf"), float("nan"), -1):
+        with pytest.raises(ValueError, match=rf"\[timeit\] seconds must be finite.*{seconds}.*Fix"):
+            timeit(len, [], seconds=seconds)

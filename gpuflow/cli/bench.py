@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuflow.cli.problems import CommandError
+from gpuflow.cli.problems import CommandError, positive_seconds
 from gpuflow.timing import timeit
 
 Case = tuple[str, Callable[..., Any], tuple[Any, ...]]
@@ -46,14 +46,6 @@ def run(options: argparse.Namespace) -> int:
             timing = f"FAILED {type(error).__name__}: {error}"
         print(f"{label:<{width}}  {timing}", flush=True)
     return 1 if failures else 0
-
-
-def positive_seconds(text: str) -> float:
-    """A number above 0, for argparse."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0; got {text}. Fix: --seconds 0.5")
-    return value
 
 
 def load_function(target: str) -> tuple[str, Callable[..., Any]]:

@@ -1,8 +1,10 @@
-"""What the subcommands share: an error that ends the command, and the loader of extras."""
+"""Shared by the subcommands: an error that ends the command, a loader of extras, seconds."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import math
 from types import ModuleType
 
 
@@ -23,3 +25,20 @@ def require(module: str, extra: str) -> ModuleType:
         raise CommandError(
             f'{package} must be installed; got: {error}. Fix: pip install "gpuflow[{extra}]"'
         ) from error
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a finite number of seconds above 0, for argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: if the text is anything else; nan and inf are refused too.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"must be a finite number of seconds above 0; got {text}. Fix: 0.5"
+        )
+    return value

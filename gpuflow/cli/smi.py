@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.tables import Table, scaled
-from gpuflow.cli.problems import CommandError
+from gpuflow.cli.problems import CommandError, positive_seconds
 from gpuflow.profiler import publishing
 
 _CLEAR = "\x1b[H\x1b[J"
@@ -25,7 +25,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--once", action="store_true", help="print once, as without a terminal")
     parser.add_argument("--top", type=int, default=5, help="groups of arrays of each process")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks")
+    parser.add_argument(
+        "--interval", type=positive_seconds, default=1.0, help="seconds between two looks"
+    )
     parser.set_defaults(run=run)
 
 

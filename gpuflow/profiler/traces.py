@@ -95,7 +95,16 @@ def start_trace(
     Raises:
         RuntimeError: a trace is being taken already.
         NotImplementedError: ``create_perfetto_link`` is set.
+        ValueError: if ``log_dir`` is empty, or names a file.
     """
+    check(
+        os.fspath(log_dir) != "" and not Path(log_dir).is_file(),
+        lambda: (
+            f"[start_trace] log_dir must be the path of a folder; got {os.fspath(log_dir)!r}"
+            f"{', a file' if log_dir else ''}. Fix: start_trace('traces')."
+        ),
+        ValueError,
+    )
     check(
         not create_perfetto_link,
         lambda: (

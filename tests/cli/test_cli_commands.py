@@ -95,6 +95,16 @@ def test_refused_arguments(arguments, capsys):
     assert "usage: gpuflow" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e999", "0", "-1", "soon"])
+@pytest.mark.parametrize("option", [("bench", "a.py:f", "--seconds"), ("smi", "--interval")])
+def test_seconds_are_finite_and_above_0(option, seconds, capsys):
+    with pytest.raises(SystemExit) as exit_status:
+        build_parser().parse_args([*option, seconds])
+    assert exit_status.value.code == 2
+    text = f"must be a finite number of seconds above 0; got {seconds}. Fix: 0.5"
+    assert f"error: argument {option[-1]}: {text}" in capsys.readouterr().err
+
+
 def test_demo_arguments():
     options = build_parser().parse_args(
         ["demo", "--steps", "20", "--no-progress", "--plot", "a.png", "--platform", "cpu"]
