@@ -60,6 +60,17 @@ def _share(name: str, default: float) -> float:
     return value
 
 
+def _versions(name: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of packages and versions, as in ``numba=0.68.1 llvmlite=0.50.0``."""
+    pairs = [tuple(pair.split("=")) for pair in os.environ.get(name, "").split()]
+    if any(len(pair) != 2 or not all(pair) for pair in pairs):
+        raise ValueError(
+            f"[config] {name} must be packages with versions; got {os.environ[name]!r}. "
+            f'Fix: export {name}="numba=0.68.1 llvmlite=0.50.0".'
+        )
+    return tuple((package, version) for package, version in pairs)
+
+
 def _preallocated() -> float:
     """The share of a GPU's memory to take at the start: gpuflow's variable, else JAX's two.
 
@@ -140,6 +151,7 @@ class Environment:
     cpu_target: str = "native"
     cache_folder: Path = Path()
     cache_limit: int = 1 << 30
+    kernel_versions: tuple[tuple[str, str], ...] = ()  # packages that built the cached CUDA kernels
     debug: int = 0
     dump: str = ""
     check: bool = False
@@ -166,6 +178,7 @@ def read_environment() -> Environment:
         cpu_target=_choice("GPUFLOW_CPU_TARGET", CPU_TARGETS),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
         cache_limit=_integer("GPUFLOW_CACHE_LIMIT", 1 << 30, 0),
+        kernel_versions=_versions("GPUFLOW_KERNEL_VERSIONS"),
         debug=_integer("GPUFLOW_DEBUG", 0, 0),
         dump=os.environ.get("GPUFLOW_DUMP", ""),
         check=_flag("GPUFLOW_CHECK", False),
