@@ -2,6 +2,7 @@
 
 Each runs in a fresh process (gpu_parts.py), as a fault of the device ends a process. All of them
 must run on the device: a library call that is refused there runs on the host, with a right result.
+gpuflow is imported by the programs only, since what starts the processes needs no more than names.
 """
 
 from __future__ import annotations
@@ -9,10 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-import gpuflow as gf
-from gpuflow import lax
-from gpuflow import numpy as jnp
 
 _SIDE = 108  # a matrix of float32 takes 46,656 bytes
 
@@ -23,6 +20,8 @@ def column_sums(matrices: Any) -> Any:
     A block keeps a matrix in dynamic shared memory, below the 48 KB that a launch may use without
     asking for more; the static shared memory of its sums is above them.
     """
+    from gpuflow import lax
+    from gpuflow import numpy as jnp
 
     def one(matrix: Any) -> Any:
         positive = jnp.exp(matrix)
@@ -36,7 +35,28 @@ def masked_attention(query: Any, key: Any, value: Any, mask: Any) -> Any:
 
     Its dynamic and static shared memory together are 4 bytes above 48 KB, in float32.
     """
-    return gf.nn.dot_product_attention(query, key, value, mask=mask, is_causal=True)
+    from gpuflow import nn
+
+    return nn.dot_product_attention(query, key, value, mask=mask, is_causal=True)
+
+
+def batched_lu(matrices: Any) -> Any:
+    """The LU factors of many matrices, too large for kernels."""
+    from gpuflow import lax
+
+    return lax.linalg.lu(matrices)
+
+
+def reflected(reflectors: Any, taus: Any, matrix: Any) -> Any:
+    """The product of Householder reflections with a matrix."""
+    from gpuflow import lax
+
+    return lax.linalg.ormqr(reflectors, taus, matrix)
+
+
+def names() -> tuple[str, ...]:
+    """The names of the programs."""
+    return tuple(programs(tiny=True))
 
 
 def programs(tiny: bool) -> dict[str, tuple[Any, ...]]:
@@ -61,6 +81,6 @@ def programs(tiny: bool) -> dict[str, tuple[Any, ...]]:
     return {
         "static and dynamic shared memory": (column_sums, matrices),
         "float32 attention, D=48, mask": (masked_attention, *operands, mask),
-        "batched LU": (lax.linalg.lu, normals(2 if tiny else 64, 64, 64)),
-        "ormqr": (lax.linalg.ormqr, reflectors, taus, normals(64, 5)),
+        "batched LU": (batched_lu, normals(2 if tiny else 64, 64, 64)),
+        "ormqr": (reflected, reflectors, taus, normals(64, 5)),
     }  # fmt: skip

@@ -157,7 +157,7 @@ def fault_sections(where: Sequence[str]) -> tuple[Section, ...]:
             [str(HERE / "gpu_checks.py"), *where, "--names", name],
             15, task_seconds=15, task_key="program",
         )
-        for name in gpu_faults.programs(tiny=True)
+        for name in gpu_faults.names()
     )  # fmt: skip
 
 
