@@ -34,18 +34,25 @@ class Timing:
     def __str__(self) -> str:
         text = f"{format_seconds(self.median)} ± {format_seconds(self.spread)} ({self.runs} runs)"
         if self.bytes is not None and self.median > 0:
-            text += f", {self.bytes / self.median / 1e9:.3g} GB/s"
+            text += f", {three_digits(self.bytes / self.median / 1e9)} GB/s"
         if self.flops is not None and self.median > 0:
-            text += f", {self.flops / self.median / 1e9:.3g} GFLOP/s"
+            text += f", {three_digits(self.flops / self.median / 1e9)} GFLOP/s"
         return text
+
+
+def three_digits(value: float) -> str:
+    """A number of at least 0 without an exponent: ``0.0123``, ``1.25``, ``12,346``, ``<0.001``."""
+    if 0 < value < 0.001:
+        return "<0.001"
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def format_seconds(seconds: float) -> str:
     """Three digits and the unit that fits: `1.25 ms`."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+        if seconds >= 0.9995 * scale:  # less would show as 1,000 of the next
+            return f"{three_digits(seconds / scale)} {unit}"
+    return f"{three_digits(seconds / 1e-9)} ns"
 
 
 def block_until_ready(tree: Any) -> Any:

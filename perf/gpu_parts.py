@@ -170,7 +170,7 @@ def test_sections(platform: str) -> list[Section]:
     kernels = [
         Section(
             f"kernels: {Path(name).stem}", [*_PYTEST, *_stopping(), "--maxfail=40", name], 120,
-            {"GPUFLOW_KERNEL_TESTS": platform},
+            {"KERNEL_TESTS": platform},
         )
         for name in kernel_files()
     ]  # fmt: skip

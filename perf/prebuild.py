@@ -123,7 +123,7 @@ def _test_name(file: str) -> str:
 
 def _file_walked(folder: Path, file: str) -> dict[str, Any]:
     """The record of one file; a test that fails is told, and no error: its kernels were built."""
-    environment = _environment(folder, {"GPUFLOW_KERNEL_TESTS": "cuda_sim"})
+    environment = _environment(folder, {"KERNEL_TESTS": "cuda_sim"})
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "gpu_test_walk"]
     command += ["-p", "no:cacheprovider", file]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -36,10 +36,14 @@ def gpu_devices(name, *apis):
 
 
 class LateEvent:
-    """A mark in a stream."""
+    """A mark in a stream of a device."""
 
-    def __init__(self, stream):
-        self.stream, self.done = stream, False
+    def __init__(self, api, stream):
+        self.api, self.stream, self.done = api, stream, False
+
+    def reach(self):
+        """Run the stream, up to here."""
+        self.api._run(self.stream, self)
 
 
 class LatePool:
@@ -119,12 +123,12 @@ class LateApi(SimApi):
 
     def event(self, stream):
         assert current.recording is None, "the event would become a part of the graph"
-        late = LateEvent(stream)
+        late = LateEvent(self, stream)
         self.queues[stream].append(lambda: setattr(late, "done", True))
         return late
 
     def wait_event(self, stream, event):
-        self.queues[stream].append(lambda: self._run(event.stream, event))
+        self.queues[stream].append(event.reach)
 
     def is_done(self, event):
         return event.done
@@ -132,8 +136,8 @@ class LateApi(SimApi):
     def synchronize_event(self, event):
         """``idle``: the stream has nothing left to do when the host goes on."""
         self.log["wait"] += 1
-        self._run(event.stream, event)
-        self.log["idle"] += not self.queues[event.stream]
+        event.reach()
+        self.log["idle"] += not event.api.queues[event.stream]
 
     def synchronize(self, stream):
         self.log["synchronize"] += 1
@@ -166,6 +170,16 @@ class LateApi(SimApi):
                                    count, 0)
         )  # fmt: skip
 
+    def copy_peer(self, target, other, source, count, stream):
+        self.log["copy_peer"] += 1
+        self._check_current()
+        self.queues[stream].append(
+            lambda: ctypes.memmove(
+                self.memory.view(target, count).ctypes.data,
+                other.memory.view(source, count, False).ctypes.data, count,
+            )
+        )  # fmt: skip
+
     def clear(self, target, count, stream):
         self.queues[stream].append(lambda: SimApi.clear(self, target, count, 0))
 
@@ -178,8 +192,8 @@ class LateApi(SimApi):
         self.log["record"] += 1
         return LateGraph(super().record(stream, work), self.log)
 
-    def bind(self, function, grid, block, words, stream, shared_bytes=0):
-        bound = super().bind(function, grid, block, words, stream, shared_bytes)
+    def bind(self, *args):
+        bound = super().bind(*args)
 
         def launch():
             self.log["launch"] += 1

@@ -7,7 +7,7 @@ refuse to be read by the host, as a device would have to be waited for.
 
 import ctypes
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import scipy.linalg
@@ -255,11 +255,38 @@ def _solve_triangular(a, b, lower, unit_diagonal, check_finite):
     return device(out)
 
 
+class Bindings(ModuleType):
+    """``cupy_backends.cuda.libs``, which has a library's bindings as an attribute.
+
+    As in CuPy 14, asking for the attribute loads the library. There are no modules of the full
+    names to import: CuPy's fail where nothing else has loaded the library (a fresh process).
+    """
+
+    __path__ = ()  # type: ignore[assignment]
+
+    def __init__(self, libraries):
+        super().__init__("cupy_backends.cuda.libs")
+        self._libraries = libraries
+
+    def __getattr__(self, name):
+        if name not in self._libraries:
+            raise AttributeError(f"the stand-in for CuPy has no bindings of {name}")
+        return self._libraries[name]
+
+
+def package(name):
+    """A package without modules."""
+    made = ModuleType(name)
+    made.__path__ = []
+    return made
+
+
 class StandIn:
     """The module cupy, its bindings and the calls that were made.
 
     Attributes:
         xp: the module.
+        modules: what ``sys.modules`` must have, by name.
         calls: names of routines and of functions of cupy.linalg and cupyx.scipy.linalg, in order.
     """
 
@@ -271,10 +298,13 @@ class StandIn:
             linalg=_Module(np.linalg, LINALG_NAMES, self.calls),
             cuda=SimpleNamespace(device=SimpleNamespace(**handles)),
         )  # fmt: skip
-        self._libraries = {name: Library(name, self.calls) for name in SIGNATURES}
-
-    def bindings(self, library):
-        return self._libraries[library]
+        libraries = {name: Library(name, self.calls) for name in SIGNATURES}
+        self.modules = {
+            "cupy_backends": package("cupy_backends"),
+            "cupy_backends.cuda": package("cupy_backends.cuda"),
+            "cupy_backends.cuda.libs": Bindings(libraries),
+            **{f"cupy_backends.cuda.libs.{name}": None for name in SIGNATURES},
+        }
 
     def cupy_linalg(self):
         def solve_triangular(*args, **options):

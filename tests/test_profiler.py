@@ -369,6 +369,20 @@ def test_own_times():
     assert works == {"a": 70, "b": 20, "c": 10, "d": 5}
 
 
+@pytest.mark.parametrize("size", [0, 1, 10**3, 10**9, 10**18])
+@pytest.mark.parametrize("seconds", [0.0, 3e-10, 0.9996e-3, 0.034, 5e5])
+def test_figures_of_the_table_are_readable(tmp_path, size, seconds):
+    """A step that moved a kilobyte in 35 ms showed 2.87e-05 GB/s."""
+    op = profiler.tables.OpTime("name", "row", 10**7, seconds, 1e-9, size, size)
+    memory = (profiler.tables.MemorySample(seconds, size),)
+    line = profiler.tables.LineTime("file.py:1 (f)", 10**7, seconds, 1.0)
+    table = profiler.tables.TraceTable(tmp_path, seconds, (op,), (line,), memory)
+    figures = [cell for part in table.tables() for cell in part.rows[0][1:]]
+    assert not any("e-" in text or "e+" in text for text in [*figures, str(table)])
+    rates = figures[-5:-3]
+    assert rates[0] == rates[1] and bool(rates[0]) == bool(size and seconds)
+
+
 def test_there_must_be_a_trace(tmp_path):
     with pytest.raises(ValueError, match=r"\[table\] there must be a trace; got .*Fix: with"):
         profiler.table(tmp_path)

@@ -9,7 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 import gpuflow.timing as timing_module
-from gpuflow.timing import Timing, block_until_ready, format_seconds, summarize, timeit
+from gpuflow.timing import (
+    Timing,
+    block_until_ready,
+    format_seconds,
+    summarize,
+    three_digits,
+    timeit,
+)
 
 
 class Pending:
@@ -128,6 +135,19 @@ def test_text():
     assert str(Timing(2e-3, 0.0, 1, bytes=4e6)) == "2 ms ± 0 ns (1 runs), 2 GB/s"
     texts = [format_seconds(s) for s in (2.0, 0.25, 1e-3, 2.5e-6, 3e-8)]
     assert texts == ["2 s", "250 ms", "1 ms", "2.5 us", "30 ns"]
+
+
+def test_no_text_has_an_exponent():
+    """A table showed 2.87e-05 GB/s, and 1e+03 us where 1 ms is next."""
+    texts = [format_seconds(s) for s in (0.9996e-3, 0.99996, 12345.6, 4e-14, 0.0)]
+    assert texts == ["1 ms", "1 s", "12,346 s", "<0.001 ns", "0 ns"]
+    numbers = [three_digits(x) for x in (2.87e-5, 1.234e-3, 0.0, 1.25, 999.7, 989_400.0)]
+    assert numbers == ["<0.001", "0.00123", "0", "1.25", "1,000", "989,400"]
+    for power in range(-20, 16):
+        for digits in (1.0, 1.2345, 9.9949, 9.9951, 9.99999):
+            value = digits * 10.0**power
+            assert "e" not in format_seconds(value) + three_digits(value)
+            assert "e" not in str(Timing(value, value, 1, bytes=1.0, flops=1e9)).replace("±", "")
 
 
 def test_errors():

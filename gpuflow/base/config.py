@@ -1,8 +1,9 @@
 """Settings: environment variables, process-wide values and context managers.
 
-Every environment variable of gpuflow is read in this file and nowhere else; docs/env_vars.md lists
-them. Settings that change what a traced program means are fields of ``Settings``; the current
-``Settings`` object is interned, so ``trace_context()`` is a cheap and exact part of a jit key.
+Every environment variable of gpuflow is read in this file and nowhere else; base/variables.py is
+the table of them. Settings that change what a traced program means are fields of ``Settings``; the
+current ``Settings`` object is interned, so ``trace_context()`` is a cheap and exact part of a jit
+key.
 """
 
 from __future__ import annotations
@@ -17,70 +18,36 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gpuflow.base import variables
 from gpuflow.base.config_names import WITHOUT_EFFECT, unknown_setting
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
+from gpuflow.base.variables import MOST_DEVICES, Kind
 
 
-def _flag(name: str, default: bool) -> bool:
-    text = os.environ.get(name)
-    if text is None:
-        return default
-    if text.lower() in ("1", "true", "t", "yes", "y", "on"):
-        return True
-    if text.lower() in ("", "0", "false", "f", "no", "n", "off"):
-        return False
-    raise ValueError(f"[config] {name} must be 0 or 1; got {text!r}. Fix: export {name}=1.")
+def read_variable(name: str, default: Any) -> Any:
+    """The value of one of gpuflow's variables; ``default`` if it is not set, or empty.
+
+    Raises:
+        ValueError: if its text is not of its kind.
+    """
+    return variables.read(os.environ, name, default)
 
 
-def _integer(name: str, default: int, minimum: int) -> int:
+def _foreign(kind: Kind, name: str, default: Any) -> Any:
+    """The value of another project's variable."""
     text = os.environ.get(name, "")
-    if not text:
-        return default
-    if not text.isdigit() or int(text) < minimum:
-        raise ValueError(
-            f"[config] {name} must be an integer of at least {minimum}; got {text!r}. "
-            f"Fix: export {name}={max(minimum, default)}."
-        )
-    return int(text)
-
-
-def _share(name: str, default: float) -> float:
-    text = os.environ.get(name, "")
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ValueError(
-            f"[config] {name} must be a number from 0 to 1; got {text!r}. Fix: export {name}=0.5."
-        )
-    return value
-
-
-def _versions(name: str) -> tuple[tuple[str, str], ...]:
-    """Pairs of packages and versions, as in ``numba=0.68.1 llvmlite=0.50.0``."""
-    pairs = [tuple(pair.split("=")) for pair in os.environ.get(name, "").split()]
-    if any(len(pair) != 2 or not all(pair) for pair in pairs):
-        raise ValueError(
-            f"[config] {name} must be packages with versions; got {os.environ[name]!r}. "
-            f'Fix: export {name}="numba=0.68.1 llvmlite=0.50.0".'
-        )
-    return tuple((package, version) for package, version in pairs)
+    return variables.value_of(kind, name, text) if text else default
 
 
 def _preallocated() -> float:
     """The share of a GPU's memory to take at the start: gpuflow's variable, else JAX's two.
 
-    JAX takes memory unless it is told not to; here it is taken only if a variable asks for it.
+    JAX takes memory by default; gpuflow takes it only if a variable asks for it.
     """
-    if os.environ.get("GPUFLOW_PREALLOCATE"):
-        return _share("GPUFLOW_PREALLOCATE", 0.0)
-    share = _share("XLA_PYTHON_CLIENT_MEM_FRACTION", 0.0)
-    wanted = _flag("XLA_PYTHON_CLIENT_PREALLOCATE", bool(share))
-    return (share or 0.75) if wanted else 0.0
+    share = _foreign(variables.SHARE, "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.0)
+    wanted = _foreign(variables.FLAG, "XLA_PYTHON_CLIENT_PREALLOCATE", bool(share))
+    return read_variable("GPUFLOW_PREALLOCATE", (share or 0.75) if wanted else 0.0)
 
 
 def _xla_device_count() -> int:
@@ -89,12 +56,13 @@ def _xla_device_count() -> int:
     match = re.search(r"--xla_force_host_platform_device_count=(\S*)", flags)
     if match is None:
         return 1
-    if not match[1].isdecimal():
+    try:
+        return max(variables.integer(0, MOST_DEVICES).parse(match[1]), 1)
+    except ValueError:
         raise ValueError(
-            "[config] --xla_force_host_platform_device_count in XLA_FLAGS must be an integer of at "
-            f"least 0; got {match[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
-        )
-    return max(int(match[1]), 1)
+            "[config] --xla_force_host_platform_device_count in XLA_FLAGS must be an integer from "
+            f"0 to {MOST_DEVICES}; got {match[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
+        ) from None
 
 
 def _xla_excess_precision() -> bool:
@@ -102,20 +70,6 @@ def _xla_excess_precision() -> bool:
     flags = os.environ.get("XLA_FLAGS", "")
     match = re.search(r"--xla_allow_excess_precision(?:=(\S*))?(?:\s|$)", flags)
     return match is None or (match[1] or "true").lower() not in ("false", "0")
-
-
-CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-
-
-def _choice(name: str, choices: tuple[str, ...]) -> str:
-    """One of ``choices``; the first is the default."""
-    text = os.environ.get(name) or choices[0]
-    if text not in choices:
-        raise ValueError(
-            f"[config] {name} must be one of {', '.join(choices)}; got {text!r}. "
-            f"Fix: export {name}={choices[0]}."
-        )
-    return text
 
 
 def cpu_count() -> int:
@@ -167,29 +121,55 @@ class Environment:
     numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
-def read_environment() -> Environment:
-    """Read all environment variables; a bad value raises ValueError naming it."""
-    folder = os.environ.get("GPUFLOW_CACHE_DIR")
+class _Reader:
+    """Reads variables; a bad value raises, or is noted in ``problems`` and counts as not set."""
+
+    def __init__(self, problems: list[str] | None = None) -> None:
+        self._problems = problems
+
+    def attempt(self, get: Callable[[], Any], default: Any) -> Any:
+        """``get()``, or ``default`` where a variable that it reads has a bad value."""
+        if self._problems is None:
+            return get()
+        try:
+            return get()
+        except ValueError as error:
+            self._problems.append(str(error))
+            return default
+
+    def __call__(self, name: str, default: Any) -> Any:
+        return self.attempt(lambda: read_variable(name, default), default)
+
+
+def read_environment(problems: list[str] | None = None) -> Environment:
+    """Read all environment variables.
+
+    Args:
+        problems: receives the messages about bad values, which then count as not set; None: the
+            first one raises ValueError.
+    """
+    read = _Reader(problems)
+    folder = read("GPUFLOW_CACHE_DIR", "")
     return Environment(
-        platform=os.environ.get("GPUFLOW_PLATFORM", ""),
-        cpu_devices=_integer("GPUFLOW_CPU_DEVICES", _xla_device_count(), 1),
-        sim_devices=_integer("GPUFLOW_SIM_DEVICES", 1, 1),
-        num_threads=_integer("GPUFLOW_NUM_THREADS", cpu_count(), 1),
-        cpu_target=_choice("GPUFLOW_CPU_TARGET", CPU_TARGETS),
+        platform=read("GPUFLOW_PLATFORM", ""),
+        cpu_devices=read("GPUFLOW_CPU_DEVICES", read.attempt(_xla_device_count, 1)),
+        sim_devices=read("GPUFLOW_SIM_DEVICES", 1),
+        num_threads=read("GPUFLOW_NUM_THREADS", cpu_count()),
+        cpu_target=read("GPUFLOW_CPU_TARGET", "native"),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
-        cache_limit=_integer("GPUFLOW_CACHE_LIMIT", 1 << 30, 0),
-        kernel_versions=_versions("GPUFLOW_KERNEL_VERSIONS"),
-        debug=_integer("GPUFLOW_DEBUG", 0, 0),
-        dump=os.environ.get("GPUFLOW_DUMP", ""),
-        check=_flag("GPUFLOW_CHECK", False),
-        sim_check=_flag("GPUFLOW_SIM_CHECK", False),
-        preallocate=_preallocated(),
-        cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
-        cuda_epilogues=_flag("GPUFLOW_CUDA_EPILOGUES", True),
-        cudnn=_flag("GPUFLOW_CUDNN", True),
-        lane_loops=_flag("GPUFLOW_LANE_LOOPS", True),
-        block_programs=_flag("GPUFLOW_BLOCK_PROGRAMS", True),
-        smi=_flag("GPUFLOW_SMI", False),
+        cache_limit=read("GPUFLOW_CACHE_LIMIT", 1 << 30),
+        kernel_versions=read("GPUFLOW_KERNEL_VERSIONS", ()),
+        debug=read("GPUFLOW_DEBUG", 0),
+        dump=read("GPUFLOW_DUMP", ""),
+        check=read("GPUFLOW_CHECK", False),
+        sim_check=read("GPUFLOW_SIM_CHECK", False),
+        preallocate=read.attempt(_preallocated, 0.0),
+        cuda_graphs=read("GPUFLOW_CUDA_GRAPHS", True),
+        cuda_epilogues=read("GPUFLOW_CUDA_EPILOGUES", True),
+        cudnn=read("GPUFLOW_CUDNN", True),
+        lane_loops=read("GPUFLOW_LANE_LOOPS", True),
+        block_programs=read("GPUFLOW_BLOCK_PROGRAMS", True),
+        smi=read("GPUFLOW_SMI", False),
         runtime_folder=_runtime_folder(),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
@@ -224,7 +204,7 @@ _CHOICES = {
     "numpy_dtype_promotion": ("standard", "strict"),
     "numpy_rank_promotion": ("allow", "warn", "raise"),
     "default_prng_impl": ("threefry2x32", "rbg", "unsafe_rbg"),
-    "traceback_filtering": ("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"),
+    "traceback_filtering": variables.TRACEBACK_FILTERING,
 }
 
 
@@ -261,9 +241,9 @@ def _gpuflow_variable(short: str) -> str:
 def _value_of(variable: str, short: str) -> Any:
     """The value that an environment variable gives to a setting."""
     if short in _FLAGS:
-        return _flag(variable, False)
+        return _foreign(variables.FLAG, variable, False)
     if short == "num_cpu_devices":
-        return _integer(variable, 1, 1)
+        return _foreign(variables.integer(1, MOST_DEVICES), variable, 1)
     return os.environ[variable]
 
 
@@ -296,6 +276,7 @@ class Config:
 
     Attributes:
         environment: what the process was started with.
+        problems: messages about environment variables with bad values.
         may_check: whether any setting of this process ever asked for checks of values. Where each
             op has to look at the settings, an eager sum takes 10 % longer and ``x[1:3]`` 14 %
             (perf/bench_flags.py).
@@ -303,20 +284,20 @@ class Config:
 
     def __init__(self) -> None:
         self.may_check = False
-        self.environment = read_environment()
-        self._xla_devices = _xla_device_count()
+        self.problems: list[str] = []
+        self.environment = read_environment(self.problems)
+        self._xla_devices = self.environment.cpu_devices  # as far as nothing else gave it
+        read = _Reader(self.problems)
         self._local = _Local()
         self._process = _intern(
             Settings(
-                enable_x64=_flag("GPUFLOW_ENABLE_X64", False),
-                atomic_sums=_flag("GPUFLOW_ATOMIC_SUMS", False),
-                excess_precision=_flag("GPUFLOW_EXCESS_PRECISION", _xla_excess_precision()),
+                enable_x64=read("GPUFLOW_ENABLE_X64", False),
+                atomic_sums=read("GPUFLOW_ATOMIC_SUMS", False),
+                excess_precision=read("GPUFLOW_EXCESS_PRECISION", _xla_excess_precision()),
             )
         )
         self._process_switches = Switches(
-            traceback_filtering=_choice(
-                "GPUFLOW_TRACEBACK_FILTERING", _CHOICES["traceback_filtering"]
-            )
+            traceback_filtering=read("GPUFLOW_TRACEBACK_FILTERING", "auto")
         )
         self._checks: dict[str, Callable[[Any], Any]] = {}
         self._starts: dict[str, Callable[[], None]] = {}
@@ -381,7 +362,13 @@ class Config:
             self._ignored[short] = value
 
     def before_devices(self) -> None:
-        """Read XLA_FLAGS once more: programs may set them until devices are first used."""
+        """Read XLA_FLAGS once more: programs may set them until devices are first used.
+
+        Raises:
+            ValueError: if any environment variable has a bad value.
+        """
+        if self.problems:
+            raise ValueError("\n".join(self.problems))
         count = _xla_device_count()
         if count != self._xla_devices and not os.environ.get("GPUFLOW_CPU_DEVICES"):
             self.environment = replace(self.environment, cpu_devices=count)
@@ -460,7 +447,7 @@ class Config:
             warn(f"[config] {', '.join(idle)} of the environment have no effect in gpuflow.")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or name in ("may_check", "environment"):
+        if name.startswith("_") or name in ("may_check", "environment", "problems"):
             object.__setattr__(self, name, value)
         else:
             self.update(name, value)
@@ -489,6 +476,8 @@ class Config:
 
 
 config = Config()
+for _message in variables.unknown_variables(os.environ):
+    warn(_message)
 
 
 @contextmanager
@@ -528,6 +517,20 @@ _LAUNCHERS = (
     "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
     "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
+
+
+def environment_names() -> list[str]:
+    """The names of all environment variables, sorted."""
+    return sorted(os.environ)
+
+
+def collective_timeout() -> float:
+    """Seconds for which a collective waits for a process that does not come.
+
+    Raises:
+        ValueError: if GPUFLOW_COLLECTIVE_TIMEOUT is not a number of seconds.
+    """
+    return read_variable("GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
 
 
 def launcher_variables() -> dict[str, str]:

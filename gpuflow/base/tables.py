@@ -10,8 +10,8 @@ from gpuflow.base.records import record
 
 def scaled(number: float, unit: str) -> str:
     """Three digits with the prefix that fits: ``1.25 MB``."""
-    value, prefixes = float(number), ["", "k", "M", "G", "T"]
-    while value >= 1000 and len(prefixes) > 1:
+    value, prefixes = float(number), ["", "k", "M", "G", "T", "P", "E"]
+    while value >= 999.5 and len(prefixes) > 1:  # less would show as 1e+03
         value /= 1000
         prefixes.pop(0)
     return f"{value:.3g} {prefixes[0]}{unit}"

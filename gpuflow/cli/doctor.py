@@ -12,8 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpuflow.base.config import config
+from gpuflow.base.config import config, environment_names
 from gpuflow.base.private_files import folder_problem
+from gpuflow.base.variables import unknown_variables
 from gpuflow.cli.doctor_checks import is_on_bus
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache.kernel_cache import KernelCache
@@ -49,15 +50,15 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the report; returns 1 if something that gpuflow needs is missing."""
-    rows = [*versions(), *machine(), *cache(config.environment.cache_folder)]
+    """Print the report; return 1 if something that gpuflow needs is missing or wrong."""
+    rows = [*versions(), *variables(), *machine(), *cache(config.environment.cache_folder)]
     rows += gpu(options.verbose)
     if options.cuda:
         rows += cuda_compiler()
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}")
-    return 1 if any(text.startswith("MISSING") for _, text in rows) else 0
+    return 1 if any(text.startswith(("MISSING", "WRONG")) for _, text in rows) else 0
 
 
 def installed_version(package: str) -> str | None:
@@ -77,6 +78,14 @@ def versions() -> Iterator[tuple[str, str]]:
     for package, extra in OPTIONAL.items():
         missing = f'not installed (optional: pip install "gpuflow[{extra}]")'
         yield package, installed_version(package) or missing
+
+
+def variables() -> Iterator[tuple[str, str]]:
+    """Rows (name, text) about environment variables: bad values and unknown names."""
+    for problem in config.problems:
+        yield "variable", f"WRONG: {problem}"
+    for problem in unknown_variables(environment_names()):
+        yield "variable", problem
 
 
 def machine() -> Iterator[tuple[str, str]]:

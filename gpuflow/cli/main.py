@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from gpuflow.base.config import config
 from gpuflow.cli import bench, demo, doctor, launch, smi
 from gpuflow.cli.problems import CommandError
 from gpuflow.targets.cuda.codegen.toolchain import CudaToolchainError
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
+    if config.problems and options.run is not doctor.run:  # doctor reports them among others
+        print("\n".join(config.problems), file=sys.stderr)
+        return 2
     try:
         return options.run(options)
     except (CommandError, CudaToolchainError) as error:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuflow.base import variables
 from gpuflow.base.config import launcher_variables
 from gpuflow.parallel.processes import distributed
 
@@ -24,9 +25,9 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 def main(arguments: Sequence[str]) -> None:
     """Join the group and run ``arguments``: a program and what it is given."""
     said = launcher_variables()
-    parent = said.get("GPUFLOW_LAUNCHER_PID", "")
+    parent = variables.read(said, "GPUFLOW_LAUNCHER_PID", 0)
     if parent:
-        die_with_parent(int(parent))
+        die_with_parent(parent)
     run_program(arguments, said.get("GPUFLOW_WATCHDOG"))
 
 

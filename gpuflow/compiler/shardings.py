@@ -231,7 +231,7 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
         ]
         return [_common(column) for column in zip(*branch_outputs, strict=True)]
     block = block_of(eqn)
-    if isinstance(block, Product) and block.one_dtype:
+    if isinstance(block, Product):
         return [_product(block, operands)]
     return _iterated(eqn, operands)
 

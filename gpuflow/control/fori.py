@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes, tree
@@ -202,6 +203,7 @@ def fori_loop(
 
     Raises:
         TypeError: bounds that are no such scalars, or the value changes its type.
+        OverflowError: bounds that the dtype of the index cannot hold.
 
     Example:
         >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
@@ -215,6 +217,9 @@ def fori_loop(
             lambda: "[fori_loop] unroll needs Python ints as bounds; got traced ones. Fix: None.",
             ValueError,
         )
+        for name, bound in (("lower", lower), ("upper", upper)):
+            if isinstance(bound, int):
+                _check_bound(name, bound, bound, dtype)
         weak = aval_of(lower).weak_type and aval_of(upper).weak_type
         first, last = [convert_element_type(bound, dtype, weak) for bound in (lower, upper)]
         return _dynamic_fori(first, last, body_fun, init_val)
@@ -222,6 +227,9 @@ def fori_loop(
     count = max(stop - start, 0)
     # Numbers of known bounds are Python ints: they take the dtype of what they meet.
     number = dtypes.canonicalize(int)
+    _check_bound("lower", start, start, number)
+    if count:
+        _check_bound("upper", stop, stop - 1, number)  # the last index
     if config.trace_context().disable_jit:
         init_val = as_arrays(init_val)
         for k in range(start, stop):
@@ -269,6 +277,20 @@ def _bound_dtype(lower: Any, upper: Any) -> Any:
         ),
     )
     return strong[0]
+
+
+def _check_bound(name: str, bound: int, index: int, dtype: Any) -> None:
+    if not dtypes.is_integer(dtype):
+        return
+    limits = ml_dtypes.iinfo(dtype)
+    check(
+        limits.min <= index <= limits.max,
+        lambda: (
+            f"[fori_loop] indices must fit {limits.dtype}; got {name}={bound}. "
+            "Fix: enable 64 bits with config.update('enable_x64', True)."
+        ),
+        OverflowError,
+    )
 
 
 def _static_bounds(lower: Any, upper: Any) -> tuple[int, int] | None:

@@ -7,11 +7,13 @@ asks ``communicator_of`` for the communicator that serves it.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
+from functools import lru_cache
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
@@ -117,18 +119,55 @@ class Immediate:
 
 # --- what a program that fails leaves behind -----------------------------------------------
 
-_begun: list[Callable[[], None]] = []
+
+class Settling(Protocol):
+    """Something that begins sums."""
+
+    def settle(self) -> None:
+        """Wait for the sums that this thread began and will not end, and forget them."""
+        ...
 
 
-def watch(wait: Callable[[], None]) -> None:
-    """Have ``settle`` call ``wait``, which returns when nothing that was begun is under way."""
-    _begun.append(wait)
+_settling: WeakSet[Settling] = WeakSet()
+_settling_lock = threading.Lock()
+
+
+def watch(one: Settling) -> None:
+    """Have ``settle`` ask it, as long as it lives."""
+    with _settling_lock:
+        _settling.add(one)
 
 
 def settle() -> None:
     """Wait for all sums that were begun: their arrays are about to be used for something else."""
-    for wait in _begun:
-        wait()
+    with _settling_lock:
+        watched = list(_settling)
+    for one in watched:
+        one.settle()
+
+
+# --- one program over several memories of a process at a time ------------------------------
+
+_turn = threading.Lock()
+
+
+def turn() -> threading.Lock:
+    """The lock to hold while work is given to several devices that wait for one another.
+
+    Otherwise two threads could give theirs to the devices in two orders, and each device would
+    wait for work that is queued after the other's wait.
+    """
+    return _turn
+
+
+def _forget_turn() -> None:
+    """In a forked child: the thread that may have held the lock is gone."""
+    global _turn
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_turn)
 
 
 # --- which communicator serves a part ------------------------------------------------------
@@ -172,13 +211,33 @@ def served(key: Hashable) -> Communicator | None:
 def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
     """The communicator of the parts that ``names`` name, row-major; None: a name is no part.
 
+    Several axes have one communicator: one all-reduce over 4 x 2 ranks sends 1.75 times the data,
+    one over 4 and then one over 2 sends 2.5 times.
+
     Raises:
-        CommunicationError: nobody serves a part.
+        CommunicationError: nobody serves a part, or the parts have different keys.
     """
     if not all(isinstance(name, Across) for name in names):
         return None
-    parts = [_serving(op, name) for name in names]
-    return parts[0] if len(parts) == 1 else Product(parts)
+    return _serving(op, names[0] if len(names) == 1 else _joined(op, tuple(names)))
+
+
+@lru_cache(1024)
+def _joined(op: str, parts: tuple[Across, ...]) -> Across:
+    """One part for the row-major product of several axes of a mesh."""
+    first, *others = parts
+    if len({part.key for part in parts}) > 1 or any(part.groups is None for part in parts):
+        raise CommunicationError(
+            f"[{op}] the axes of a collective must be those of one mesh; got "
+            f"{[part.name for part in parts]} of {[part.key for part in parts]}. "
+            "Fix: one collective after another, each over the axes of one mesh."
+        )
+    groups = first.groups or ()
+    for part in others:
+        along = {rank: group for group in part.groups or () for rank in group}
+        products = (tuple(r for rank in group for r in along[rank]) for group in groups)
+        groups = tuple(dict.fromkeys(products))  # all groups of one product give the same
+    return Across(tuple(part.name for part in parts), first.key, groups)
 
 
 def _serving(op: str, part: Across) -> Communicator:
@@ -191,66 +250,3 @@ def _serving(op: str, part: Across) -> Communicator:
     if part.groups in (None, (tuple(range(communicator.size)),)):
         return communicator
     return communicator.split(part.groups)
-
-
-class Product(Immediate):
-    """The collectives of a row-major product of communicators, one of them after the other."""
-
-    def __init__(self, parts: Sequence[Communicator]) -> None:
-        self.parts = tuple(parts)
-        self.sizes = tuple(part.size for part in self.parts)
-        self.size = prod(self.sizes)
-        self.name = " x ".join(part.name for part in self.parts)
-        self.rank = 0
-        for part in self.parts:
-            self.rank = self.rank * part.size + part.rank
-
-    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
-        for part in self.parts[:-1]:
-            data = part.all_reduce(data, op)
-        return self.parts[-1].all_reduce(data, op, out)
-
-    def all_gather(self, data: Any) -> Any:
-        shape = data.shape
-        for part in reversed(self.parts):
-            data = part.all_gather(data)
-        return data.reshape((self.size, *shape))
-
-    def reduce_scatter(self, data: Any) -> Any:
-        shape = data.shape[1:]
-        for part in self.parts:
-            data = part.reduce_scatter(data.reshape((part.size, -1)))
-        return data.reshape(shape)
-
-    def all_to_all(self, data: Any) -> Any:
-        shape = data.shape
-        data = data.reshape((*self.sizes, *shape[1:]))
-        for k, part in enumerate(self.parts):
-            front = data.swapaxes(0, k)
-            data = part.all_to_all(front).swapaxes(0, k)
-        # Axes are swapped in pairs, so that each is where it was.
-        return data.reshape(shape)
-
-    def permute(self, data: Any, pairs: Pairs) -> Any:
-        gathered = self.all_gather(data)
-        senders = [source for source, target in pairs if target == self.rank]
-        first = senders[0] if senders else 0
-        received = gathered[first : first + 1].copy()  # a slice: an element would be no array
-        if not senders:
-            received[...] = 0
-        return received.reshape(data.shape)
-
-    def broadcast(self, data: Any, root: int) -> Any:
-        for part in reversed(self.parts):
-            data, root = part.broadcast(data, root % part.size), root // part.size
-        return data
-
-    def barrier(self) -> None:
-        for part in self.parts:
-            part.barrier()
-
-    def split(self, groups: Groups) -> Communicator:
-        raise CommunicationError(
-            f"[split] groups must be of one communicator; got {groups} of {self.name}. "
-            "Fix: use groups over one axis."
-        )

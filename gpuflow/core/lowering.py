@@ -221,6 +221,7 @@ class Library:
             are copied in front of it.
         lanes: ``eqn -> ClosedJaxpr``, the call of ops that a lane of a kernel can do, on its small
             state; or None where it cannot.
+        dtype_param: the param that sets the dtype of the result, of calls that sum.
     """
 
     call: Callable[..., None] | None = None
@@ -236,6 +237,7 @@ class Library:
     updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
     row_major: bool = False
     lanes: Callable[[Any], Any] | None = None
+    dtype_param: str | None = None
 
 
 def block_of(eqn: Any) -> Block | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.cached import cached_property
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 
@@ -110,6 +111,17 @@ def _types(op: str, names: tuple[Any, ...], types: Any) -> tuple[AxisType, ...]:
     return kinds
 
 
+class DeviceOrder(tuple[Any, ...]):
+    """Devices in order, with a hash that is computed once: lookups happen at each call."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return tuple.__hash__(self)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 class Mesh(_Axes):
     """Devices in an array whose axes have names.
 
@@ -147,7 +159,9 @@ class Mesh(_Axes):
         self.devices.flags.writeable = False
         self.axis_names: tuple[Any, ...] = names
         self.axis_types: tuple[AxisType, ...] = _types("Mesh", names, axis_types)
-        self._key = (tuple(self.devices.flat), grid.shape, names, self.axis_types)
+        self._flat_devices_tuple = DeviceOrder(self.devices.flat)
+        self._key = (self._flat_devices_tuple, grid.shape, names, self.axis_types)
+        self._hash = hash(self._key)
         self._scopes: list[Any] = []
 
     @property
@@ -159,6 +173,10 @@ class Mesh(_Axes):
     def size(self) -> int:
         """The number of devices."""
         return 0 if self.empty else self.devices.size
+
+    @cached_property
+    def _flat_devices_set(self) -> set[Any]:
+        return set(self._flat_devices_tuple)
 
     @property
     def is_multi_process(self) -> bool:
@@ -199,10 +217,15 @@ class Mesh(_Axes):
         self._scopes.pop().__exit__(*details)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mesh) and self._key == other._key
+        if self is other:
+            return True
+        return isinstance(other, Mesh) and self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
+
+    def __reduce__(self) -> Any:
+        return Mesh, (self.devices, self.axis_names, self.axis_types)
 
     def __repr__(self) -> str:
         return (
@@ -278,6 +301,8 @@ class AbstractMesh(_Axes):
     device_ids: Any = devices
     local_devices: Any = devices
     local_mesh: Any = devices
+    _flat_devices_tuple: Any = devices
+    _flat_devices_set: Any = devices
     is_multi_process: Any = devices
 
     def __eq__(self, other: object) -> bool:

@@ -87,7 +87,7 @@ class PositionalSharding(Sharding):
     def _devices(self) -> tuple[Any, ...]:
         return self._all
 
-    def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    def _counts(self, rank: int) -> tuple[int, ...]:
         check(
             rank == self.ndim,
             lambda: (
@@ -96,11 +96,15 @@ class PositionalSharding(Sharding):
             ),
             ValueError,
         )
+        return self._cells.shape
+
+    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+        del rank  # which _counts checks
         pieces: list[tuple[int, ...]] = [()] * len(self._all)
         for position in np.ndindex(*self._cells.shape):
             for number in self._cells[position]:
                 pieces[number] = position
-        return self._cells.shape, pieces
+        return pieces
 
     @property
     def is_fully_replicated(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,9 +16,12 @@ import numpy as np
 from gpuflow.base.cached import cached_property
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.core.mesh import AbstractMesh, Mesh
+from gpuflow.core.mesh import AbstractMesh, DeviceOrder, Mesh
 
 Index = tuple[slice, ...]
+
+# How many facts of shardings are cached: of those with an entry for each device, and of others.
+_MOST_MAPS, _MOST_SHAPES = 256, 4096
 
 
 class _Unconstrained:
@@ -82,7 +86,11 @@ class PartitionSpec:
         return self.partitions, self.unreduced, self.reduced
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PartitionSpec) and self._key() == other._key()
+        if self is other:
+            return True
+        if not isinstance(other, PartitionSpec) or self.partitions != other.partitions:
+            return False
+        return self.unreduced == other.unreduced and self.reduced == other.reduced
 
     def __hash__(self) -> int:
         return hash(self.partitions)
@@ -157,8 +165,12 @@ class Sharding:
         """The devices in order."""
         raise NotImplementedError
 
-    def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-        """Into how many pieces each dimension is cut, and for each device which ones it has."""
+    def _counts(self, rank: int) -> tuple[int, ...]:
+        """The number of pieces of each dimension of an array of this rank."""
+        raise NotImplementedError
+
+    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+        """For each device the index of its piece along each dimension."""
         raise NotImplementedError
 
     @property
@@ -187,7 +199,7 @@ class Sharding:
         Raises:
             ValueError: the spec has more items than the shape.
         """
-        self._cuts(len(aval_shape))
+        self._counts(len(aval_shape))
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -207,31 +219,11 @@ class Sharding:
         Raises:
             ValueError: the parts would not be equal.
         """
-        counts, _ = self._cuts(len(global_shape))
-        for dim, (size, count) in enumerate(zip(global_shape, counts, strict=True)):
-            check(
-                size % count == 0,
-                lambda dim=dim, size=size, count=count: (
-                    f"[sharding] dimension {dim} must be divisible by {count}, the number of its "
-                    f"parts; got size {size} of shape {tuple(global_shape)} for {self}. "
-                    f"Fix: pad it to {-(-size // count) * count}, or do not split it."
-                ),
-                ValueError,
-            )
-        return tuple(size // count for size, count in zip(global_shape, counts, strict=True))
+        return _shard_shape(self, tuple(global_shape))
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
         """For each device the slices of its part."""
-        part = self.shard_shape(global_shape)
-        counts, pieces = self._cuts(len(global_shape))
-
-        def along(size: int, count: int, piece: int) -> slice:
-            return slice(None) if count == 1 else slice(piece * size, (piece + 1) * size)
-
-        return {
-            device: tuple(map(along, part, counts, position))
-            for device, position in zip(self._devices, pieces, strict=True)
-        }
+        return dict(zip(self._devices, _indices(self, tuple(global_shape)), strict=True))
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
         """The same for this process's devices."""
@@ -245,7 +237,9 @@ class Sharding:
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
         """Whether the same devices have the same parts of arrays of ``ndim`` dimensions."""
-        return self._devices == other._devices and self._cuts(ndim) == other._cuts(ndim)
+        if self == other:
+            return True
+        return self._devices == other._devices and _cuts(self, ndim) == _cuts(other, ndim)
 
     def with_memory_kind(self, kind: str) -> Sharding:
         """The same sharding: there is one kind of memory.
@@ -255,6 +249,40 @@ class Sharding:
         """
         check_memory_kind(kind)
         return self
+
+
+@lru_cache(_MOST_MAPS)
+def _cuts(sharding: Sharding, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The number of pieces of each dimension, and for each device the indices of its piece."""
+    return sharding._counts(rank), sharding._pieces(rank)
+
+
+@lru_cache(_MOST_SHAPES)
+def _shard_shape(sharding: Sharding, shape: tuple[int, ...]) -> tuple[int, ...]:
+    counts = sharding._counts(len(shape))
+    for dim, (size, count) in enumerate(zip(shape, counts, strict=True)):
+        check(
+            size % count == 0,
+            lambda dim=dim, size=size, count=count: (
+                f"[sharding] dimension {dim} must be divisible by {count}, the number of its "
+                f"parts; got size {size} of shape {shape} for {sharding}. "
+                f"Fix: pad it to {-(-size // count) * count}, or do not split it."
+            ),
+            ValueError,
+        )
+    return tuple(size // count for size, count in zip(shape, counts, strict=True))
+
+
+@lru_cache(_MOST_MAPS)
+def _indices(sharding: Sharding, shape: tuple[int, ...]) -> list[Index]:
+    """For each device the slices of its shard."""
+    part = sharding.shard_shape(shape)
+    counts, pieces = _cuts(sharding, len(shape))
+
+    def along(size: int, count: int, piece: int) -> slice:
+        return slice(None) if count == 1 else slice(piece * size, (piece + 1) * size)
+
+    return [tuple(map(along, part, counts, position)) for position in pieces]
 
 
 def check_memory_kind(kind: str | None) -> None:
@@ -302,8 +330,23 @@ class NamedSharding(Sharding):
         )
 
     @cached_property
-    def _devices(self) -> tuple[Any, ...]:
-        return tuple(self.mesh.devices.flat)
+    def _hash(self) -> int:
+        return hash((self.mesh, self.spec))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> Any:
+        return _restored_sharding, (self.mesh, self.spec, self.memory_kind)
+
+    @property
+    def _devices(self) -> DeviceOrder:
+        return self.mesh._flat_devices_tuple
+
+    @property
+    def device_set(self) -> set[Any]:
+        """All devices."""
+        return self.mesh._flat_devices_set
 
     @property
     def replicated_axes(self) -> frozenset[Any]:
@@ -317,18 +360,13 @@ class NamedSharding(Sharding):
         fields = {"mesh": self.mesh, "spec": self.spec, **changes}
         return NamedSharding(fields["mesh"], fields["spec"], memory_kind=memory_kind)
 
-    def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-        check(
-            len(self.spec) <= rank,
-            lambda: (
-                f"[NamedSharding] the spec must have at most one item for each dimension; got "
-                f"{self.spec} for an array of {rank} dimensions. Fix: leave out the last ones."
-            ),
-            ValueError,
-        )
-        names = [names_of(part) for part in self.spec] + [()] * (rank - len(self.spec))
+    def _counts(self, rank: int) -> tuple[int, ...]:
+        sizes = self.mesh.shape
+        return tuple(prod(sizes[name] for name in axes) for axes in self._axes(rank))
+
+    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+        axes_of_dims = self._axes(rank)
         sizes, where = self.mesh.shape, {n: k for k, n in enumerate(self.mesh.axis_names)}
-        counts = tuple(prod(sizes[name] for name in axes) for axes in names)
 
         def piece(position: Sequence[int], axes: Sequence[Any]) -> int:
             number = 0
@@ -337,7 +375,19 @@ class NamedSharding(Sharding):
             return number
 
         positions = np.ndindex(*self.mesh.axis_sizes)
-        return counts, [tuple(piece(at, axes) for axes in names) for at in positions]
+        return [tuple(piece(at, axes) for axes in axes_of_dims) for at in positions]
+
+    def _axes(self, rank: int) -> list[tuple[Any, ...]]:
+        """The axes over which each dimension of an array of this rank is split."""
+        check(
+            len(self.spec) <= rank,
+            lambda: (
+                f"[NamedSharding] the spec must have at most one item for each dimension; got "
+                f"{self.spec} for an array of {rank} dimensions. Fix: leave out the last ones."
+            ),
+            ValueError,
+        )
+        return [names_of(part) for part in self.spec] + [()] * (rank - len(self.spec))
 
     @property
     def is_fully_replicated(self) -> bool:
@@ -347,6 +397,10 @@ class NamedSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"NamedSharding(mesh={self.mesh}, spec={self.spec}, memory_kind=device)"
+
+
+def _restored_sharding(mesh: Any, spec: PartitionSpec, memory_kind: Any) -> NamedSharding:
+    return NamedSharding(mesh, spec, memory_kind=memory_kind)
 
 
 @record
@@ -363,8 +417,11 @@ class SingleDeviceSharding(Sharding):
     def _devices(self) -> tuple[Any, ...]:
         return (self.device,)
 
-    def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-        return (1,) * rank, [(0,) * rank]
+    def _counts(self, rank: int) -> tuple[int, ...]:
+        return (1,) * rank
+
+    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+        return [(0,) * rank]
 
     @property
     def is_fully_replicated(self) -> bool:

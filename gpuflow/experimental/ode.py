@@ -130,7 +130,7 @@ def odeint(
     Args:
         func: gives the derivative of the state, a tree like ``y0``.
         y0: the state at ``t[0]``, an array or a tree of them.
-        t: the times to give the state at, a vector of floats, ascending.
+        t: the times to give the state at, a vector of floats, ascending or descending.
         args: arrays, or trees of them. Gradients are computed of these and of arrays that ``func``
             closes over.
         rtol, atol: the error that is tolerated in a step, relative and absolute.
@@ -138,8 +138,8 @@ def odeint(
 
     Returns:
         A tree like ``y0``, with a new first axis for the times; nan at a time that was not reached,
-        in ``mxstep`` steps, or because the times descend or no step is small enough. Reverse mode
-        solves the adjoint equation, backwards, and keeps no steps.
+        in ``mxstep`` steps, or because times change direction or no step is small enough. Reverse
+        mode solves the adjoint equation, backwards, and keeps no steps.
 
     Raises:
         TypeError: ``args`` that are no arrays, or times that are no floats.
@@ -185,8 +185,13 @@ def _solve(
 ) -> Any:
     rtol, atol, _, hmax = options
 
+    # Back in time the equation is solved in -t.
+    sign = jnp.where(times[-1] < times[0], -1, 1).astype(aval_of(times).dtype)
+    times = sign * times
+
     def slope(y: Any, t: Any) -> Any:
-        return func(y, t, *args)
+        out = func(y, sign * t, *args)
+        return astype(sign, aval_of(out).dtype) * out
 
     f0 = slope(y0, times[0])
     dt = jnp.clip(initial_step_size(slope, times[0], y0, 4, rtol, atol, f0), 0.0, hmax)
@@ -238,7 +243,7 @@ def _solve_forward(
 def _solve_backward(
     func: Callable[..., Any], options: tuple[float, ...], residuals: Any, cotangent: Any
 ) -> tuple[Any, ...]:
-    """The adjoint equation from each time to the one before, together with the state itself."""
+    """The adjoint equation from each time to the one before it, along with the state."""
     states, times, args = residuals
     # Integers have no derivatives.
     moves = [dtypes.is_inexact(aval_of(arg).dtype) for arg in args]
@@ -247,11 +252,10 @@ def _solve_backward(
     real = real_dtype(aval_of(times).dtype)
 
     def adjoint_slope(state: Any, t: Any, *args: Any) -> Any:
-        # Time runs backwards, from -t on.
         y, y_bar, *_ = state
-        slope, pull = vjp(func, y, -t, *args)
-        y_bar, t_bar, *args_bar = pull(y_bar)
-        return (-slope, y_bar, t_bar, *_chosen(args_bar, moves))
+        slope, pull = vjp(func, y, t, *args)
+        y_bar, t_bar, *args_bar = pull(-y_bar)
+        return (slope, y_bar, t_bar, *_chosen(args_bar, moves))
 
     def step(carry: Any, k: Any) -> tuple[Any, Any]:
         y_bar, t_bar, args_bar = carry
@@ -260,7 +264,7 @@ def _solve_backward(
         start = (states[k], y_bar, t_bar - here, *args_bar)
         vector, unravel = ravel_pytree(start)
         flat = ravel_first_arg(adjoint_slope, unravel, None)
-        span = jnp.stack([-times[k], -times[k - 1]])
+        span = jnp.stack([times[k], times[k - 1]])
         _, y_bar, t_bar, *args_bar = unravel(_solve(flat, options, vector, span, *args)[1])
         return (y_bar + cotangent[k - 1], t_bar, tuple(args_bar)), here
 

@@ -18,7 +18,7 @@ from gpuflow.base.util import SourceLine
 from gpuflow.compiler.explain import eqns_of
 from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, bytes_of, flops_of
 from gpuflow.core.lowering import Loop, ScanForm
-from gpuflow.timing import format_seconds
+from gpuflow.timing import format_seconds, three_digits
 
 _MOST_LETTERS = 44  # of a name in a table
 
@@ -165,7 +165,7 @@ def _rates(cost: StepCost) -> tuple[str, ...]:
     moved, share, computed = cost.bytes_per_second, cost.copy_share, cost.flops_per_second
     if moved is None or share is None or computed is None:
         return "", "", ""
-    return f"{moved / 1e9:.3g}", f"{share:.0%}", f"{computed / 1e9:.3g}"
+    return three_digits(moved / 1e9), f"{share:.0%}", three_digits(computed / 1e9)
 
 
 def _shortened(name: str) -> str:

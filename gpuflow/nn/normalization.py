@@ -21,6 +21,7 @@ from gpuflow.numpy.promotion import (
     promote_args_inexact,
     user_dtype,
 )
+from gpuflow.ops.linalg.algebra import through_float32
 from gpuflow.scipy.special.sums import logsumexp as logsumexp
 
 
@@ -42,6 +43,7 @@ def _numbers(name: str, x: Any, where: Any) -> Any:
 
 
 @composite
+@through_float32
 def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
     """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
 
@@ -69,6 +71,7 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
 
 
 @composite
+@through_float32
 def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
     """``log(softmax(x))`` along ``axis``, without overflow.
 
@@ -97,6 +100,7 @@ def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -
 
 
 @composite
+@through_float32
 def standardize(
     x: ArrayLike, axis: Axes = -1, mean: ArrayLike | None = None, variance: ArrayLike | None = None,
     epsilon: ArrayLike = 1e-5, where: ArrayLike | None = None, *, algorithm: str = "fast",
@@ -186,6 +190,7 @@ def one_hot(
 
 
 @composite
+@through_float32
 def logmeanexp(
     x: ArrayLike, axis: Axes = None, where: ArrayLike | None = None, keepdims: bool = False
 ) -> Array:

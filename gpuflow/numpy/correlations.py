@@ -24,9 +24,10 @@ from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.ranks import atleast_2d
 from gpuflow.numpy.reductions import sum as sum_of
 from gpuflow.numpy.shaping import broadcast_to, squeeze
-from gpuflow.numpy.statistics import mean
+from gpuflow.numpy.statistics import mean, working_dtype
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import divide
+from gpuflow.ops.linalg.algebra import through_float32
 
 
 @overload
@@ -73,10 +74,15 @@ def average(
         total = lax.full((), prod(aval_of(a).shape[d] for d in axes), aval_of(out).dtype)
     else:
         a, weights = promote_dtypes_inexact(*as_arrays("average", a, weights))
-        weights = _in_rank_of(a, weights, axis)
-        total = sum_of(weights, axis, keepdims=keepdims)
-        out = divide(sum_of(a * weights, axis, keepdims=keepdims), total)
+        out, total = _weighted_mean(a, _in_rank_of(a, weights, axis), axis, keepdims)
     return (out, broadcast_to(total, aval_of(out).shape)) if returned else out
+
+
+@through_float32
+def _weighted_mean(a: Any, weights: Any, axis: Axes, keepdims: bool) -> tuple[Any, Any]:
+    """The mean and the sum of the weights."""
+    total = sum_of(weights, axis, keepdims=keepdims)
+    return divide(sum_of(a * weights, axis, keepdims=keepdims), total), total
 
 
 def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
@@ -128,6 +134,17 @@ def cov(
         Array([[ 1., -2.],
                [-2.,  4.]], dtype=float32)
     """
+    out, wanted = _covariance(
+        m, y, rowvar, bias, ddof, fweights, aweights, _float_dtype("cov", dtype)
+    )
+    return out if aval_of(out).dtype == wanted else convert(out, wanted)
+
+
+def _covariance(
+    m: Any, y: Any, rowvar: bool, bias: bool, ddof: int | None, fweights: Any, aweights: Any,
+    dtype: Any,
+) -> tuple[Array, Any]:  # fmt: skip
+    """The covariance matrix of ``cov`` in the dtype that it is computed in, and its own dtype."""
     operands = promote_dtypes_inexact(*as_arrays("cov", *([m] if y is None else [m, y])))
     check(
         all(aval_of(x).ndim <= 2 for x in operands),
@@ -135,12 +152,11 @@ def cov(
         f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.reshape.",
         ValueError,
     )
-    wanted = _float_dtype("cov", dtype)
     x = atleast_2d(operands[0])
     if not rowvar and aval_of(operands[0]).ndim != 1:
         x = x.T
     if not aval_of(x).shape[0]:
-        return lax.full((0, 0), 0, dtypes.default_float())
+        return lax.full((0, 0), 0, dtypes.default_float()), dtypes.default_float()
     if y is not None:
         other = atleast_2d(operands[1])
         if not rowvar and aval_of(other).shape[0] != 1:
@@ -148,15 +164,19 @@ def cov(
         x = concatenate([x, other], 0)
     variables, count = aval_of(x).shape
     if not count:
-        return lax.full((variables, variables) if variables > 1 else (), np.nan, aval_of(x).dtype)
-    x = x if wanted is None else convert(x, wanted)
+        shape = (variables, variables) if variables > 1 else ()
+        return lax.full(shape, np.nan, aval_of(x).dtype), aval_of(x).dtype
     less = (0 if bias else 1) if ddof is None else ddof
     frequency, importance = _weights(fweights, aweights, count)
     weights = frequency if importance is None else importance
     if importance is not None and frequency is not None:
         weights = frequency * importance
-    if weights is not None and wanted is not None:
-        weights = convert(weights, wanted)
+    operands = [x] if weights is None else [x, weights]
+    wanted = aval_of(promote_dtypes_inexact(*operands)[0]).dtype if dtype is None else dtype
+    # Sums and products of deviations leave the range of float16 before the covariance does.
+    x = convert(x, working_dtype(wanted))
+    if weights is not None and dtype is not None:
+        weights = convert(weights, working_dtype(wanted))
     center, total = average(x, 1, weights, returned=True)
     total = total[0]
     if weights is None:
@@ -169,7 +189,7 @@ def cov(
         divisor = total - less * sum_of(weights * importance) / total
     x = x - center[:, None]
     weighted = x if weights is None else x * weights[None]
-    return squeeze(divide(matmul(x, conj(weighted.T)), divisor))
+    return squeeze(divide(matmul(x, conj(weighted.T)), divisor)), wanted
 
 
 def _float_dtype(name: str, dtype: Any) -> Any:
@@ -231,8 +251,15 @@ def corrcoef(
         Array([[ 1., -1.],
                [-1.,  1.]], dtype=float32)
     """
-    _float_dtype("corrcoef", dtype)
-    c = cov(x, y, rowvar, dtype=dtype)
+    c, wanted = _covariance(
+        x, y, rowvar, False, None, None, None, _float_dtype("corrcoef", dtype)
+    )
+    out = _correlation(c)
+    return out if aval_of(out).dtype == wanted else convert(out, wanted)
+
+
+def _correlation(c: Any) -> Any:
+    """The covariances ``c`` over both standard deviations."""
     if not aval_of(c).ndim:
         return divide(c, c)
     deviation = convert(sqrt(real(diagonal(c))), aval_of(c).dtype)

@@ -15,7 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes
 from gpuflow.numpy.arguments import as_array, as_arrays, known_int
 from gpuflow.numpy.joining import concatenate
-from gpuflow.numpy.logic import clip, where
+from gpuflow.numpy.logic import clip, isinf, where
 from gpuflow.numpy.promotion import (
     check_numbers,
     convert,
@@ -29,6 +29,7 @@ from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import remainder, subtract
+from gpuflow.ops.linalg.algebra import through_float32
 
 
 def _steps(x: Any, axis: int) -> Any:
@@ -221,6 +222,7 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
 
 
 @composite
+@through_float32
 def trapezoid(
     y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
 ) -> Array:
@@ -362,17 +364,32 @@ def interp(
         x, xp, fp = _periodic(x, xp, fp, period)
     last = aval_of(xp).shape[0] - 1
     after = clip(searchsorted(xp, x, "right"), 1, last)
-    x0, x1, f0, f1 = xp[after - 1], xp[after], fp[after - 1], fp[after]
-    width = x1 - x0
-    # Places that coincide, up to the spacing of numbers around eps.
-    flat = absolute(width) <= np.spacing(np.finfo(np.float32).eps if width.dtype.itemsize < 8
-                                         else np.finfo(np.float64).eps)  # fmt: skip
-    out = where(flat, f0, f0 + (x - x0) / where(flat, 1, width) * (f1 - f0))
+    out = _on_segments(x, xp[after - 1], xp[after], fp[after - 1], fp[after])
     if period is None and not isinstance(left, str):
         out = where(x < xp[0], fp[0] if left is None else left, out)
     if period is None and not isinstance(right, str):
         out = where(x > xp[-1], fp[-1] if right is None else right, out)
     return out
+
+
+def _on_segments(x: Any, x0: Any, x1: Any, f0: Any, f1: Any) -> Array:
+    """The lines through pairs of points: at a point its value, whatever the other one is."""
+    if dtypes.is_complex(aval_of(f0).dtype):
+        real, imag = (_on_segments(x, x0, x1, part(f0), part(f1)) for part in (lax.real, lax.imag))
+        return lax.complex(real, imag)
+    width, rise = x1 - x0, f1 - f0
+    wide, steep = ~lax.is_finite(width), ~lax.is_finite(rise)
+    share = (x - x0) / where(wide | (width == 0), 1, width)
+    # Halves do not overflow. Infinitely far from one end means at the other one.
+    halves = (0.5 * x - 0.5 * x0) / where(wide, 0.5 * x1 - 0.5 * x0, 1)
+    halves = where(isinf(x0) & ~isinf(x1), 1, halves)
+    share = where(wide, where(x == x0, 0, where(x == x1, 1, halves)), share)
+    at_end = x == x1
+    line = where(at_end, f1, f0) + where(at_end, share - 1, share) * where(steep, 0, rise)
+    # An end whose weight is 0 does not count, even if it is infinite.
+    from_first = (1 - share) * where(steep & (share != 1), f0, 0)
+    from_second = share * where(steep & (share != 0), f1, 0)
+    return where(width == 0, f1, where(steep, from_first + from_second, line))
 
 
 def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Array, Array, Array]:

@@ -436,7 +436,19 @@ def sinc(x: ArrayLike, /) -> Array:
     for order in range(12, 0, -2):
         term = 1.0 / (order * (order + 1))
         series = lax.mul(lax.neg(square), lax.mul(lax.add(like(1, x), series), like(term, x)))
-    return select_where(at_zero, lax.add(like(1, x), series), lax.div(lax.sin(safe), safe))
+    sine = select_where(at_zero, like(1, scaled), _sine_of_half_turns(x))
+    return select_where(at_zero, lax.add(like(1, x), series), lax.div(sine, safe))
+
+
+def _sine_of_half_turns(x: Any) -> Any:
+    """``sin(pi x)``, where integers are left out before the product with pi is rounded."""
+    part = lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
+    nearest = lax.round(part, lax.RoundingMethod.TO_NEAREST_EVEN)
+    half = lax.mul(like(0.5, part), nearest)
+    is_even = lax.eq(half, lax.round(half, lax.RoundingMethod.TO_NEAREST_EVEN))
+    within = lax.sub(x, convert(nearest, aval_of(x).dtype))
+    sine = lax.sin(lax.mul(like(np.pi, x), within))
+    return select_where(is_even, sine, lax.neg(sine))
 
 
 @custom_jvp

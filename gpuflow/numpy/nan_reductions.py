@@ -246,8 +246,9 @@ def nanmean(
     if not _can_be_nan(a):
         return statistics.mean(a, axis, dtype, None, keepdims, where=where)
     wanted = aval_of(a).dtype if dtype is None else user_dtype(dtype, "nanmean")
-    total = nansum(a, axis, wanted, None, keepdims, where=where)
-    return lax.div(total, _count(a, axis, keepdims, where, wanted))
+    work = statistics.working_dtype(wanted)
+    total = nansum(a, axis, work, None, keepdims, where=where)
+    return convert(lax.div(total, _count(a, axis, keepdims, where, work)), wanted)
 
 
 def _count(a: Any, axis: Axes, keepdims: bool, mask: Any, dtype: Any) -> Any:
@@ -337,7 +338,12 @@ def nanstd(
         Array(2., dtype=float32)
     """
     no_out("nanstd", out)
-    return sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean))
+    a = as_array("nanstd", a)
+    wanted = statistics.variance_dtypes("nanstd", aval_of(a).dtype, dtype)[1]
+    work = statistics.working_dtype(wanted)
+    narrow = work != wanted
+    out_ = sqrt(nanvar(a, axis, work if narrow else dtype, None, ddof, keepdims, where, mean))
+    return convert(out_, wanted) if narrow else out_
 
 
 # --- cumulative ----------------------------------------------------------------------------

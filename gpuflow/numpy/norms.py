@@ -36,6 +36,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 @composite
+@through_float32
 def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = False) -> Array:
     """The norm of vectors, of matrices, or of all elements.
 
@@ -112,6 +113,7 @@ def _of_values(x: Any, ord: Order) -> Any:
 
 
 @composite
+@through_float32
 def vector_norm(
     x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, ord: Order = 2
 ) -> Array:

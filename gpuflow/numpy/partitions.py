@@ -121,6 +121,6 @@ def sort_complex(a: ArrayLike) -> Array:
         >>> jnp.sort_complex(jnp.array([2 + 1j, 2 - 1j, 1]))
         Array([1.+0.j, 2.-1.j, 2.+1.j], dtype=complex64)
     """
-    out = lax.sort(as_array("sort_complex", a))
+    out = sort(as_array("sort_complex", a))
     dtype = inexact_dtype(aval_of(out).dtype)
     return lax.convert_element_type(out, np.result_type(dtype, np.complex64))

@@ -70,12 +70,25 @@ def searchsorted(
 
 def _comes_before(x: Any, v: Any, side: str) -> Any:
     """Whether ``v`` belongs after ``x``; nan is larger than all numbers, and equal to itself."""
+    if dtypes.is_complex(aval_of(x).dtype):
+        return _precedes(x, v) if side == "left" else ~_precedes(v, x)
     after = less(x, v) if side == "left" else ~less(v, x)
     if not dtypes.is_inexact(aval_of(x).dtype):
         return after
     if side == "left":
         return after | (isnan(v) & ~isnan(x))
     return (after & ~isnan(x)) | isnan(v)
+
+
+def _precedes(x: Any, y: Any) -> Any:
+    """Whether a complex ``x`` comes before ``y`` in the order of ``jnp.sort``."""
+
+    def component(x: Any, y: Any) -> Any:
+        return less(x, y) | (isnan(y) & ~isnan(x))
+
+    real, imag = (lax.real(x), lax.real(y)), (lax.imag(x), lax.imag(y))
+    inner = component(*real) | (~component(*real[::-1]) & component(*imag))
+    return select_where(lax.eq(isnan(x), isnan(y)), inner, isnan(y))
 
 
 def _by_bisection(a: Any, v: Any, side: str, in_loop: bool) -> Any:

@@ -32,6 +32,15 @@ def _prepare(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tupl
     return a, canonicalize_axis(axis, aval_of(a).ndim, name)
 
 
+def _keys(x: Any) -> list[Any]:
+    """The keys of NumPy's order, the primary one first.
+
+    Complex numbers with a nan in either component come after all others; ``lax.sort`` compares the
+    real components first, whatever the imaginary ones are.
+    """
+    return [lax.ne(x, x), x] if dtypes.is_complex(aval_of(x).dtype) else [x]
+
+
 @composite
 def sort(
     a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
@@ -60,7 +69,8 @@ def sort(
         Array([3, 2, 1], dtype=int32)
     """
     a, place = _prepare("sort", a, axis, kind, order)
-    out = lax.sort(a, place, stable)
+    keys = _keys(a)
+    out = lax.sort(keys, place, stable, len(keys))[-1]
     return lax.rev(out, (place,)) if descending else out
 
 
@@ -100,7 +110,8 @@ def argsort(
     if turned:
         # Sorted backwards and turned again, equal elements come in their order.
         a, positions = lax.rev(a, (place,)), lax.rev(positions, (place,))
-    permutation = lax.sort_key_val(a, positions, place, stable)[1]
+    keys = _keys(a)
+    permutation = lax.sort([*keys, positions], place, stable, len(keys))[-1]
     return lax.rev(permutation, (place,)) if descending else permutation
 
 
@@ -135,7 +146,8 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
         return convert(0, dtypes.default_int())
     place = canonicalize_axis(axis, aval.ndim, "lexsort")
     positions = lax.iota(dtypes.default_int(), aval.shape, place)
-    return lax.sort([*many[::-1], positions], place, True, len(many))[-1]
+    ordered = [key for x in many[::-1] for key in _keys(x)]
+    return lax.sort([*ordered, positions], place, True, len(ordered))[-1]
 
 
 # --- cumulative sums and products ----------------------------------------------------------

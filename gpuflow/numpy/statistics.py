@@ -32,7 +32,7 @@ from gpuflow.numpy.ufuncs import subtract
 # --- means ---------------------------------------------------------------------------------
 
 
-def _working_dtype(dtype: Any) -> Any:
+def working_dtype(dtype: Any) -> Any:
     """16-bit floats are averaged in float32."""
     small = dtypes.is_floating(dtype) and dtype.itemsize <= 2
     return np.dtype(np.float32) if small else dtype
@@ -72,7 +72,7 @@ def mean(
     a, axes = prepare("mean", a, axis, out, where, 0)
     shape = aval_of(a).shape
     wanted = user_dtype(dtype, "mean") if dtype is not None else _float_type(a)
-    work = _working_dtype(wanted)
+    work = working_dtype(wanted)
     total = finish(lax.reduce_sum(convert(a, work), axes), shape, axes, keepdims)
     count = _count(shape, axes, where, keepdims)
     return convert(lax.div(total, convert(count, work)), wanted)
@@ -93,7 +93,7 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
     """
     work = inexact_dtype(input_dtype)
     if dtype is None:
-        return _working_dtype(work), _real_type(work)
+        return working_dtype(work), _real_type(work)
     wanted = user_dtype(dtype, name)
     check(
         dtypes.is_complex(wanted) or not dtypes.is_complex(input_dtype),
@@ -101,7 +101,7 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
         "Fix: leave it out, or use x.real and x.imag.",
         ValueError,
     )
-    return _working_dtype(wanted), wanted
+    return working_dtype(wanted), wanted
 
 
 @composite
@@ -200,7 +200,7 @@ def std(
         lambda: f"[std] dtype must be a float or complex dtype; got {wanted}. Fix: leave it out.",
         ValueError,
     )
-    work = None if dtypes.is_complex(aval_of(a).dtype) else _working_dtype(wanted)
+    work = None if dtypes.is_complex(aval_of(a).dtype) else working_dtype(wanted)
     squared = var(a, axis, work, None, less, keepdims, where=where, mean=mean)
     return convert(lax.sqrt(squared), wanted)
 

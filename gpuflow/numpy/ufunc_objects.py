@@ -14,7 +14,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Axes, BinaryUfunc, UnaryUfunc
-from gpuflow.numpy import elementary, logic, reductions, sorting, ufuncs
+from gpuflow.numpy import elementary, logic, reductions, sorting, statistics, ufuncs
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import squeeze
 from gpuflow.numpy.ufunc_class import public, ufunc
@@ -83,11 +83,13 @@ def _log_sums(exp: Function, log: Function, combine: Function) -> Function:
     ) -> Any:
         (a,) = promote_dtypes_inexact(a if dtype is None else convert(a, user_dtype(dtype, "")))
         a, axes = reductions.prepare("reduce", a, axis, None, where, -np.inf)
+        narrow = aval_of(a).dtype
+        a = convert(a, statistics.working_dtype(narrow))
         top = reductions.max(a, axes, keepdims=True, initial=-np.inf)
         zero = convert(0, aval_of(a).dtype)
         shift = lax.stop_gradient(logic.where(logic.isfinite(top), top, zero))
         out = log(reductions.sum(exp(ufuncs.subtract(a, shift)), axes, keepdims=True)) + shift
-        out = out if keepdims else squeeze(out, axes)
+        out = convert(out if keepdims else squeeze(out, axes), narrow)
         return out if initial is None else combine(out, initial)
 
     return reduce

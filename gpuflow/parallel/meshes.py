@@ -33,8 +33,8 @@ def make_mesh(
         ValueError: there are not enough devices.
 
     Example:
-        >>> gf.make_mesh((1,), ("x",)).shape
-        OrderedDict([('x', 1)])
+        >>> dict(gf.make_mesh((1,), ("x",)).shape)
+        {'x': 1}
     """
     if axis_types is None:
         count = 1 if isinstance(axis_names, str) else len(axis_names)

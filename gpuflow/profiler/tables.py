@@ -13,7 +13,7 @@ from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
 from gpuflow.profiler.data import ProfileData, ProfileEvent, ProfileLine
 from gpuflow.profiler.traces import last_trace
-from gpuflow.timing import format_seconds
+from gpuflow.timing import format_seconds, three_digits
 
 # Rows of what others do, or of names for it, which take no time of their own.
 _NO_WORK = ("host", "memory")
@@ -275,7 +275,8 @@ def _file_of(path: str | os.PathLike[str] | None) -> Path:
 
 
 def _rate(amount: int, seconds: float) -> str:
-    return f"{amount / seconds / 1e9:.3g}" if amount and seconds else ""
+    """10**9 of them in a second; blank where nothing was counted."""
+    return three_digits(amount / seconds / 1e9) if amount and seconds else ""
 
 
 def _shortened(name: str) -> str:

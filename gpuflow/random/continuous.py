@@ -228,9 +228,10 @@ def wald(
     mean = jnp.broadcast_to(parameters_in("wald", dtype, mean)[0], sizes)
     y = normal(keys[0], sizes, dtype) ** 2
     u = uniform(keys[1], sizes, dtype)
-    root = lax.sqrt(4 * mean * y + mean**2 * y**2)
-    small = mean + mean**2 * y / 2 - mean / 2 * root
-    out = jnp.where(u <= mean / (mean + small), small, mean**2 / small)
+    # The roots are mean * factor and mean / factor; their difference from the mean would cancel.
+    half = mean * y / 2
+    factor = 1 + half + lax.sqrt(half) * lax.sqrt(2 + half)
+    out = jnp.where(u <= 1 / (1 + 1 / factor), mean / factor, mean * factor)
     return in_sharding("wald", out, out_sharding)
 
 

@@ -25,6 +25,7 @@ from gpuflow.ops.random.keys import random_clone
 from gpuflow.random.base import Shape, float_dtype, uniform_of
 from gpuflow.random.continuous import drawn_shape
 from gpuflow.random.keys import key_impl, typed_key
+from gpuflow.scipy.stats.common import log_binomial, log_poisson
 
 # Below this mean, waiting times are added up; above it, rejection takes less draws.
 SMALL_MEAN = 10
@@ -62,7 +63,6 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
     1993: algorithm PTRS.
     """
     shape, mean_dtype = aval_of(mean).shape, aval_of(mean).dtype
-    log_mean = lax.log(mean)
     b = 0.931 + 2.53 * lax.sqrt(mean)
     a = -0.059 + 0.02483 * b
     inverse = 1.1239 + 1.1328 / (b - 3.4)
@@ -80,7 +80,8 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         room = 0.5 - jnp.abs(u)
         k = lax.floor((2 * a / room + b) * u + mean + 0.43)
         height = lax.log(v * inverse / (a / (room * room) + b))
-        bound = -mean + k * log_mean - lax.lgamma(k + 1)
+        # Its terms are many times larger than it, and in float32 would leave no digits.
+        bound = log_poisson(jnp.maximum(k, 0), mean)
         inside = (room >= 0.07) & (v <= quick)
         outside = (k < 0) | ((room < 0.013) & (v > room))
         taken = inside | (~outside & (height <= bound))
@@ -154,19 +155,6 @@ def poisson(
 # --- binomial ------------------------------------------------------------------------------
 
 
-def _stirling_tail(k: Any) -> Any:
-    """``log(k!)`` without the main terms of Stirling's formula."""
-    exact = [
-        math.lgamma(n + 1) - ((n + 0.5) * math.log(n + 1) - (n + 1) + 0.5 * math.log(2 * math.pi))
-        for n in range(10)
-    ]
-    table = jnp.asarray(np.asarray(exact, aval_of(k).dtype))
-    small = jnp.clip(k, 0.0, 9.0)
-    plus = k + 1
-    series = (1 / 12 - (1 / 360 - 1 / 1260 / (plus * plus)) / (plus * plus)) / plus
-    return jnp.where(k <= 9, table[jnp.floor(small).astype(np.int32)], series)
-
-
 def _by_gaps(key: Any, count: Any, p: Any, most: Any) -> Any:
     """How many gaps between successes fit into ``count`` trials.
 
@@ -203,9 +191,8 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
     a = -0.0873 + 0.0248 * b + 0.01 * p
     center = count * p + 0.5
     quick = 0.92 - 4.2 / b
-    odds = p / (1 - p)
     alpha = (2.83 + 5.1 / b) * deviation
-    mode = jnp.floor((count + 1) * p)
+    at_mode = log_binomial(jnp.floor((count + 1) * p), count, p, 1 - p)
 
     def goes_on(state: Any) -> Any:
         step, _, accepted, _ = state
@@ -221,15 +208,7 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
         k = jnp.floor((2 * a / room + b) * u + center)
         outside = (k < 0) | (k > count)
         height = jnp.log(v * alpha / (a / (room * room) + b))
-        bound = (
-            (mode + 0.5) * jnp.log((mode + 1) / (odds * (count - mode + 1)))
-            + (count + 1) * jnp.log((count - mode + 1) / (count - k + 1))
-            + (k + 0.5) * jnp.log(odds * (count - k + 1) / (k + 1))
-            + _stirling_tail(mode)
-            + _stirling_tail(count - mode)
-            - _stirling_tail(k)
-            - _stirling_tail(count - k)
-        )
+        bound = log_binomial(jnp.clip(k, 0, count), count, p, 1 - p) - at_mode
         taken = inside | (~outside & (height <= bound))
         return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 

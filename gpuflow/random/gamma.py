@@ -399,8 +399,9 @@ def generalized_normal(
     sizes = as_shape("generalized_normal", shape)
     keys = _two_keys("generalized_normal", key)
     power = 1 / convert(jnp.asarray(p), dtype)
-    sample = gamma(keys[0], power, sizes, dtype)
-    out = rademacher(keys[1], sizes, dtype) * sample**power
+    # The logarithm does not underflow where p is large.
+    size = lax.exp(power * loggamma(keys[0], power, sizes, dtype))
+    out = rademacher(keys[1], sizes, dtype) * size
     return in_sharding("generalized_normal", out, out_sharding)
 
 

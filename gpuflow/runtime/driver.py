@@ -92,6 +92,10 @@ class Driver(Protocol):
         """The values, when they are computed; a view of them where they are NumPy's anyway."""
         ...
 
+    def from_driver(self, data: Any, source: Driver) -> Any:
+        """Data with the values that another driver's data have, or will have."""
+        ...
+
     def copy(self, data: Any) -> Any:
         """Data of its own with the same values."""
         ...

@@ -196,7 +196,7 @@ def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, l
     """A device, and data where its driver finds them."""
     old, new = source.driver, target.driver
     if old is not new:
-        arrays = [new.from_host(old.to_host(data)) for data in arrays]
+        arrays = [new.from_driver(data, old) for data in arrays]
     return target, arrays
 
 

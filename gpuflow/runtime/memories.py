@@ -218,6 +218,16 @@ class Holding:
             slices.append(slice(number * step, (number + 1) * step))
         return tuple(slices)
 
+    def block(self, whole: Sequence[int]) -> Index | None:
+        """Where what is there is in an array of shape ``whole``; None if it is not one block."""
+        slices = []
+        for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True):
+            first, last, step = numbers[0], numbers[-1], size // count
+            if last - first + 1 != len(numbers):
+                return None
+            slices.append(slice(first * step, (last + 1) * step))
+        return tuple(slices)
+
     def take(self, whole: np.ndarray) -> np.ndarray:
         """What is there, of all elements."""
         return whole[np.ix_(*self._elements(whole.shape))] if whole.ndim else whole
@@ -246,7 +256,7 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
     Raises:
         ValueError: what a memory has is no product of pieces along dimensions.
     """
-    counts, pieces = sharding._cuts(rank)
+    counts, pieces = sharding._counts(rank), sharding._pieces(rank)
     owned: dict[Hashable, set[tuple[int, ...]]] = {}
     for device, piece in zip(sharding._devices, pieces, strict=True):
         owned.setdefault(device.memory, set()).add(piece)

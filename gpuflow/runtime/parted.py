@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -147,14 +147,33 @@ def in_parts(value: Any, sharding: Sharding) -> PartedArray:
     aval = aval_of(value)
     sharding.shard_shape(aval.shape)
     held = holdings(sharding, aval.ndim)
-    host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
-    parts = []
-    for device in local_memories(sharding):
-        piece = np.array(held[device.memory].take(host), order="C")
-        parts.append(
-            Array(device.driver.from_host(piece), aval.update(shape=piece.shape), device)
-        )
+    devices = local_memories(sharding)
+    blocks = [held[device.memory].block(aval.shape) for device in devices]
+    if type(value) is Array and type(value.data) is not np.ndarray and None not in blocks:
+        pieces = [_moved(value, cast(Index, block), device)
+                  for block, device in zip(blocks, devices, strict=True)]  # fmt: skip
+    else:
+        host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
+        pieces = [
+            device.driver.from_host(np.array(held[device.memory].take(host), order="C"))
+            for device in devices
+        ]
+    parts = [
+        Array(piece, aval.update(shape=piece.shape), device)
+        for piece, device in zip(pieces, devices, strict=True)
+    ]
     return PartedArray(parts, aval, sharding)
+
+
+def _moved(value: Array, block: Index, device: Device) -> Any:
+    """Data of a device with a block of an array of a GPU, which need not go through the host."""
+    data, source = value.data, value.device.driver
+    shape = tuple(part.stop - part.start for part in block)
+    steps = data.byte_strides
+    offset = sum(part.start * step for part, step in zip(block, steps, strict=True))
+    view = source.strided(shape, data.dtype, data, offset, steps)
+    same = device.driver is source
+    return source.copy(view) if same else device.driver.from_driver(view, source)
 
 
 def delete_donated(operands: Sequence[Any], donated: Sequence[bool]) -> None:

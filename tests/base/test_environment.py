@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gpuflow.base.config import Config, config, read_environment
+import gpuflow
+from gpuflow.base.config import Config, collective_timeout, config, read_environment
+from gpuflow.base.variables import VARIABLES, unknown_variables
 from gpuflow.compiler.debugging import show
+from gpuflow.parallel.processes.detection import detect
 
 
 def test_values_are_read(monkeypatch):
@@ -84,8 +93,13 @@ def test_what_is_taken_at_the_start_has_jaxs_names_too(monkeypatch, values, shar
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("GPUFLOW_NUM_THREADS", "0", "an integer of at least 1"),
-        ("GPUFLOW_CPU_DEVICES", "many", "an integer of at least 1"),
+        ("GPUFLOW_NUM_THREADS", "0", "an integer from 1 to 4096"),
+        ("GPUFLOW_NUM_THREADS", "1000000", "an integer from 1 to 4096"),
+        ("GPUFLOW_NUM_THREADS", "9" * 5000, "an integer from 1 to 4096"),
+        ("GPUFLOW_NUM_THREADS", "²", "an integer from 1 to 4096"),
+        ("GPUFLOW_CPU_DEVICES", "many", "an integer from 1 to 65536"),
+        ("GPUFLOW_CPU_DEVICES", "1000000000", "an integer from 1 to 65536"),
+        ("GPUFLOW_SIM_DEVICES", "1000000000", "an integer from 1 to 65536"),
         ("GPUFLOW_DEBUG", "-1", "an integer of at least 0"),
         ("GPUFLOW_CHECK", "maybe", "0 or 1"),
         ("GPUFLOW_SIM_CHECK", "thorough", "0 or 1"),
@@ -103,6 +117,109 @@ def test_a_value_that_cannot_be_read_names_the_variable(monkeypatch, name, value
     with pytest.raises(ValueError) as caught:
         read_environment()
     assert str(caught.value).startswith(f"[config] {name} must be {wanted}; got {value!r}. Fix: ")
+
+
+@pytest.mark.parametrize("text", ["nan", "0", "-1", "inf", "1e300", "soon", "9" * 5000])
+def test_a_timeout_is_a_number_of_seconds(monkeypatch, text):
+    monkeypatch.setenv("GPUFLOW_COLLECTIVE_TIMEOUT", text)
+    with pytest.raises(ValueError, match=r"GPUFLOW_COLLECTIVE_TIMEOUT must be a number of seconds"):
+        collective_timeout()
+
+
+@pytest.mark.parametrize(
+    ("name", "detector", "others"),
+    [
+        ("GPUFLOW_PROCESS_ID", "launch", {"GPUFLOW_NUM_PROCESSES": "2"}),
+        ("GPUFLOW_NUM_PROCESSES", "launch", {"GPUFLOW_PROCESS_ID": "0"}),
+        ("RANK", "torchrun", {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}),
+        ("MASTER_PORT", "torchrun", {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "RANK": "1"}),
+        ("SLURM_JOB_ID", "slurm", {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}),
+        ("SLURM_NTASKS", "slurm", {"SLURM_PROCID": "0", "SLURM_JOB_ID": "2", "SLURM_STEP_ID": "0"}),
+        ("PMI_SIZE", "mpi", {"PMI_RANK": "0"}),
+    ],
+)
+@pytest.mark.parametrize("text", ["two", "-1", "1.5", "1" + "0" * 5000])
+def test_what_launchers_set_is_checked(name, detector, others, text):
+    with pytest.raises(ValueError, match=rf"\[config\] {name} must be an integer of at least"):
+        detect({**others, name: text}, detector)
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], env={**os.environ, **variables}, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+FIRST_ARRAY = """
+import gpuflow
+import gpuflow.numpy as jnp
+print("imported")
+for _ in range(2):
+    try:
+        jnp.ones(2)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_bad_values_are_refused_by_the_first_array():
+    """All at once, and each time: the import goes through, so that doctor can report them."""
+    done = run("-c", FIRST_ARRAY, GPUFLOW_NUM_THREADS="1000000", GPUFLOW_ENABLE_X64="perhaps")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "imported" and lines[1:3] == lines[3:] and not done.stderr
+    assert "GPUFLOW_NUM_THREADS must be" in lines[1] and "GPUFLOW_ENABLE_X64 must be" in lines[2]
+
+
+def test_doctor_reports_bad_values_and_unknown_names():
+    done = run(
+        "-m", "gpuflow", "doctor", GPUFLOW_CPU_DEVICES="1000000000", GPUFLOW_NUM_THREAD="2"
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "WRONG: [config] GPUFLOW_CPU_DEVICES must be an integer from 1" in done.stdout
+    assert "GPUFLOW_NUM_THREAD, which has no effect" in done.stdout and "numpy" in done.stdout
+
+
+def test_other_commands_end_with_the_messages():
+    done = run("-m", "gpuflow", "smi", GPUFLOW_CPU_DEVICES="no")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("[config] GPUFLOW_CPU_DEVICES must be an integer from 1")
+
+
+def test_names_that_are_not_known():
+    assert not unknown_variables(["GPUFLOW_DEBUG", "HOME", "XGPUFLOW_A"])
+    (message,) = unknown_variables(["GPUFLOW_PLATFROM"])
+    assert "got GPUFLOW_PLATFROM" in message and "Fix: GPUFLOW_PLATFORM" in message
+    (message,) = unknown_variables(["GPUFLOW_QQQQ"])
+    assert "Fix: a name of docs/env_vars.md." in message
+    done = run("-c", "import gpuflow", GPUFLOW_CACHEDIR="/tmp")
+    assert "UserWarning: [config] variables that begin with GPUFLOW_" in done.stderr
+    assert "GPUFLOW_CACHE_DIR" in done.stderr and done.returncode == 0
+
+
+def test_every_variable_of_the_package_is_in_the_table():
+    """A name in a message or in code that the table does not have would be refused."""
+    folder = Path(gpuflow.__file__).parent
+    named = {
+        name
+        for path in folder.rglob("*.py")
+        for name in re.findall(r"\bGPUFLOW_[A-Z0-9_]*[A-Z0-9]\b", path.read_text("utf-8"))
+    }
+    assert named == set(VARIABLES)
+
+
+def test_the_examples_are_values():
+    for variable in VARIABLES.values():
+        variable.kind.parse(variable.kind.example)
+
+
+def test_the_page_is_up_to_date():
+    path = Path(__file__).parents[2] / "docs" / "make_env_vars.py"
+    spec = importlib.util.spec_from_file_location("make_env_vars", path)
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    text = make.OUTPUT.read_text(encoding="utf-8")
+    assert make.page(text) == text, "variables changed. Fix: python docs/make_env_vars.py"
 
 
 def test_a_dump_folder_that_cannot_be_written(monkeypatch):

@@ -37,9 +37,7 @@ def test_carries_that_change(name):
     step, init, pattern = CARRIES[name]
     _refuses(TypeError, pattern, lax.scan, step, init, X)
     _refuses(TypeError, pattern, lax.fori_loop, 0, 3, lambda k, c: step(c, k)[0], init)
-    _refuses(
-        TypeError, pattern, lax.while_loop, lambda v: True, lambda v: step(v, None)[0], init
-    )
+    _refuses(TypeError, pattern, lax.while_loop, lambda v: True, lambda v: step(v, None)[0], init)
 
 
 BESIDE = {
@@ -120,8 +118,9 @@ def test_weak_numbers_take_the_type_of_the_body():
 def test_scan_refusals():
     _refuses(TypeError, "a pair", lax.scan, lambda c, x: c, 0.0, X)
     _refuses(TypeError, "a pair", lax.scan, lambda c, x: (c, x, x), 0.0, X)
-    _refuses(ValueError, "leading sizes .* xs\\[1\\]: 2", lax.scan, lambda c, x: (c, None), 0,
-             (X, X[:2]))
+    _refuses(
+        ValueError, "leading sizes .* xs\\[1\\]: 2", lax.scan, lambda c, x: (c, None), 0, (X, X[:2])
+    )
     _refuses(ValueError, "equal the length 4", lax.scan, lambda c, x: (c, None), 0, X, 4)
     _refuses(ValueError, "length must be given", lax.scan, lambda c, x: (c, None), 0)
     _refuses(ValueError, "not be negative", lax.scan, lambda c, x: (c, None), 0, None, -1)
@@ -138,13 +137,17 @@ def test_scan_refusals():
 
 
 def test_while_refusals():
-    _refuses(TypeError, "bool scalar; got bool\\[3\\]", lax.while_loop, lambda v: v > 0,
-             lambda v: v, X)
+    _refuses(
+        TypeError, "bool scalar; got bool\\[3\\]", lax.while_loop, lambda v: v > 0, lambda v: v, X
+    )
     _refuses(TypeError, "bool scalar; got f32\\[\\]", lax.while_loop, lambda v: v, lambda v: v, 0.5)
     _refuses(TypeError, "bool scalar", lax.while_loop, lambda v: (v > 0, v > 1), lambda v: v, 0.5)
     _refuses(TypeError, "callable", lax.while_loop, None, lambda v: v, 0.5)
-    _refuses(ValueError, "max_steps", lambda: lax.while_loop(
-        lambda v: v > 0, lambda v: v, 0.5, max_steps=-1))
+    _refuses(
+        ValueError,
+        "max_steps",
+        lambda: lax.while_loop(lambda v: v > 0, lambda v: v, 0.5, max_steps=-1),
+    )
 
 
 def test_reverse_mode_of_loops_of_unknown_length():
@@ -173,8 +176,15 @@ def test_branch_refusals():
     differ = r"f32\[2\] from false_fun and f32\[\] from true_fun"
     _refuses(TypeError, differ, lax.cond, True, f, g, 1.0)
     _refuses(TypeError, "one structure", lax.cond, True, f, lambda x: (x, x), 1.0)
-    _refuses(TypeError, r"result\['a'\] is", lax.cond, True, lambda x: {"a": x},
-             lambda x: {"a": g(x)}, 1.0)
+    _refuses(
+        TypeError,
+        r"result\['a'\] is",
+        lax.cond,
+        True,
+        lambda x: {"a": x},
+        lambda x: {"a": g(x)},
+        1.0,
+    )
     _refuses(TypeError, "must be a scalar; got bool\\[3\\]", lax.cond, X > 0, f, f, 1.0)
     _refuses(TypeError, "predicate", lax.cond, "yes", f, f, 1.0)
     _refuses(TypeError, "a function", lax.cond, f, f, f, 1.0)
@@ -201,3 +211,39 @@ def test_values_that_leave_a_loop_are_leaked():
     lax.scan(lambda c, x: (leaked.append(x), (c, None))[1], 0, X)
     with pytest.raises(gf.errors.UnexpectedTracerError):
         jnp.sin(leaked[0])
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "name"),
+    [
+        (0, 2**40, "upper"), (0, 2**70, "upper"), (2**40, 2**40 + 3, "lower"),
+        (-(2**40), 3 - 2**40, "lower"), (np.int64(0), np.int64(2**40), "upper"),
+        (2**31 - 2, 2**31 + 1, "upper"),
+    ],
+)  # fmt: skip
+def test_bounds_that_the_index_cannot_hold(lower, upper, name):
+    """The indices of such a loop were allocated; under jit it ran no iterations."""
+    add = lambda k, total: total + k  # noqa: E731
+    value = int(upper if name == "upper" else lower)
+    pattern = rf"indices must fit int32; got {name}={value}\. Fix: enable 64 bits"
+    with gf.enable_x64(False):
+        loop = lambda: lax.fori_loop(lower, upper, add, 0)  # noqa: E731
+        for call in (loop, gf.jit(loop), lambda: gf.vmap(lambda x: loop() + x)(X)):
+            _refuses(OverflowError, pattern, call)
+        _refuses(
+            OverflowError, pattern, gf.grad(lambda x: lax.fori_loop(lower, upper, add, x)), 1.0
+        )
+        if name == "upper" and isinstance(upper, int):
+            traced = gf.jit(lambda lower: lax.fori_loop(lower, upper, add, 0))
+            _refuses(OverflowError, pattern, traced, np.int32(lower))
+
+
+def test_the_last_index_may_be_the_largest_integer():
+    with gf.enable_x64(False):
+        start = 2**31 - 3
+        for loop in (lax.fori_loop, gf.jit(lax.fori_loop, static_argnums=(0, 1, 2))):
+            out = loop(start, 2**31, lambda k, total: total + (k - start), 0)
+            assert int(out) == 3
+            assert int(loop(5, -(2**40), lambda k, total: total + k, 7)) == 7
+    with gf.enable_x64(True):
+        assert int(lax.fori_loop(2**40, 2**40 + 3, lambda k, n: n + k, 0)) == 3 * 2**40 + 3

@@ -184,6 +184,7 @@ def test_tables():
     assert "<td" in Table("", ("<b>",), (("&",),)).html()
     assert "&lt;b&gt;" in Table("", ("<b>",), ()).html()
     assert [scaled(n, "B") for n in (0, 999, 1234567)] == ["0 B", "999 B", "1.23 MB"]
+    assert [scaled(n, "B") for n in (999_999, 3e16, 2e20)] == ["1 MB", "30 PB", "200 EB"]
 
 
 def test_examples_of_docstrings():

@@ -1,6 +1,6 @@
 """Run schedules of handwritten kernels, and functions that use them.
 
-They run on the simulated GPU, or with ``GPUFLOW_KERNEL_TESTS=cuda`` on a GPU (perf/gpu_parts.py).
+They run on the simulated GPU, or with ``KERNEL_TESTS=cuda`` on a GPU (perf/gpu_parts.py).
 The tests compare results with NumPy's.
 """
 
@@ -20,7 +20,7 @@ from gpuflow.targets.cuda.providers.launch_sequence import Schedule
 
 SIZES = [0, 1, 31, 33, 1025, 257]
 ARCHITECTURES = [(8, 0), (9, 0), (10, 0)]
-PLATFORM = os.environ.get("GPUFLOW_KERNEL_TESTS", "cuda_sim")
+PLATFORM = os.environ.get("KERNEL_TESTS", "cuda_sim")
 
 
 def sim_device() -> Any:

@@ -22,6 +22,8 @@ CASES = [(family, line) for family, stored in STORED.items() for line in stored[
 # Relative to each result and, a third of it, to the largest one: the libraries' functions and
 # sums round differently.
 TOLERANCE = {"float32": 1e-5, "complex64": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
+# Positions at which JAX gives nan and mathematics a number: here, where pi * x overflows.
+NUMBERS = {"jnp.sinc(f)": {8: 0.0}}
 BASE = {
     "jnp": jnp, "np": np, "grad": gpuflow.grad, "vmap": gpuflow.vmap, "jit": gpuflow.jit,
 }  # fmt: skip
@@ -66,6 +68,9 @@ def close(actual, expected, dtype):
 @pytest.mark.parametrize(("family", "line"), CASES, ids=[line for _, line in CASES])
 def test_line(family, line, spaces):
     want = STORED[family]["values"][line]
+    if line in NUMBERS:
+        stored = [NUMBERS[line].get(k, value) for k, value in enumerate(want["values"])]
+        want = {**want, "values": stored}
     if not (isinstance(want, dict) and "error" in want):
         check(eval(line, dict(spaces[family])), want)
         return

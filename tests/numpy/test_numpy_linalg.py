@@ -284,10 +284,14 @@ def test_trace_dtypes():
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 3), (3, 2), (2, 2)])
 def test_cross_products(sizes):
     a, b = matrix((4, sizes[0])), matrix((4, sizes[1]), seed=1)
-    compare(jnp.cross(a, b), np.cross(a, b))
-    compare(jnp.cross(a.T, b, axisa=0), np.cross(a.T, b, axisa=0))
+    # NumPy 2.5 takes vectors of three components only: a missing third one is zero.
+    expected = np.cross(*(np.pad(x, ((0, 0), (0, 3 - x.shape[1]))) for x in (a, b)))
+    if sizes == (2, 2):
+        expected = expected[:, 2]
+    compare(jnp.cross(a, b), expected)
+    compare(jnp.cross(a.T, b, axisa=0), expected)
     if sizes != (2, 2):
-        compare(jnp.cross(a, b, axisc=0), np.cross(a, b, axisc=0))
+        compare(jnp.cross(a, b, axisc=0), expected.T)
 
 
 def test_other_products():

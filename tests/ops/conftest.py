@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from stand_in_cupy import StandIn
 
-from gpuflow.ops.linalg import device_lapack, solve
+from gpuflow.ops.linalg import solve
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 def cupy(monkeypatch):
     """A stand-in for CuPy's module and bindings; ops get its ``xp`` by hand."""
     stand_in = StandIn()
-    monkeypatch.setattr(device_lapack, "bindings", stand_in.bindings)
+    for name, module in stand_in.modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(solve, "_load_cupy_linalg", stand_in.cupy_linalg)
     return stand_in

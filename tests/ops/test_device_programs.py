@@ -2,7 +2,10 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,18 @@ from stand_in_cupy import device
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.linalg import cholesky, eig, eigh, lu, ormqr, qr, solve, svd, tridiagonal
+from gpuflow.ops.linalg import (
+    cholesky,
+    device_lapack,
+    eig,
+    eigh,
+    lu,
+    ormqr,
+    qr,
+    solve,
+    svd,
+    tridiagonal,
+)
 
 A = positive((34, 34), np.float32)
 PROGRAMS = {
@@ -152,6 +166,41 @@ def test_bindings_are_those_of_the_wheel(library):
             full = letter + (f"un{name[2:]}" if unitary else name)
             (arguments,) = {*re.findall(rf"\b{full}\((intptr_t handle.*?)\)", text)}
             assert [one.split()[-1] for one in arguments.split(",")] == wanted.split(), full
+
+
+@pytest.mark.parametrize("library", stand_in_cupy.SIGNATURES)
+def test_a_library_alone_is_found_in_a_fresh_process(library):
+    """CuPy's bindings find a wheel's library only through their package, which loads it."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    pathfinder = pytest.importorskip("cuda.pathfinder", reason="cuda-pathfinder is not installed")
+    try:
+        pathfinder.load_nvidia_dynamic_lib(library)
+    except pathfinder.DynamicLibNotFoundError:
+        pytest.skip(f"{library} is not installed")
+    names = [
+        f"s{name}" for name in stand_in_cupy.SIGNATURES[library] if name not in ("orgqr", "ormqr")
+    ] + [f"d{name}" for name in stand_in_cupy.SIGNATURES[library]]
+    program = (
+        "from gpuflow.ops.linalg import device_lapack\n"
+        f"library = device_lapack.bindings({library!r})\n"
+        f"assert all(callable(getattr(library, name)) for name in {names})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_planted_imports_by_the_full_name_are_refused(cupy, monkeypatch):
+    """Batched LU that imports cuBLAS by its full name, as if something else had loaded it."""
+    lu_of(cupy, positive((2, 34, 34), np.float32))
+    monkeypatch.setattr(
+        device_lapack, "bindings", lambda name: import_module(f"cupy_backends.cuda.libs.{name}")
+    )
+    with pytest.raises(ImportError, match=r"cupy_backends.cuda.libs.cublas"):
+        lu_of(cupy, positive((2, 34, 34), np.float32))
+
+
+def lu_of(cupy, a):
+    return device_lapack.lu(cupy.xp, device(a))
 
 
 def test_functions_are_those_of_the_wheel():

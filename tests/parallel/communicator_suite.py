@@ -9,7 +9,7 @@ import sys
 import ml_dtypes
 import numpy as np
 
-from gpuflow.core.communicator import Across, Product, communicator_of, serving
+from gpuflow.core.communicator import Across, communicator_of, serving
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
@@ -147,11 +147,13 @@ def check_products(c):
     with serving("test", c):
         columns, rows = communicator_of("psum", parts[:1]), communicator_of("psum", parts[1:])
         product = communicator_of("psum", [parts[1], parts[0]])
-    assert isinstance(product, Product) and (columns.size, rows.size, product.size) == (2, 2, 4)
-    assert product.rank == c.rank
-    check_moves(product)
+        turned = communicator_of("psum", parts)
+    assert (columns.size, rows.size, product.size, turned.size) == (2, 2, 4, 4)
+    assert product is c  # one call for both axes
+    assert turned.rank == (0, 2, 1, 3)[c.rank]
+    check_moves(turned)
     x = np.arange(5.0) + c.rank
-    same(product.all_reduce(x, "sum"), 4 * np.arange(5.0) + 6)
+    same(turned.all_reduce(x, "sum"), 4 * np.arange(5.0) + 6)
 
 
 def check_all(c, device=np.asarray, rounds=False):

@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,6 +56,9 @@ class FakeApi(LateApi):
 
     def view(self, data):
         return super().view(data).view(DevicePointer)
+
+    def visit(self):
+        self.activate()  # CUDA knows one current device
 
 
 class DevicePointer(np.ndarray):
@@ -153,6 +157,7 @@ class FakeNccl:
     def __init__(self):
         self.local = threading.local()
         self.done = []  # what ran, in order
+        self.made = []  # communicators
         for names in (CODES, OPERATIONS):
             for name, code in names.items():
                 setattr(self, f"NCCL_{name}", code)
@@ -198,14 +203,17 @@ class FakeComm:
         error: what NCCL says to every call.
         background: what it says when it is asked for errors in the background.
         aborted: set by ``abort``.
+        destroyed: set by ``destroy``.
     """
 
     def __init__(self, nccl, communicator):
         self.nccl, self.under, self.error, self.background = nccl, communicator, None, None
-        self.aborted = threading.Event()
+        self.stream = None  # that it was last given work for
+        self.aborted, self.destroyed = threading.Event(), threading.Event()
+        nccl.made.append(self)
 
     def check_async_error(self):
-        assert not self.aborted.is_set(), "NCCL has let go of its memory"
+        assert not self.is_gone(), "NCCL has let go of its memory"
         if self.background is not None:
             raise self.background
 
@@ -217,6 +225,13 @@ class FakeComm:
             if group is not None:
                 group.fail("aborted")
 
+    def is_gone(self):
+        return self.aborted.is_set() or self.destroyed.is_set()
+
+    def destroy(self):
+        assert not self.is_gone(), "NCCL has let go of its memory"
+        self.destroyed.set()
+
     def rank_id(self):
         return self.under.rank
 
@@ -226,7 +241,8 @@ class FakeComm:
     def give(self, name, stream, work):
         """Do it when the stream comes to it."""
         assert COMPUTE < stream <= current.device._streams
-        if self.error is not None or self.aborted.is_set():
+        self.stream = stream
+        if self.error is not None or self.is_gone():
             raise NcclError(self.error or "NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
 
         def run():
@@ -319,11 +335,20 @@ class FakeComm:
 
 
 class ThreadComm(FakeComm):
-    """One of several in a process; ``boxes`` has what one rank of a group sent to another."""
+    """One of several in a process; ``boxes`` has what one rank of a group sent to another.
+
+    To destroy it waits until all ranks do: one thread alone cannot destroy all of them.
+    """
 
     def __init__(self, nccl, communicator, boxes):
         super().__init__(nccl, communicator)
         self.boxes = boxes
+
+    def destroy(self):
+        assert not current.device.queues[self.stream], "something is under way"
+        with suppress(CommunicationError):
+            self.under.barrier()
+        super().destroy()
 
     def swap(self, sends, receipts):
         group, rank = self.under.name, self.rank_id()
@@ -338,19 +363,27 @@ class ThreadComm(FakeComm):
 
 def fake_cupy():
     """CuPy with NCCL, for the GPUs of one process."""
-    nccl = FakeNccl()
+    nccl, device_now, groups = FakeNccl(), [], {}
+    nccl.numbers = []  # of the devices of communicators
 
-    def init_all(numbers):
-        meeting, boxes = Meeting(len(numbers), TIMEOUT), defaultdict(queue.SimpleQueue)
-        nccl.numbers = numbers
-        return [
-            ThreadComm(nccl, LoopbackCommunicator(meeting, rank), boxes)
-            for rank in range(len(numbers))
-        ]
+    @contextmanager
+    def use(number):
+        device_now.append(number)
+        yield
+        device_now.pop()
 
-    nccl.NcclCommunicator = SimpleNamespace(initAll=init_all)
+    def connect(size, unique, rank):
+        assert nccl.local.kept is not None, "outside a group the first waits for the second"
+        if unique not in groups:
+            groups[unique] = Meeting(size, TIMEOUT), defaultdict(queue.SimpleQueue)
+        meeting, boxes = groups[unique]
+        nccl.numbers.append(device_now[-1])
+        return ThreadComm(nccl, LoopbackCommunicator(meeting, rank), boxes)
+
+    nccl.NcclCommunicator = connect
+    nccl.get_unique_id = lambda: bytes([len(groups)] * 128)
     return SimpleNamespace(
-        cuda=SimpleNamespace(nccl=nccl), empty=FakeCupy.empty, zeros=FakeCupy.zeros,
+        cuda=SimpleNamespace(nccl=nccl, Device=use), empty=FakeCupy.empty, zeros=FakeCupy.zeros,
         ascontiguousarray=FakeCupy.ascontiguousarray,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.experimental import multihost_utils
 from gpuflow.ops.contractions.attention import attention_gradients_p, attention_p
+from gpuflow.parallel.partition import programs
 
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
@@ -239,6 +240,7 @@ CASES = [collectives, gradients, arrays, network, chosen, unpartitioned]
 
 
 def main():
+    programs.QUIET_BYTES = 0  # warn of small arrays too
     rank, size, port = map(int, sys.argv[1:4])
     if size == 0:  # of a launcher
         gf.distributed.initialize()

@@ -13,6 +13,9 @@ import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P
+from gpuflow.parallel.partition import programs
+
+programs.QUIET_BYTES = 0  # warn of small arrays too
 
 STEPS = 20
 SPECS = {

@@ -51,7 +51,7 @@ def library(monkeypatch):
     monkeypatch.setattr(nccl_connect, "SideStream", lambda device: SimpleNamespace(device=device))
     watch = SimpleNamespace(
         add=lambda *about: None, inside=lambda *about: nullcontext(), explained=str,
-        fail=lambda reason: None, stop=lambda: None,
+        fail=lambda reason: None, stop=lambda: None, is_stopped=False,
     )  # fmt: skip
     monkeypatch.setattr(nccl_connect, "_new_watch", lambda: watch)
     monkeypatch.setattr(memory_threads, "_teams", {})

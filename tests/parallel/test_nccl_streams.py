@@ -170,11 +170,11 @@ def test_a_failed_program_of_this_thread_is_waited_for_and_no_other():
     comm, done = single()
     _, x, out = written(done)
     comm.begin(x, "sum", out)
-    thread = threading.Thread(target=comm._settle)
+    thread = threading.Thread(target=comm.settle)
     thread.start()
     thread.join()
     assert comm._begun  # another thread's program goes on
-    comm._settle()
+    comm.settle()
     later(done, "next program")
     assert not comm._begun
     wait()
@@ -387,10 +387,10 @@ def test_doctor_tries_nccl(two, monkeypatch):
 
 @requires_cuda_tools
 def test_doctor_says_what_nccl_says(two, monkeypatch, capsys):
-    def refuse(numbers):
+    def refuse(size, unique, rank):
         raise NcclError("NCCL_ERROR_SYSTEM_ERROR: no socket")
 
-    monkeypatch.setattr(two.nccl.NcclCommunicator, "initAll", refuse)
+    monkeypatch.setattr(two.nccl, "NcclCommunicator", refuse)
     monkeypatch.setattr(doctor_trials.gf, "devices", lambda platform: two.devices)
     assert doctor_trials.main(["NCCL all-reduce"]) == 1
     out = capsys.readouterr().out

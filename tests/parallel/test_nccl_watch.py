@@ -81,7 +81,7 @@ def test_errors_in_the_background_end_the_wait(two, error, text):
     comm.watch.timeout = 60.0
     comm.begin(device(X), "sum", device(X))
     comm._comm.background = error
-    comm._settle()
+    comm.settle()
     assert f"must reach all_reduce number 1; got NCCL {text} on" in in_time(
         two.drivers[0].synchronize
     )
@@ -236,6 +236,95 @@ def test_the_slowest_rank_is_told_to_all():
     root._understand(1, {"beat": 1, "count": 8})
     other._understand(0, root._beat())
     assert other.behind(7) is None  # rank 0 is the slowest, with as many
+
+
+# --- the end of communicators --------------------------------------------------------------
+
+
+def at_once(work, devices):
+    """``work(number)`` in a thread for each device."""
+
+    def run(number):
+        devices[number].driver.api.activate()
+        work(number)
+
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(devices))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_communicators_are_destroyed_together_when_the_group_is_left(two):
+    """They were left to Python, which frees one after the other, while others are in use."""
+    made, results = two.comms[0]._nccl.made, {}
+
+    def work(number):
+        comm = two.comms[number]
+        inner = comm.split(((0, 1),))  # NCCL's own communicator, over the same ranks
+        results[number] = inner.all_reduce(device(X), "sum")
+
+    at_once(work, two.devices)
+    assert len(made) == 4 and two.comms[0].watch._thread is not None
+    begun = time.monotonic()
+    leaving = threading.Thread(target=nccl_connect.leave_group, args=(False,), daemon=True)
+    leaving.start()
+    two.drivers[1].api.activate()
+    two.drivers[1].synchronize()  # a late device does nothing while nobody waits
+    leaving.join(20)
+    assert not leaving.is_alive() and time.monotonic() - begun < 10
+    assert all(comm.destroyed.is_set() and not comm.aborted.is_set() for comm in made)
+    two.drivers[0].api.activate()
+    np.testing.assert_array_equal(results[0].get(), X + 1)
+    text = in_time(lambda: two.comms[0].all_gather(device(X)))
+    assert "before the group is left" in text and "distributed.shutdown() last" in text
+    nccl_connect.leave_group(False)  # once more does nothing
+
+
+def test_communicators_that_failed_are_aborted_and_not_destroyed(two):
+    two.comms[0].all_reduce(device(X), "sum")
+    nccl_connect.leave_group(True)
+    for comm in two.comms[0]._nccl.made:
+        assert comm.aborted.wait(5) and not comm.destroyed.is_set()
+
+
+@pytest.mark.parametrize("error", [None, ValueError("of the program")])
+def test_at_the_end_of_a_process_communicators_are_freed(two, error, monkeypatch):
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    nccl_connect._at_exit()
+    for comm in two.comms[0]._nccl.made:
+        assert comm.aborted.is_set() == (error is not None)
+        assert comm.destroyed.is_set() == (error is None)
+
+
+def test_a_communicator_that_is_not_freed_is_warned_of(two, monkeypatch):
+    monkeypatch.setattr(nccl_watch, "GRACE_SECONDS", 0.2)
+    stuck = threading.Event()
+    monkeypatch.setattr(two.comms[0]._comm, "destroy", lambda: stuck.wait(20))
+    with pytest.warns(UserWarning, match=r"\[nccl\] communicators must be freed.*Fix: let all"):
+        nccl_connect.leave_group(False)
+    stuck.set()
+
+
+def test_a_program_after_the_group_has_communicators_of_its_own(two, monkeypatch):
+    monkeypatch.setattr(memory_threads, "_teams", {})
+    teams = []
+
+    def make(devices):
+        comms = nccl_connect.connect_gpus(two.devices)
+        watch = comms[0].watch
+        team = memory_threads.Team(
+            dict(enumerate(comms)), watch.fail, watch.stop, lambda: watch.is_stopped
+        )
+        teams.append(team)
+        return team
+
+    monkeypatch.setattr(memory_threads, "_make", make)
+    for _ in range(2):
+        assert memory_threads._team(tuple(two.devices)) is teams[0]
+    nccl_connect.leave_group(False)
+    assert memory_threads._team(tuple(two.devices)) is teams[1]
 
 
 # --- processes -----------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Sums that run beside other work: how programs are taken apart, and the thread that does them."""
 
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -10,12 +12,13 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base import recording
 from gpuflow.compiler.passes.overlap import overlap
+from gpuflow.core import communicator
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
-from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
+from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator, Worker
 
 ACROSS = Across("i")
 # More than what is joined with other sums, so that each sum is a call of its own.
@@ -51,6 +54,55 @@ def test_sums_begin_behind_their_operand_and_end_before_their_reader():
     assert order.index("optimization_barrier") == order.index("psum_end") + 1
 
 
+def converted(x):
+    """As jit over a mesh sums gradients: they are transposed and converted after their sum."""
+    first, second = total(x @ x), total((x + 1) @ x)
+    halved = first.T.astype(np.float16)
+    return halved, (second.T / 4) * first.sum(), halved.T
+
+
+def test_sums_end_before_what_computes_with_them_not_before_transposes():
+    order, _ = names(converted)
+    products = [k for k, name in enumerate(order) if "dot" in name]
+    begin, end = order.index("psum_begin"), order.index("psum_end")
+    assert products[0] < begin < products[1] < end and order.count("psum_begin") == 1
+    # Its transposes wait for the end, and readers for both; the other sum's are where they were.
+    assert order[end:].count("transpose") == 2 and order[:end].count("transpose") == 1
+    assert order.index("convert_element_type") > end and order.index("reduce_sum") > end
+
+
+def chained(x):
+    """A sum of a sum, whose operand is there only when the first one has ended."""
+    first = total(x @ x)
+    beside = (x + 1) @ x
+    second = total(first.T)
+    return (beside @ x) + second, first.T
+
+
+def test_a_sum_of_a_sum_begins_after_the_first_has_ended():
+    """It began before, and read what was not there yet."""
+    order, _ = names(chained)
+    begins = [k for k, name in enumerate(order) if name == "psum_begin"]
+    ends = [k for k, name in enumerate(order) if name == "psum_end"]
+    assert begins[0] < ends[0] < begins[1] < ends[1]
+
+
+def test_values_of_programs_whose_sums_are_converted():
+    exact = X.astype(np.float64)
+    first, second = 2 * exact @ exact, 2 * (exact + 1) @ exact
+    expected = {
+        converted: (first.T, second.T / 4 * first.sum(), first),
+        chained: ((exact + 1) @ exact @ exact + 2 * first.T, first.T),
+    }
+    for program, values in expected.items():
+        with serving(PROCESSES, OverlappedCommunicator(inner := Doubling(), True)):
+            result = gf.jit(program)(jnp.asarray(X))
+        assert "gpuflow-sums" in [name for _, name in inner.calls]
+        for got, value in zip(result, values, strict=True):
+            tolerance = 2**-10 if got.dtype == np.float16 else 1e-4  # of sums of 130 float32
+            np.testing.assert_allclose(got, value, rtol=tolerance, atol=tolerance)
+
+
 def test_programs_without_work_beside_are_left_alone():
     assert names(lambda x: [total(x) + 1]) == (["psum", "add"], False)
     assert names(lambda x: [x + 1])[1]
@@ -75,8 +127,8 @@ class Doubling:
 @pytest.mark.parametrize("beside", [True, False])
 def test_results_are_those_of_a_sum_at_once(beside):
     inner = Doubling()
-    communicator = OverlappedCommunicator(inner, beside)
-    with serving(PROCESSES, communicator):
+    overlapped = OverlappedCommunicator(inner, beside)
+    with serving(PROCESSES, overlapped):
         result = gf.jit(backward)(jnp.asarray(X))
     first = X @ X
     np.testing.assert_allclose(result[0], 4 * first.T, rtol=1e-5, atol=1e-5)
@@ -84,7 +136,7 @@ def test_results_are_those_of_a_sum_at_once(beside):
     np.testing.assert_allclose(result[2], 6 * (first @ X), rtol=1e-5, atol=1e-4)
     threads = [name for _, name in inner.calls]
     assert (threads[0] == "gpuflow-sums") == beside and "gpuflow-sums" not in threads[1:]
-    communicator.worker.stop()
+    overlapped.worker.stop()
 
 
 def test_sums_show_in_the_profile(tmp_path):
@@ -172,3 +224,25 @@ def test_a_program_that_fails_waits_for_what_it_began():
     ):
         gf.jit(step)(jnp.asarray(X))
     assert [thread for _, thread in inner.calls] == ["gpuflow-sums"]
+
+
+def test_nothing_is_kept_of_programs_that_failed_nor_of_communicators():
+    """Sums that a failed program began have operands and results of their own."""
+    count, worker = len(communicator._settling), Worker()
+    for _ in range(3):
+        inner = Doubling(ValueError("of the thread"))
+        with (
+            serving(PROCESSES, OverlappedCommunicator(inner, worker=worker)),
+            pytest.raises(ValueError, match="of the thread"),
+        ):
+            gf.jit(lambda x: backward(x))(jnp.asarray(X))
+    assert not worker._begun
+    worker.stop()
+    reference = weakref.ref(worker)
+    del worker, inner
+    for _ in range(100):  # its thread ends
+        gc.collect()
+        if reference() is None:
+            break
+        time.sleep(0.05)
+    assert reference() is None and len(communicator._settling) <= count

@@ -1,6 +1,7 @@
 """Arrays with parts in several memories, which are simulated GPUs here, and meshes over them."""
 
 import copy
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,11 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.base.config import config
+from gpuflow.base.errors import CommunicationError
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within
+from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within, serving
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.parallel.partition.programs import UnpartitionedWarning
 from gpuflow.parallel.partition.whole_programs import partition
 from gpuflow.runtime.array import Array, from_numpy
@@ -172,11 +175,45 @@ def test_jit_puts_results_where_they_are_wanted(mesh):
     np.testing.assert_array_equal(out, 2 * X)
 
 
-@requires_cuda_tools
+def warned_by(f, mesh, shape=(512, 1024)):
+    """The warnings of partitioning a function of an array whose rows are split."""
+    rows = gf.NamedSharding(mesh, P("x"))
+    program = gf.make_jaxpr(f)(gf.ShapeDtypeStruct(shape, np.float32))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        partition(program, memories_of(mesh), [rows], [rows])
+    return caught
+
+
 def test_a_warning_names_what_is_not_partitioned(mesh):
-    with pytest.warns(UnpartitionedWarning, match=r"\[jit\] sort of f32\[8,4\] at .* is not part"):
-        out = gf.jit(lambda x: lax.sort(x, dimension=0))(sharded(mesh, "x"))
-    np.testing.assert_array_equal(out, X)
+    """Once for each line, and only of more than 1 MB: programs of small ones warned of each op."""
+
+    def ranked(x):
+        return lax.sort(lax.rev(lax.sort(x, dimension=0), (0,)), dimension=0) + jnp.cumsum(x, 0)
+
+    line = ranked.__code__.co_firstlineno + 1
+    assert warned_by(ranked, mesh, (512, 256)) == []
+    (warning,) = warned_by(ranked, mesh)
+    assert warning.category is UnpartitionedWarning
+    assert warning.filename == __file__ and warning.lineno == line
+    assert str(warning.message) == (
+        f"[jit] sort of f32[512,1024] at {__file__}:{line} (ranked) is not partitioned: operands "
+        "of 2.1 MB are gathered, and each device computes the whole result. Fix: split other "
+        "dimensions, or compute it in shard_map."
+    )
+    assert warned_by(ranked, mesh) == []
+    assert len(warned_by(lambda x: lax.sort(x, dimension=0), mesh)) == 1
+
+
+def test_a_warning_that_is_an_error_is_raised_each_time(mesh):
+    rows = gf.NamedSharding(mesh, P("x"))
+    struct = gf.ShapeDtypeStruct((512, 1024), np.float32)
+    program = gf.make_jaxpr(lambda x: lax.sort(x, dimension=0))(struct)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(UnpartitionedWarning, match="sort of f32"):
+                partition(program, memories_of(mesh), [rows], [rows])
 
 
 SPREAD = {"in_specs": P("x"), "out_specs": P("x")}
@@ -260,6 +297,45 @@ def test_axes_have_parts_between_memories_and_within(first_of_two):
     assert memories.parts("y") == ("y",) and memories.names == ("x",)
     held = holdings(gf.NamedSharding(mesh, P(("y", "x"))), 1)
     assert [one.pieces for one in held.values()] == [((0, 1, 4, 5),), ((2, 3, 6, 7),)]
+
+
+class Noting:
+    """A communicator of eight ranks, in groups that are noted; sums are nobody's."""
+
+    rank, size, name = 5, 8, "noting"
+
+    def __init__(self, sizes, groups=None):
+        self.sizes, self.groups = sizes, groups
+
+    def split(self, groups):
+        return Noting(self.sizes, groups)
+
+    def all_reduce(self, data, op, out=None):
+        self.sizes.append((data.size, self.groups))
+        return data
+
+
+@pytest.mark.parametrize("axes", ["xy", "yx", "xz", "zyx", "xyz", "y"])
+def test_a_sum_over_several_axes_is_one_call(axes):
+    """It was one all-reduce after another, which sends up to half more."""
+    grid = np.arange(8).reshape(2, 2, 2)
+    gpus = [Device("cuda_sim", k) for k in range(8)]
+    memories = memories_of(gf.make_mesh((2, 2, 2), ("x", "y", "z"), devices=gpus))
+    names = tuple(memories.across(name) for name in axes)
+    calls = []
+    with serving(DRIVERS, Noting(calls)):
+        psum_p.bind(jnp.ones(3), axes=names, axis_index_groups=None)
+    order = ["xyz".index(name) for name in axes]
+    others = [k for k in range(3) if k not in order]
+    groups = grid.transpose(*others, *order).reshape(-1, 2 ** len(axes))
+    ordered = None if axes == "xyz" else tuple(map(tuple, groups.tolist()))
+    assert calls == [(3, ordered)]
+
+
+def test_a_sum_over_axes_of_two_meshes_is_refused():
+    with serving(DRIVERS, Noting([])), pytest.raises(CommunicationError, match="of one mesh"):
+        names = Across("x", DRIVERS, ((0, 1),)), Across("y", PROCESSES, ((0, 1),))
+        psum_p.bind(jnp.ones(3), axes=names, axis_index_groups=None)
 
 
 def collectives_of(memories, before, after):

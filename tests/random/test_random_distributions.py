@@ -74,6 +74,50 @@ def test_moments_of_counts(name, args, mean, variance):
     assert (sample == np.floor(sample)).all()
 
 
+@pytest.mark.parametrize("mean", [1e-3, 0.1, 9.9, 10.1, 1e2, 1e4, 1e6, 1e7, 1e8, 1e9])
+def test_poisson_of_any_mean(mean):
+    """At 1e7 the variance was 0.79 of its value: the logarithms cancelled in float32."""
+    sample = np.asarray(gf.random.poisson(gf.random.key(4), mean, (COUNT,)), float)
+    assert abs(sample.mean() - mean) < 4 * (mean / COUNT) ** 0.5
+    # The variance of the variance, from the fourth central moment 3 mean**2 + mean.
+    assert abs(sample.var() - mean) < 4 * ((2 * mean**2 + mean) / COUNT) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("count", "p"),
+    [(50, 0.5), (1000, 0.25), (1e5, 0.125), (1e7, 0.5), (1e7, 2**-20), (1e9, 0.5), (1e9, 2**-10),
+     (1e9, 1 - 2**-10), (1e9, 2**-33)],
+)  # fmt: skip
+def test_binomial_of_any_count(count, p):
+    """At 1e9 the variance was 1.4 times its value, and the mean was off."""
+    sample = np.asarray(gf.random.binomial(gf.random.key(4), count, p, (COUNT,)), float)
+    mean, variance = count * p, count * p * (1 - p)
+    assert abs(sample.mean() - mean) < 4 * (variance / COUNT) ** 0.5
+    fourth = 2 * variance**2 + variance
+    assert abs(sample.var() - variance) < 4 * (fourth / COUNT) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "law"),
+    [
+        ("wald", (1e3,), stats.invgauss(1e3)), ("wald", (1e7,), stats.invgauss(1e7)),
+        ("wald", (1e-3,), stats.invgauss(1e-3)),
+        # Nearly uniform; |x|**p underflows in the distribution function of SciPy.
+        ("generalized_normal", (1e3,), stats.uniform(-1, 2)),
+        ("generalized_normal", (1e5,), stats.uniform(-1, 2)),
+        ("generalized_normal", (0.25,), stats.gennorm(0.25)),
+        ("gamma", (1e6,), stats.gamma(1e6)), ("gamma", (0.1,), stats.gamma(0.1)),
+        ("loggamma", (1e-3,), stats.loggamma(1e-3)), ("t", (1e6,), stats.t(1e6)),
+        ("beta", (1e4, 1e4), stats.beta(1e4, 1e4)), ("pareto", (1e4,), stats.pareto(1e4)),
+    ],
+)  # fmt: skip
+def test_extreme_parameters(name, args, law):
+    """Large means of wald gave negative numbers, large powers of generalized_normal zeros."""
+    sample = np.asarray(getattr(gf.random, name)(gf.random.key(5), *args, (COUNT,)), float)
+    assert np.isfinite(sample).all()
+    assert stats.kstest(sample, law.cdf).statistic < 1.95 / COUNT**0.5
+
+
 def test_large_samples_are_the_same_as_parts_of_programs():
     """Eagerly drawn large samples are compiled; small ones are not."""
     key = gf.random.key(3)

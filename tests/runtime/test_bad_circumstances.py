@@ -283,3 +283,70 @@ def test_entries_that_are_another_machines(kind, tmp_path, answer):
         path.write_text(json.dumps({**record, "checksum": sha256(code).hexdigest()}))
     output, errors = run(BUILDS, tmp_path)
     assert output == answer and errors.count("CacheWarning") == 1
+
+
+# --- limits of the address space and of threads ------------------------------------------------
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)
+import gpuflow as gf
+import gpuflow.numpy as jnp
+try:
+    x = gf.jit(lambda x: jnp.tanh(x) @ x + jnp.fft.fft(x).real)(jnp.ones((300, 300)))
+except MemoryError as error:
+    print(error)
+else:
+    print("made", x.shape)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
+def test_a_limit_of_the_address_space_is_named(is_warm, tmp_path):
+    """LLVM and OpenBLAS end the process, or say that a file of theirs could not be found."""
+    variables = {
+        **os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path), "PYTHONPATH": PACKAGE,
+        "GPUFLOW_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1",
+    }  # fmt: skip
+
+    def outcome(megabytes):
+        process = subprocess.run(
+            [sys.executable, "-c", LIMITED, str(megabytes)], env=variables, capture_output=True,
+            text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
+
+    if is_warm:
+        assert outcome(4000) == "made (300, 300)\n"
+    outcomes = [outcome(megabytes) for megabytes in (290, 450, 700, 4000)]
+    assert outcomes[-1] == "made (300, 300)\n" and "[memory]" in outcomes[0]
+    for text in outcomes:
+        assert text == "made (300, 300)\n" or ("MB of address space" in text and "Fix: " in text)
+
+
+@POSIX
+def test_fewer_threads_than_were_asked_for(tmp_path):
+    """The second worker cannot be started."""
+    body = """
+        starts, start = [], threading.Thread.start
+
+        def refuse(thread):
+            if thread.name == "gpuflow-worker":
+                starts.append(thread)
+                if len(starts) > 1:
+                    raise RuntimeError("can't start new thread")
+            start(thread)
+
+        from gpuflow.targets.cpu.native import pool
+        pool.pool().stop()
+        pool.pool().forget_workers()
+        threading.Thread.start = refuse
+        pool.pool().start()
+        check()
+        print(len(starts), pool.pool().threads)
+    """
+    output, errors = run(body, tmp_path, GPUFLOW_NUM_THREADS="4")
+    assert output.split() == ["2", "2"]
+    assert "[threads] the system must let 4 threads run; got 2" in errors

@@ -227,13 +227,16 @@ def test_a_daemon_thread_in_a_loop_does_not_keep_the_process():
         "gf.jit(gf.vmap(end))(jnp.arange(1000.0))",
         "gf.kernel(grid=lambda x: x.shape)(lambda i, x: end(x[i]))(jnp.arange(100_000.0))",
         "end(jnp.float32(1))",
+        # Steps without a loop: it was looked at after the last of them.
+        "gf.jit(lambda x: reduce(lambda y, _: y @ x, range(300), x))(jnp.full((1000, 1000), 1e-3))",
     ],
-    ids=["scalar", "vmap", "kernel", "eager"],
+    ids=["scalar", "vmap", "kernel", "eager", "products"],
 )
 def test_the_interrupt_key_ends_a_loop_within_a_second(call):
     """SIGINT comes while the main thread waits for the loop, in a process of its own."""
     text = f"""
         import os, signal, sys, threading, time
+        from functools import reduce
         import gpuflow as gf, gpuflow.numpy as jnp
         from gpuflow import lax
         # Whoever started the tests in the background made them ignore it.

@@ -237,7 +237,7 @@ def test_exponentials_of_trees_complex_numbers_and_lanes():
     "start, times, options",
     [
         (1.0, [0.0, 100.0], {"mxstep": 3}),
-        (1.0, [1.0, 0.0], {}),
+        (1.0, [0.0, 1.0, -1.0], {}),
         (np.float16(1), np.array([0, 1], np.float16), {}),  # whose steps are never small enough
     ],
 )
@@ -246,9 +246,37 @@ def test_times_that_are_not_reached_have_nan(start, times, options):
     assert float(out[0]) == 1 and np.isnan(float(out[1]))
 
 
-def test_times_may_repeat():
-    out = odeint(lambda y, t: -y, 1.0, np.array([0.0, 0.0, 1.0, 1.0]))
-    np.testing.assert_allclose(out, np.exp([0.0, 0.0, -1.0, -1.0]), rtol=1e-6)
+@pytest.mark.parametrize(
+    "times", [[0.0, 0.0, 1.0, 1.0], [1.0, 1.0], [2.0], [1.0, 0.5, 0.5, -0.25], [0.0, -3.0]]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_times_may_repeat_and_descend(times, dtype):
+    """Back in time there was only nan."""
+    times = np.array(times, dtype)
+
+    def solve(start, times):
+        return odeint(lambda y, t: -y * t, start, times, rtol=1e-6, atol=1e-6)
+
+    start = np.asarray(2.0, dtype)
+    want = 2 * np.exp((times[0] ** 2 - times**2) / 2)
+    for call in (solve, gf.jit(solve), lambda y, t: gf.vmap(solve)(y[None], t[None])[0]):
+        np.testing.assert_allclose(call(start, times), want, rtol=3e-5)
+        assert call(start, times).dtype == dtype
+
+
+def test_gradients_back_in_time():
+    times = np.array([1.0, 0.4, -0.5])
+
+    def loss(start, times, rate):
+        return jnp.sum(jnp.sin(odeint(lambda y, t, rate: -rate * y * t, start, times, rate)))
+
+    gf.test_util.check_grads(loss, (np.array([2.0, 1.0]), times, 1.5), order=1, modes=["rev"])
+
+
+def test_there_and_back_again():
+    out = odeint(pendulum, START, TIMES, 0.25, 9.8)
+    back = odeint(pendulum, out[-1], TIMES[::-1].copy(), 0.25, 9.8)
+    np.testing.assert_allclose(back[::-1], out, atol=1e-4)
 
 
 @pytest.mark.parametrize("start", [1.0, 10.0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpuflow.compiler.passes.program import Replacement, uses
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.jaxpr import DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Begun, Layout, Library, Loop
+from gpuflow.core.lowering import Begun, Elementwise, Layout, Library, Loop
 
 
 def overlap(jaxpr: Jaxpr) -> Jaxpr:
@@ -20,21 +20,24 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
     readers = uses(jaxpr)
     count = len(jaxpr.eqns)
     heavy = [_is_heavy(eqn) for eqn in jaxpr.eqns]
-    behind: dict[int, list[Eqn]] = {}  # what comes right behind an equation
+    behind: dict[int, list[Eqn]] = {}  # what comes right after an equation
     before: dict[int, list[Eqn]] = {}  # and before one
     taken: set[int] = set()
     for k, eqn in enumerate(jaxpr.eqns):
         begun = _begun(eqn)
-        if begun is None or k in taken or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+        if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
             continue
         first, moved = _behind(jaxpr, producer, eqn.inputs[0])
-        last = min(readers.get(eqn.outputs[0], ()), default=count)
+        depends = not taken.isdisjoint((first, *moved))
+        if depends:  # on a call that was split too: its conversions are after its end
+            first, moved = k, []
+        last, delayed = _first_reader(jaxpr, readers, k)
         if eqn.inputs[0].aval.size and any(heavy[first + 1 : last]):
             start, end = _apart(eqn, begun)
-            views = [jaxpr.eqns[m] for m in moved if m not in taken]
-            behind.setdefault(first, []).extend([*views, start])
-            before.setdefault(last, []).extend(end)
-            taken.update((k, *moved))
+            lead = before if depends else behind
+            lead.setdefault(first, []).extend([*[jaxpr.eqns[m] for m in moved], start])
+            before.setdefault(last, []).extend([*end, *[jaxpr.eqns[m] for m in delayed]])
+            taken.update((k, *moved, *delayed))
     eqns = list(behind.get(-1, ()))
     for k, eqn in enumerate(jaxpr.eqns):
         eqns += before.get(k, ())
@@ -58,6 +61,33 @@ def _behind(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tuple[int, list
             return k, views[::-1]
         views.append(k)
         var = source
+
+
+def _first_reader(
+    jaxpr: Jaxpr, readers: dict[Var, list[int]], call: int
+) -> tuple[int, list[int]]:
+    """The equation that first computes with a call's result, and those that only convert it.
+
+    A gradient is often transposed or scaled right after its sum, long before it is used.
+    """
+    waiting = list(readers.get(jaxpr.eqns[call].outputs[0], ()))
+    first, converted = len(jaxpr.eqns), set()
+    while waiting:
+        k = waiting.pop()
+        eqn = jaxpr.eqns[k] if k < len(jaxpr.eqns) else None
+        if eqn is None or not _converts(eqn):
+            first = min(first, k)
+        elif k not in converted:
+            converted.add(k)
+            waiting += readers.get(eqn.outputs[0], ())
+    return first, sorted(k for k in converted if k < first)
+
+
+def _converts(eqn: Eqn) -> bool:
+    """Whether an equation reads one value, and computes little from it."""
+    inputs = [atom for atom in eqn.inputs if type(atom) is not Literal]
+    is_light = isinstance(eqn.primitive.lower, Layout | Elementwise)
+    return is_light and len(inputs) == len(eqn.outputs) == 1 and not eqn.effects
 
 
 def _begun(eqn: Eqn) -> Begun | None:

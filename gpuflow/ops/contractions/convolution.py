@@ -348,7 +348,7 @@ conv_p = define(
     batch=_batch,
     lower=Library(
         flops=_flops, what=_convolution, on_cpu=_on_cpu,
-        transposed=_transposed,
+        transposed=_transposed, dtype_param="preferred_element_type",
     ),
     tolerance=64,
 )

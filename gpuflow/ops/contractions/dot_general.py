@@ -512,6 +512,7 @@ dot_general_p = define(
         what=_dot_product,
         transposed=_dot_transposed,
         summed=_dot_summed,
+        dtype_param="preferred_element_type",
     ),
     simplify=_dot_simplify,
 )

@@ -18,6 +18,7 @@ from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.complex_powers import exp2_of, power
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.nary import (
     batch_elementwise,
@@ -55,11 +56,6 @@ def _function(
 _LOG_2 = real_log(2.0)
 
 
-def _exp2_impl(xp: Any, x: Any) -> Any:
-    # NumPy has no exp2 of complex numbers.
-    return xp.exp(x * _LOG_2) if dtypes.is_complex(x.dtype) else xp.exp2(x)
-
-
 def _expm1_impl(xp: Any, x: Any) -> Any:
     out = xp.asarray(xp.expm1(x))  # of a scalar too: its imaginary part is written to
     if dtypes.is_complex(x.dtype):
@@ -84,7 +80,7 @@ def _log1p_impl(xp: Any, x: Any) -> Any:
 exp_p = _function(
     "exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=complex_pairs.exp
 )
-exp2_p = _function("exp2", _exp2_impl, lambda t, out, x: mul(mul(t, out), _LOG_2))
+exp2_p = _function("exp2", exp2_of, lambda t, out, x: mul(mul(t, out), _LOG_2))
 expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, add(out, 1)))
 log_p = _function(
     "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, complex_pairs.log
@@ -570,7 +566,7 @@ def _pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: A
 pow_p = define(
     "pow",
     shape=_pow_shape,
-    impl=widened(lambda xp, x, y: xp.power(x, y.astype(x.dtype))),
+    impl=widened(power),
     jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
     batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
     lower=Elementwise(_pow_body, continuous=True), simplify=half_powers,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.layout.transpose import transpose
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Shape = tuple[int, ...]
 
 
@@ -47,18 +49,25 @@ def to_dtype(x: Any, dtype: Any) -> Any:
 _NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *dtypes.NARROW_FLOATS})
 
 
-def through_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of matrices of at most 16 bits too: in float32, with each result rounded once.
+def _dtype_of(x: Any) -> Any:
+    """The dtype of an array; a scalar type also has one, but is no operand."""
+    return None if isinstance(x, type) else getattr(x, "dtype", None)
 
-    No library decomposes such matrices, and rounding every step would leave few digits. Derivatives
-    are those of the steps in float32. Other operands than positional ones are not looked at.
+
+def through_float32(function: Callable[P, T]) -> Callable[P, T]:
+    """``function`` of arrays of at most 16 bits too: in float32, with each result rounded once.
+
+    No library decomposes such matrices; rounding every step would leave few digits, and sums of
+    many elements or squares leave the range of float16 where the result does not. Derivatives are
+    those of the steps in float32.
     """
 
     @wraps(function)
-    def computed(*operands: Any, **params: Any) -> Any:
-        if not any(getattr(x, "dtype", None) in _NARROW for x in operands):
+    def computed(*operands: P.args, **params: P.kwargs) -> T:
+        given = [_dtype_of(x) for x in (*operands, *params.values())]
+        if not any(dtype in _NARROW for dtype in given):
             return function(*operands, **params)
-        inexact = {x.dtype for x in operands if hasattr(x, "dtype") and dtypes.is_inexact(x.dtype)}
+        inexact = {dtype for dtype in given if dtype is not None and dtypes.is_inexact(dtype)}
         if len(inexact) > 1:  # refused by whatever looks at the dtypes
             return function(*operands, **params)
         (narrow,) = inexact
@@ -66,11 +75,12 @@ def through_float32(function: Callable[..., Any]) -> Callable[..., Any]:
         def rounded(x: Any) -> Any:
             return to_dtype(x, narrow) if aval_of(x).dtype == dtypes.float32 else x
 
-        wide = [
-            to_dtype(x, dtypes.float32) if getattr(x, "dtype", None) == narrow else x
-            for x in operands
-        ]
-        return tree.tree_map(rounded, function(*wide, **params))
+        def widened(x: Any) -> Any:
+            return to_dtype(x, dtypes.float32) if _dtype_of(x) == narrow else x
+
+        wide = map(widened, operands)
+        named = {name: widened(x) for name, x in params.items()}
+        return tree.tree_map(rounded, function(*wide, **named))
 
     return computed
 

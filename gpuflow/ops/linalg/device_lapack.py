@@ -11,7 +11,6 @@ Source: NVIDIA, cuSOLVER, cuBLAS and cuSPARSE documentation; names and arguments
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -29,10 +28,19 @@ _FEWEST_ROWS = 3
 def bindings(library: str) -> ModuleType:
     """CuPy's bindings of a library of CUDA's.
 
+    The package loads the library when the attribute is asked for. An import by the full name goes
+    around that, and finds a wheel's library only if something else has loaded it before.
+
     Raises:
         ImportError: the library is not installed.
     """
-    return import_module(f"cupy_backends.cuda.libs.{library}")
+    return getattr(_load_libraries(), library)
+
+
+def _load_libraries() -> ModuleType:
+    from cupy_backends.cuda import libs  # pyright: ignore[reportMissingImports] (optional)
+
+    return libs
 
 
 def _routine(library: str, name: str, dtype: Any) -> Callable[..., Any]:

@@ -5,16 +5,17 @@ The memories that run it together may be of several processes; each process has 
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuflow.base.config import config, launcher_variables
+from gpuflow.base.config import collective_timeout, config
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving
+from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving, turn
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
+from gpuflow.parallel.collectives.device_threads import for_each
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.runtime.device import Device
@@ -33,21 +34,21 @@ class Team:
         communicators: of the memories.
         fail: ends their waiting.
         close: when nobody uses them any more.
+        is_closed: whether they were closed, as at the end of a group of processes.
     """
 
     communicators: dict[int, Communicator]
     fail: Callable[[str], None]
     close: Callable[[], None] = lambda: None
+    is_closed: Callable[[], bool] = lambda: False
 
 
 _teams: dict[tuple[Device, ...], Team] = {}
-# Two programs at once would meet each other's collectives, or wait for devices in two orders.
-_turn = threading.Lock()
 
 
 def _team(devices: tuple[Device, ...]) -> Team:
     team = _teams.get(devices)
-    if team is None:
+    if team is None or team.is_closed():
         team = _teams[devices] = _make(devices)
     return team
 
@@ -57,14 +58,12 @@ def _make(devices: tuple[Device, ...]) -> Team:
     world = None if len(ranks) == len(devices) else served(HOSTS)
     if devices[0].platform == "cuda":
         gpus = [devices[rank] for rank in ranks]
-        communicators: Sequence[Any] = (
-            nccl_connect.connect_gpus(gpus)
-            if world is None
-            else nccl_connect.connect_all_gpus(world, gpus, ranks)
-        )
+        communicators: Sequence[Any] = nccl_connect.connect_gpus(gpus, world, ranks)
         watch = communicators[0].watch
-        return Team(_checked(ranks, communicators), watch.fail, watch.stop)
-    timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+        return Team(
+            _checked(ranks, communicators), watch.fail, watch.stop, lambda: watch.is_stopped
+        )
+    timeout = collective_timeout()
     # Who waits here for the first thread waits for other processes, whose errors say more.
     inside = Meeting(len(ranks), timeout if world is None else 2 * timeout)
     meeting = inside if world is None else JoinedMeeting(world, inside)
@@ -106,7 +105,7 @@ def in_threads(
         ),
         RuntimeError,
     )
-    with _turn:
+    with turn():  # two programs at once would meet each other's collectives
         return _in_turn(run, devices, together)
 
 
@@ -126,16 +125,24 @@ def _in_turn(
             errors.append(error)
             team.fail(f"{device} raised {type(error).__name__}: {error}")
 
-    threads = [
-        threading.Thread(target=work, args=(number,), name=f"gpuflow-{device}", daemon=True)
-        for number, device in enumerate(devices)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for_each(devices, work)
+    except BaseException as error:  # Ctrl-C: the threads must not wait for each other any more
+        team.fail(f"the call was interrupted by {type(error).__name__}")
+        _give_up(together, team)
+        raise
     if errors:
-        _teams.pop(together, None)  # who waits there would wait in vain
-        team.close()
+        _give_up(together, team)
         raise next((e for e in errors if not isinstance(e, CommunicationError)), errors[0])
     return results
+
+
+def _give_up(devices: tuple[Device, ...], team: Team) -> None:
+    """Who waits in this team would wait in vain: the next program has another one."""
+    _teams.pop(devices, None)
+    team.close()
+
+
+# In a forked child nobody comes whom a team of the parent waits for.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_teams.clear)

@@ -199,7 +199,7 @@ class NcclCommunicator:
     def begin(self, data: Any, op: str, out: Any) -> None:
         if not self._is_watched:
             self._is_watched = True
-            watch(self._settle)
+            watch(self)
         self._begun[out.data.ptr] = self._give(data, op, out)
 
     def end(self, out: Any) -> None:
@@ -212,7 +212,7 @@ class NcclCommunicator:
             )
         self._take(pending)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Let the compute stream wait for what this thread's program began and will not end."""
         thread = threading.get_ident()
         for place, pending in list(self._begun.items()):

@@ -23,6 +23,10 @@ class Communicates(Protocol):
         """Let go of everything that is under way."""
         ...
 
+    def destroy(self) -> None:
+        """Free it; nothing is under way. It may wait for the other ranks to do the same."""
+        ...
+
 
 @record(eq=False)
 class Signs:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from gpuflow.base.config import launcher_variables
+from gpuflow.base.config import collective_timeout
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Communicator
@@ -43,7 +45,7 @@ def join_group(signs: Signs, timeout: float) -> None:
 
 
 def leave_group(failed: bool) -> None:
-    """Stop to look after communicators; GPUs whose collectives failed can be waited for again.
+    """Destroy all communicators; GPUs whose collectives failed can be waited for again.
 
     Args:
         failed: collectives that are under way are aborted instead of waited for.
@@ -62,10 +64,18 @@ def collectives() -> int:
 def _new_watch() -> Watch:
     timeout = _process.timeout
     if timeout is None:
-        timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+        timeout = collective_timeout()
     watch = Watch(timeout, _process.signs)
+    if _process.timeout is None:  # a group of processes has an end of its own
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
     _process.watches.append(watch)
     return watch
+
+
+def _at_exit() -> None:
+    """Free the communicators of a single process while CUDA is there."""
+    leave_group(getattr(sys, "last_value", None) is not None)
 
 
 def load_cupy() -> Any:
@@ -105,36 +115,39 @@ def connect_nccl(world: Communicator, device: Device) -> NcclCommunicator:
     unique = _agreed(world, nccl)
     watch.add(side)
     with (
-        watch.inside(side, "connect", place),
+        watch.inside(side, "connect", place, False),
         named(nccl, "nccl", f"connect {place}", watch.explained),
     ):
         comm = nccl.NcclCommunicator(world.size, unique, world.rank)
     return NcclCommunicator(comm, nccl, cupy, side, world.name, watch)
 
 
-def connect_all_gpus(
-    world: Communicator, devices: Sequence[Device], ranks: Sequence[int]
+def connect_gpus(
+    devices: Sequence[Device], world: Communicator | None = None, ranks: Sequence[int] = ()
 ) -> list[NcclCommunicator]:
     """A communicator for each of this process's GPUs, over as many GPUs of each process.
 
     Args:
-        world: of the processes, for data in the host's memory.
         devices: this process's GPUs; each is to be used by a thread of its own.
-        ranks: of these GPUs among all.
+        world: of the processes, for data in the host's memory; None: there is one process.
+        ranks: of these GPUs among all; by default in their order.
 
     Raises:
         CommunicationError: there is no NCCL, or it cannot connect them.
     """
     cupy = load_cupy()
     nccl = cupy.cuda.nccl
-    size, comms = world.size * len(devices), []
+    ranks = ranks or range(len(devices))
+    size, comms = len(devices) * (1 if world is None else world.size), []
     sides, watch = [SideStream(device) for device in devices], _new_watch()
-    place, unique = f"ranks {list(ranks)} of {size}", _agreed(world, nccl)
+    place = f"ranks {list(ranks)} of {size}, {', '.join(map(str, devices))}"
+    unique = nccl.get_unique_id() if world is None else _agreed(world, nccl)
     watch.add(sides[0])
     with (
-        watch.inside(sides[0], "connect", place),
+        watch.inside(sides[0], "connect", place, False),
         named(nccl, "nccl", f"connect {place}", watch.explained),
     ):
+        # Not by initAll, which keeps the interpreter's lock until all are connected.
         nccl.groupStart()  # else the first would wait for the second
         try:
             for device, rank in zip(devices, ranks, strict=True):
@@ -155,20 +168,3 @@ def _agreed(world: Communicator, nccl: Any) -> Any:
     numbers = np.frombuffer(unique_id, np.int8) if is_bytes else np.array(unique_id, np.int8)
     numbers = world.broadcast(numbers, 0)
     return numbers.tobytes() if is_bytes else tuple(numbers.tolist())
-
-
-def connect_gpus(devices: Sequence[Device]) -> list[NcclCommunicator]:
-    """A communicator for each of this process's GPUs; each is to be used by a thread of its own.
-
-    Raises:
-        CommunicationError: there is no NCCL, or it cannot connect them.
-    """
-    cupy = load_cupy()
-    nccl = cupy.cuda.nccl
-    watch = _new_watch()
-    with named(nccl, "nccl", f"connect {', '.join(map(str, devices))}"):
-        comms = nccl.NcclCommunicator.initAll([device.local_hardware_id for device in devices])
-    return [
-        NcclCommunicator(comm, nccl, cupy, SideStream(device), "devices", watch)
-        for comm, device in zip(comms, devices, strict=True)
-    ]

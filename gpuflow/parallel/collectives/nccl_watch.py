@@ -14,10 +14,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.util import warn
 from gpuflow.parallel.collectives.nccl_calls import (
     Call,
     Communicates,
@@ -49,6 +50,8 @@ class Watch:
         self._queues: dict[SideStream, Queue] = {}
         self._comms: list[tuple[SideStream, Communicates]] = []
         self._lock = threading.Lock()
+        # Held while NCCL is asked for errors: a communicator must not be freed meanwhile.
+        self._asking = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
@@ -68,24 +71,42 @@ class Watch:
         """How many collectives the GPUs of this process were given."""
         return sum(queue.count for queue in self._queues.values())
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the communicators are gone."""
+        return self._is_stopped
+
     def check(self) -> None:
         """Raises what ended the communicators.
 
         Raises:
-            CommunicationError: they were aborted.
+            CommunicationError: they were aborted, or destroyed.
         """
         if self._error is not None:
             raise CommunicationError(self._error)
+        if self._is_stopped:
+            raise CommunicationError(
+                "[nccl] collectives must be called before the group is left; got one after it. "
+                "Fix: call distributed.shutdown() last, or distributed.initialize() again."
+            )
 
-    def enter(self, side: SideStream, operation: str, place: str) -> Call:
+    def enter(
+        self, side: SideStream, operation: str, place: str, is_collective: bool = True
+    ) -> Call:
         """A call of NCCL that is made now; set its ``mark`` behind it, or ``leave`` it.
+
+        Args:
+            side: the stream it runs in.
+            operation: its name.
+            place: the rank, for messages.
+            is_collective: whether it counts as a collective of this GPU.
 
         Raises:
             CommunicationError: the communicators were aborted.
         """
         self.check()
         queue = self._queues[side]
-        queue.count += 1
+        queue.count += is_collective
         call = Call(side, operation, queue.count, place, time.monotonic())
         if len(queue.calls) >= _MOST_KEPT:
             drop_finished(queue.calls, side)
@@ -100,9 +121,11 @@ class Watch:
             self._queues[call.side].calls.remove(call)
 
     @contextmanager
-    def inside(self, side: SideStream, operation: str, place: str) -> Iterator[None]:
+    def inside(
+        self, side: SideStream, operation: str, place: str, is_collective: bool = True
+    ) -> Iterator[None]:
         """A call that returns when all ranks have made it."""
-        call = self.enter(side, operation, place)
+        call = self.enter(side, operation, place, is_collective)
         try:
             yield
         finally:
@@ -166,7 +189,10 @@ class Watch:
         """What NCCL has found out in the background."""
         for _, comm in list(self._comms):
             try:
-                comm.check_async_error()
+                with self._asking:
+                    if self._error is not None or self._is_stopped:
+                        return None
+                    comm.check_async_error()
             except (RuntimeError, KeyError) as error:
                 text = _text_of(error)
                 if text is not None:
@@ -222,14 +248,12 @@ class Watch:
 
         Each communicator has a thread: NCCL up to 2.23 lets one wait for the others of the machine.
         """
-        threads = [
-            threading.Thread(target=_abort, args=pair, daemon=True) for pair in self._comms
-        ]
-        for thread in threads:
-            thread.start()
+        with self._asking:  # by now nobody asks any more
+            threads = [
+                threading.Thread(target=_abort, args=pair, daemon=True) for pair in self._comms
+            ]
         until = time.monotonic() + GRACE_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        _run_until(threads, until)
         if threading.current_thread() is self._thread:
             self._end_if_stuck(threads, until)
         else:  # of a GPU that failed by itself, whose error is to be seen
@@ -252,11 +276,13 @@ class Watch:
         return any(call.mark is None for queue in self._queues.values() for call in queue.calls)
 
     def stop(self, failed: bool = False) -> None:
-        """Look no more, and let arrays be read that were computed before an error.
+        """Destroy the communicators, and let arrays be read that were computed before an error.
 
         Args:
             failed: what is under way is not waited for, but aborted.
         """
+        if self._is_stopped:
+            return
         if failed:
             self.fail("an error of this process")
         for side, queue in list(self._queues.items()):
@@ -265,8 +291,32 @@ class Watch:
                     side.synchronize()
         self._is_stopped = True
         self._wake.set()
+        if self._error is None:
+            self._destroy()
         for side in self._queues:
             side.recover()
+
+    def _destroy(self) -> None:
+        """Free the communicators, which have nothing under way.
+
+        To destroy one may wait for its other ranks, so each GPU has a thread. All ranks go from
+        the newest to the oldest, an order that they share.
+        """
+        with self._asking:
+            comms = list(reversed(self._comms))
+        threads = [
+            threading.Thread(
+                target=_destroy, args=(side, [comm for at, comm in comms if at is side]),
+                daemon=True,
+            )
+            for side in dict.fromkeys(side for side, _ in comms)
+        ]  # fmt: skip
+        _run_until(threads, time.monotonic() + GRACE_SECONDS)
+        if any(thread.is_alive() for thread in threads):
+            warn(
+                f"[nccl] communicators must be freed within {GRACE_SECONDS:g} s; got no end of "
+                "it. Fix: let all ranks leave the group; NCCL_DEBUG=INFO says more."
+            )
 
 
 def _text_of(error: Exception) -> str | None:
@@ -280,6 +330,22 @@ def _text_of(error: Exception) -> str | None:
     else:
         code, text = getattr(error, "status", None), str(error)
     return None if code == _IN_PROGRESS else text
+
+
+def _run_until(threads: Sequence[threading.Thread], until: float) -> None:
+    """Run threads, and wait for them until a time of ``time.monotonic()``."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _destroy(side: SideStream, comms: Sequence[Communicates]) -> None:
+    with side.lock:
+        side.visit()
+        for comm in comms:
+            with suppress(RuntimeError, KeyError):
+                comm.destroy()
 
 
 def _abort(side: SideStream, comm: Communicates) -> None:

@@ -25,6 +25,7 @@ class _Sum:
     op: str
     out: Any
     done: threading.Event
+    thread: int
     error: BaseException | None = None
 
 
@@ -42,8 +43,8 @@ class Worker:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gpuflow-sums", daemon=True)
             self._thread.start()
-            watch(self.drain)
-        pending = _Sum(communicator, data, op, out, threading.Event())
+            watch(self)
+        pending = _Sum(communicator, data, op, out, threading.Event(), threading.get_ident())
         self._begun[out.ctypes.data] = self._last = pending
         self._waiting.put(pending)
 
@@ -65,6 +66,14 @@ class Worker:
         if self._last is not None:
             self._last.done.wait()
             self._last = None
+
+    def settle(self) -> None:
+        """Wait for all that was begun; what this thread's program began, it will not end."""
+        self.drain()
+        thread = threading.get_ident()
+        for address, pending in list(self._begun.items()):
+            if pending.thread == thread:
+                self._begun.pop(address, None)
 
     def stop(self) -> None:
         """End the thread, when all is done."""

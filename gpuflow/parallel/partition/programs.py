@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
@@ -29,10 +30,12 @@ from gpuflow.core.lowering import (
     Reduction,
     block_of,
 )
+from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.resharding import (
     Parts,
@@ -43,12 +46,40 @@ from gpuflow.parallel.partition.resharding import (
 )
 from gpuflow.runtime.memories import Memories
 
-# How what memories have reduced on their own becomes one, by the function that combines.
+# The collective that combines what memories have reduced, by the function of the reduction.
 _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
+_COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
+
+
+# Smaller gathers cost little more than a call.
+QUIET_BYTES = 1_000_000
+_warned_lines: set[Any] = set()
 
 
 class UnpartitionedWarning(UserWarning):
-    """An op of a program over several memories is computed in each of them, on whole arrays."""
+    """Each device computes all of an operation, on operands of more than 1 MB that are gathered.
+
+    A program warns once for each line of the user's code.
+    """
+
+
+def _warn(eqn: Eqn, gathered_bytes: int) -> None:
+    """Warn of an equation that is not partitioned, once for its line."""
+    name, line = eqn.primitive.name, eqn.source
+    key = name if line is None else (line.file, line.line)
+    if gathered_bytes <= QUIET_BYTES or key in _warned_lines:
+        return
+    types = ", ".join(str(atom.aval) for atom in eqn.inputs)
+    message = (
+        f"[jit] {name} of {types}{f' at {line}' if line else ''} is not partitioned: operands of "
+        f"{gathered_bytes / 1e6:.1f} MB are gathered, and each device computes the whole result. "
+        "Fix: split other dimensions, or compute it in shard_map."
+    )
+    if line is None:
+        warnings.warn(message, UnpartitionedWarning, stacklevel=3)
+    else:
+        warnings.warn_explicit(message, UnpartitionedWarning, line.file, line.line)
+    _warned_lines.add(key)  # not where the warning is raised as an error
 
 
 @record
@@ -69,13 +100,12 @@ class Partitioner:
 
     Args:
         memories: of the mesh whose axes split values.
-        warns: whether ops that are not partitioned are told.
+        warns: whether to warn of large operands that are gathered.
     """
 
     def __init__(self, memories: Memories, warns: bool = True) -> None:
         self.memories = memories
         self._warns = warns
-        self._told: set[str] = set()
 
     def evaluate(self, jaxpr: Jaxpr, operands: Sequence[Split]) -> list[Split]:
         """The outputs of a program."""
@@ -143,17 +173,9 @@ class Partitioner:
         return [Split(out, ((),) * aval_of(out).ndim) for out in outs]
 
     def _gathered(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
-        name = eqn.primitive.name
-        if self._warns and name not in self._told:
-            self._told.add(name)
-            types = ", ".join(str(atom.aval) for atom in eqn.inputs)
-            place = f" at {eqn.source}" if eqn.source else ""
-            warnings.warn(
-                f"[jit] {name} of {types}{place} is not partitioned: its operands are gathered, "
-                "and every memory computes all of it. (shard_map says how to compute it in parts.)",
-                UnpartitionedWarning,
-                stacklevel=2,
-            )
+        if self._warns:
+            pairs = safe_zip(eqn.inputs, operands)
+            _warn(eqn, sum(atom.aval.nbytes for atom, x in pairs if any(x.parts)))
         return self._bound(eqn, [self.moved(x, ((),) * len(x.parts)) for x in operands])
 
     def _constrained(self, eqn: Eqn, operand: Split) -> Split:
@@ -204,14 +226,14 @@ class Partitioner:
         correspondence = corresponding(eqn)
         if correspondence is None:
             return None
-        combine = _combination(eqn.primitive.lower)
+        collective = _collective(eqn)
         split: dict[int, tuple[Any, ...]] = {}
         used: set[Any] = set()
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             for dim, axis in links:
                 names = operand.parts[dim]
                 is_full = atom.aval.shape[dim] == correspondence.sizes[axis]
-                can = axis not in correspondence.reduced or combine in _COLLECTIVES
+                can = axis not in correspondence.reduced or collective is not None
                 if names and is_full and can and axis not in split and not used & {*names}:
                     split[axis] = names
                     used.update(names)
@@ -227,22 +249,34 @@ class Partitioner:
         parts = [
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
-        outs = self._applied(eqn, values, parts)
-        if outs is None:
-            return None
         names = [name for axis in correspondence.reduced for name in split.get(axis, ())]
-        if names:
-            assert combine is not None
-            outs = [Split(self._combined(combine, out.value, names), out.parts) for out in outs]
-        return outs
+        if not names:
+            return self._applied(eqn, values, parts)
+        return self._combined(eqn, values, parts, names)
 
-    def _combined(self, combine: str, value: Any, names: Sequence[Any]) -> Any:
-        """The results of all memories along some axes in one."""
-        between = [name for name in names if self.memories.between[name] > 1]
-        across = tuple(self.memories.across(name) for name in between)
+    def _combined(
+        self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts], names: Sequence[Any]
+    ) -> list[Split] | None:
+        """The equation, whose results are combined over the axes along which it reduces.
+
+        Sums of 16-bit floats are rounded once, after all memories' are added, where the call has
+        a result in float32.
+        """
+        # In the order of the mesh, so that sums over the same axes have one communicator.
+        across = [self.memories.across(name) for name in self.memories.names if name in names]
         if not across:
-            return value
-        return _COLLECTIVES[combine].bind(value, axes=across, axis_index_groups=None)
+            return self._applied(eqn, values, parts)
+        outs = self._applied(_unrounded(eqn), values, parts)
+        collective = _collective(eqn)
+        if outs is None or collective is None:
+            return None
+        results = []
+        for out, var in safe_zip(outs, eqn.outputs):
+            value = collective.bind(out.value, axes=tuple(across), axis_index_groups=None)
+            if aval_of(value).dtype != var.aval.dtype:
+                value = convert_element_type(value, var.aval.dtype)
+            results.append(Split(value, out.parts))
+        return results
 
     def _applied(
         self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts]
@@ -265,8 +299,6 @@ class Partitioner:
         self, eqn: Eqn, product: Product, operands: Sequence[Split]
     ) -> list[Split] | None:
         """A stack of matrix products; what is summed over may be split too."""
-        if not product.one_dtype:
-            return None  # sums of parts would be rounded each
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
         used: set[Any] = set()
@@ -290,18 +322,31 @@ class Partitioner:
         )
         values = [self.moved(left, one), self.moved(right, two)]
         values += [self.moved(x, ((),) * len(x.parts)) for x in operands[2:]]
-        outs = self._applied(eqn, values, [(*both, *row_parts, *others)])
+        parts = [(*both, *row_parts, *others)]
         names = [name for part in inner for name in part]
-        if outs is None or not names:
-            return outs
-        return [Split(self._combined("add", outs[0].value, names), outs[0].parts)]
+        if names:
+            return self._combined(eqn, values, parts, names)
+        return self._applied(eqn, values, parts)
 
 
-def _combination(rule: Any) -> str | None:
-    """By which function results for parts become one; None: they do not."""
-    if isinstance(rule, Reduction):
-        return rule.combine
-    return "add" if isinstance(rule, Indexed | Library) else None
+def _collective(eqn: Eqn) -> Primitive | None:
+    """The collective that combines the results of memories; None if there is none."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Reduction | Indexed | Library):
+        return None
+    is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
+    collectives = _COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES
+    return collectives.get(rule.combine if isinstance(rule, Reduction) else "add")
+
+
+def _unrounded(eqn: Eqn) -> Eqn:
+    """A call that sums with results in float32 instead of floats of 16 bits or fewer."""
+    rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
+    if not isinstance(rule, Library) or rule.dtype_param is None:
+        return eqn
+    if not dtypes.is_floating(dtype) or dtype.itemsize > 2:
+        return eqn
+    return eqn.replace(params={**eqn.params, rule.dtype_param: dtypes.float32})
 
 
 def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> Parts:

@@ -53,7 +53,7 @@ def partition(
         jaxpr: a program of whole arrays, without constants.
         memories: whose mesh the shardings are over.
         in_shardings, wanted: the shardings of operands and results.
-        warns: whether ops that are not partitioned are told.
+        warns: whether to warn of large operands that are gathered.
     """
     ins = [parts_in(s, a.ndim, memories) for s, a in safe_zip(in_shardings, jaxpr.in_avals)]
     outs = [parts_in(s, a.ndim, memories) for s, a in safe_zip(wanted, jaxpr.out_avals)]
@@ -73,7 +73,7 @@ def run(
         operands: arrays and numbers.
         wanted: shardings of results; None: what follows from the operands'.
         donated: which operands' memory may be used; they are deleted. None if empty.
-        warns: whether ops that are not partitioned are told.
+        warns: whether to warn of large operands that are gathered.
     """
     wanted = wanted or [None] * len(jaxpr.out_avals)
     # Of equal ones the one whose programs run in more processes: a pmap's.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gpuflow.base import variables
 from gpuflow.base.records import record
 
 Variables = Mapping[str, str]
@@ -37,15 +38,21 @@ class Cluster:
     token: str | None = None
 
 
+def _integer(said: Variables, name: str, minimum: int = 0) -> int:
+    """The value of a variable of another launcher; ``minimum`` if it is not set."""
+    text = said.get(name, str(minimum))
+    return variables.value_of(variables.integer(minimum), name, text)
+
+
 def _launch(said: Variables) -> Cluster | None:
     if "GPUFLOW_PROCESS_ID" not in said or "GPUFLOW_NUM_PROCESSES" not in said:
         return None
     return Cluster(
         "launch",
-        int(said["GPUFLOW_PROCESS_ID"]),
-        int(said["GPUFLOW_NUM_PROCESSES"]),
-        int(said.get("GPUFLOW_LOCAL_ID", "0")),
-        int(said.get("GPUFLOW_LOCAL_SIZE", "0")),
+        variables.read(said, "GPUFLOW_PROCESS_ID", 0),
+        variables.read(said, "GPUFLOW_NUM_PROCESSES", 1),
+        variables.read(said, "GPUFLOW_LOCAL_ID", 0),
+        variables.read(said, "GPUFLOW_LOCAL_SIZE", 0),
         said.get("GPUFLOW_COORDINATOR"),
         said.get("GPUFLOW_TOKEN"),
     )
@@ -55,14 +62,14 @@ def _torchrun(said: Variables) -> Cluster | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(said):
         return None
     # The port itself may be that of torchrun's own store.
-    port = int(said["MASTER_PORT"]) + 1
+    port = _integer(said, "MASTER_PORT") + 1
     run = f"{said.get('TORCHELASTIC_RUN_ID', '')} {said.get('TORCHELASTIC_RESTART_COUNT', '')}"
     return Cluster(
         "torchrun",
-        int(said["RANK"]),
-        int(said["WORLD_SIZE"]),
-        int(said.get("LOCAL_RANK", "0")),
-        int(said.get("LOCAL_WORLD_SIZE", "0")),
+        _integer(said, "RANK"),
+        _integer(said, "WORLD_SIZE", 1),
+        _integer(said, "LOCAL_RANK"),
+        _integer(said, "LOCAL_WORLD_SIZE"),
         f"{said['MASTER_ADDR']}:{port}",
         said.get("GPUFLOW_TOKEN") or _common("torchrun", run, said["MASTER_PORT"]),
     )
@@ -76,13 +83,15 @@ def _slurm(said: Variables) -> Cluster | None:
     nodes = said.get("SLURM_STEP_NODELIST") or said.get("SLURM_JOB_NODELIST", "localhost")
     job, step = said["SLURM_JOB_ID"], said.get("SLURM_STEP_ID", "0")
     # All processes find the same port, and other jobs of the machine another one.
-    port = 61440 + (int(job) + 7 * int(step)) % 4096
+    numbers = _integer(said, "SLURM_JOB_ID") + 7 * _integer(said, "SLURM_STEP_ID")
+    port = 61440 + numbers % 4096
+    steps = "SLURM_STEP_NUM_TASKS" in said
     here = re.match(r"\d+", said.get("SLURM_STEP_TASKS_PER_NODE", ""))  # as in 4(x2)
     return Cluster(
         "slurm",
-        int(said["SLURM_PROCID"]),
-        int(said.get("SLURM_STEP_NUM_TASKS", said["SLURM_NTASKS"])),
-        int(said.get("SLURM_LOCALID", "0")),
+        _integer(said, "SLURM_PROCID"),
+        _integer(said, "SLURM_STEP_NUM_TASKS" if steps else "SLURM_NTASKS", 1),
+        _integer(said, "SLURM_LOCALID"),
         int(here[0]) if here else 0,
         f"{first_host(nodes)}:{port}",
         said.get("GPUFLOW_TOKEN") or _common("slurm", job, step),
@@ -99,8 +108,8 @@ _MPI = (  # rank, size, local rank, local size
 def _mpi(said: Variables) -> Cluster | None:
     for rank, size, local_rank, local_size in _MPI:
         if rank in said and size in said:
-            local = int(said.get(local_rank, "0")), int(said.get(local_size, "0"))
-            return Cluster("mpi", int(said[rank]), int(said[size]), *local)
+            local = _integer(said, local_rank), _integer(said, local_size)
+            return Cluster("mpi", _integer(said, rank), _integer(said, size, 1), *local)
     return None
 
 
@@ -118,7 +127,7 @@ def detect(said: Variables, method: str | None = None) -> Cluster | None:
     """What a launcher says: the first of those that are known, or the one that ``method`` names.
 
     Raises:
-        ValueError: no such method.
+        ValueError: if there is no such method, or a launcher's variable has a bad value.
     """
     aliases = {"mpi4py": "mpi", "gpuflow": "launch"}
     name = aliases.get(method or "", method)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import variables
 from gpuflow.base.config import choose_gpus, config, cpu_count, launcher_variables
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.records import record
@@ -164,7 +165,7 @@ def initialize(
         choose_gpus(gpus)
     timeout = collective_timeout
     if timeout is None:
-        timeout = float(said.get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+        timeout = variables.read(said, "GPUFLOW_COLLECTIVE_TIMEOUT", 300.0)
     _state.overlap = overlap_sums
     if cluster.address is None:
         _over_mpi(cluster, timeout)

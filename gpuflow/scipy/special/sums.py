@@ -16,6 +16,7 @@ from gpuflow.core.types import Array, ArrayLike, Axes
 from gpuflow.numpy.promotion import convert, promote_args_inexact
 from gpuflow.numpy.reductions import keep_dims
 from gpuflow.ops.elementwise.select import where as select_where
+from gpuflow.ops.linalg.algebra import through_float32
 
 
 @overload
@@ -29,6 +30,7 @@ def logsumexp(
     return_sign: bool = False, where: ArrayLike | None = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @composite
+@through_float32
 def logsumexp(
     a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
     return_sign: bool = False, where: ArrayLike | None = None,

@@ -10,9 +10,10 @@ from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.scipy.special.common import precision
 from gpuflow.scipy.special.logarithms import xlogy
 
-# How far the sum of a point may be from 1.
+# How far the sum of a point may be from 1, if rounding its entries does not move it further.
 _TOLERANCE = 1e-6
 
 
@@ -25,8 +26,9 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         alpha: f32[n], concentrations, above 0.
 
     Returns:
-        f32[...]: -inf where numbers are not above 0 or do not sum up to 1, nan where a
-        concentration is not possible.
+        f32[...]: -inf where an entry is negative or they do not sum up to 1, nan where a
+        concentration is not possible. Where an entry is 0: -inf if its concentration is above 1,
+        else inf if one is below 1.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -57,9 +59,14 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         x = jnp.concatenate([x, 1.0 - jnp.sum(x, 0, keepdims=True)], 0)
     constant = lax.lgamma(jnp.sum(alpha)) - jnp.sum(lax.lgamma(alpha))
     powers = alpha.reshape(count + (1,) * (len(shape) - 1)) - 1.0
-    on_simplex = jnp.all(x > 0.0, 0) & (jnp.abs(jnp.sum(x, 0) - 1.0) < _TOLERANCE)
+    tolerance = max(_TOLERANCE, count[0] * precision(x))
+    on_simplex = jnp.all(x >= 0.0, 0) & (jnp.abs(jnp.sum(x, 0) - 1.0) < tolerance)
+    # On an edge a power above 0 makes the density 0; else one below 0 makes it infinite.
+    edge = x == 0.0
+    vanishes, diverges = jnp.any(edge & (powers > 0.0), 0), jnp.any(edge & (powers < 0.0), 0)
     log = jnp.sum(xlogy(powers, jnp.where(x > 0.0, x, 1.0)), 0) + constant
-    log = jnp.where(on_simplex, log, -jnp.inf)
+    log = jnp.where(diverges, jnp.inf, log)
+    log = jnp.where(on_simplex & ~vanishes, log, -jnp.inf)
     return jnp.where(jnp.all(alpha > 0.0), log, jnp.nan)
 
 
@@ -72,8 +79,9 @@ def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         alpha: f32[n], concentrations, above 0.
 
     Returns:
-        f32[...]: 0 where numbers are not above 0 or do not sum up to 1, nan where a concentration
-        is not possible.
+        f32[...]: 0 where an entry is negative or they do not sum up to 1, nan where a concentration
+        is not possible. Where an entry is 0: 0 if its concentration is above 1, else inf if one is
+        below 1.
 
     Raises:
         ValueError: shapes that do not fit.

@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.special.error_functions import log_ndtr, ndtr
+from gpuflow.scipy.special.error_functions import erfcx, ndtr
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 from gpuflow.scipy.stats.common import guarded, log_complement, standardize
 
+_ROOT_HALF = math.sqrt(0.5)
 
-def _log_mass(a: Any, b: Any) -> Any:
-    """The logarithm of the normal probability between ``a < b``, from the tail that they are in."""
-    right = a > 0.0
-    low, high = jnp.where(right, -b, a), jnp.where(right, -a, b)
+
+def _scaled_tail(x: Any) -> Any:
+    """``log(ndtr(-x)) + x**2 / 2`` for ``x >= 0``, which is near ``-log(x)`` far out."""
+    return jnp.log(0.5 * erfcx(x * _ROOT_HALF))
+
+
+def _log_mass(a: Any, b: Any) -> tuple[Any, Any]:
+    """The normal probability between ``a < b`` as ``exp(log - nearest**2 / 2)``.
+
+    ``nearest`` is the point of the interval that is closest to 0. Squares far out overflow or hide
+    all digits of the logarithm; ``_log_decay`` forms their differences without them.
+    """
     central = (a <= 0.0) & (b > 0.0)
-    top = log_ndtr(jnp.where(central, -1.0, high))
-    gap = log_ndtr(jnp.where(central, -2.0, low)) - top
-    tail = top + log_complement(jnp.minimum(gap, 0.0))
+    near = jnp.where(central, 1.0, jnp.where(a > 0.0, a, -b))
+    far = jnp.where(central, 2.0, jnp.where(a > 0.0, b, -a))
+    ratio = _scaled_tail(far) - _scaled_tail(near) + _log_decay(far, near)
+    tail = _scaled_tail(near) + log_complement(jnp.minimum(ratio, 0.0))
     rest = ndtr(jnp.where(central, a, -1.0)) + ndtr(jnp.where(central, -b, -1.0))
-    return jnp.where(central, jnp.log1p(-rest), tail)
+    nearest = jnp.where(central, 0.0, jnp.where(a > 0.0, a, b))
+    return nearest, jnp.where(central, jnp.log1p(-rest), tail)
+
+
+def _log_decay(y: Any, near: Any) -> Any:
+    """The logarithm of the normal density at ``y`` relative to that at ``near``."""
+    return -0.5 * (y - near) * (y + near)
+
+
+def _log_share(part: tuple[Any, Any], whole: tuple[Any, Any]) -> Any:
+    """The logarithm of the quotient of two masses."""
+    return part[1] - whole[1] + _log_decay(part[0], whole[0])
 
 
 def _log_below(y: Any, a: Any, b: Any) -> Any:
     """The logarithm of the probability of less than ``y``."""
     within = (y > a) & (y < b)
-    safe = jnp.where(within | jnp.isnan(y), y, 0.5 * (jnp.maximum(a, -9.0) + jnp.minimum(b, 9.0)))
+    one_sided = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(b), 0.0, b - 1.0), a + 1.0)
+    middle = jnp.where(jnp.isinf(a) | jnp.isinf(b), one_sided, 0.5 * a + 0.5 * b)
+    safe = jnp.where(within | jnp.isnan(y), y, middle)
     mass = _log_mass(a, b)
-    below, above = _log_mass(a, safe) - mass, _log_mass(safe, b) - mass
+    below, above = _log_share(_log_mass(a, safe), mass), _log_share(_log_mass(safe, b), mass)
     # Near 1 the complement has the digits.
     log = jnp.where(below > -0.1, log_complement(jnp.minimum(above, 0.0)), below)
     return jnp.where(y <= a, -jnp.inf, jnp.where(y >= b, 0.0, log))
@@ -59,7 +83,8 @@ def logpdf(
         Array([-0.7188, -1.2188], dtype=float32)
     """
     y, scale, a, b = standardize("truncnorm.logpdf", x, loc, scale, a, b)
-    log = -0.5 * jnp.square(y) - HALF_LOG_2_PI - _log_mass(a, b) - jnp.log(scale)
+    nearest, mass = _log_mass(a, b)
+    log = _log_decay(y, nearest) - HALF_LOG_2_PI - mass - jnp.log(scale)
     return guarded(jnp.where((y < a) | (y > b), -jnp.inf, log), scale > 0.0, a < b)
 
 

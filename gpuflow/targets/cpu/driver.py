@@ -15,7 +15,7 @@ from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.primitive import Primitive
-from gpuflow.runtime.driver import FlagReader
+from gpuflow.runtime.driver import Driver, FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
 from gpuflow.runtime.origins import origins
@@ -57,6 +57,10 @@ class CpuDriver:
     def to_host(self, data: np.ndarray) -> np.ndarray:
         """The array itself."""
         return data
+
+    def from_driver(self, data: Any, source: Driver) -> np.ndarray:
+        """The values in the host's memory."""
+        return source.to_host(data)
 
     def copy(self, data: np.ndarray) -> np.ndarray:
         """A copy."""

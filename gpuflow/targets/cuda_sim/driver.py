@@ -22,18 +22,27 @@ from gpuflow.base.config import config
 from gpuflow.base.recording import clock
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.activations import mask_bytes, with_epilogue
+from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
-from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork
+from gpuflow.targets.cuda.driver.api import (
+    BuiltKernel,
+    Epilogue,
+    Gemm,
+    LibraryWork,
+    LoadedKernel,
+)
 from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.providers.launch_binding import most_shared_bytes
 from gpuflow.targets.cuda.schedules.spread import Dim
 from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH, Checks
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel, PtxModule
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
 from gpuflow.targets.cuda_sim.ptx.types import F32, U8
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
+from gpuflow.targets.cuda_sim.sim_kernel import SimKernel
 from gpuflow.targets.cuda_sim.watched import WatchedKernel
 
 PROCESSORS = 2  # few, so that grids stay small
@@ -51,6 +60,7 @@ class SimApi:
 
     Attributes:
         checks: what its launches look for.
+        loaded: kernels that were loaded, and not unloaded again.
     """
 
     name = "the simulated GPU"
@@ -68,6 +78,7 @@ class SimApi:
         self.memory.track_writes()
         self.checks = THOROUGH if config.environment.sim_check else USUAL_CHECKS
         self.memory_bytes = self.memory.capacity
+        self.loaded: set[SimKernel] = set()
         self._streams = 0
         self._order = threading.RLock()
 
@@ -140,32 +151,59 @@ class SimApi:
         """Copy bytes in device memory."""
         self.copy_in(target, self.memory.view(source, count, False).ctypes.data, count, stream)
 
+    def copy_peer(
+        self, target: int, other: SimApi, source: int, count: int, stream: int
+    ) -> None:
+        """Copy bytes from another device's memory."""
+        self._check_current()
+        self.copy_in(target, other.memory.view(source, count, False).ctypes.data, count, stream)
+
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros."""
         del stream
         self.memory.view(target, count)[:] = 0
 
-    def load(self, kernel: BuiltKernel) -> PtxKernel | WatchedKernel:
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
         """The kernel's PTX, parsed."""
-        built = kernel.built
-        loaded = PtxModule(built.ptx).entry(built.entry)
-        return loaded if built.touches is None else WatchedKernel(loaded, built.touches)
+        self._check_current()
+        entry = PtxModule(kernel.built.ptx).entry(kernel.built.entry)
+        loaded = SimKernel(entry, most_shared_bytes(self.compute_capability))
+        self.loaded.add(loaded)
+        return LoadedKernel(loaded, loaded)
+
+    def unload(self, module: SimKernel) -> None:
+        """Later launches of the kernel are errors."""
+        self.loaded.remove(module)
+
+    def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
+        """As ``cuFuncSetAttribute``."""
+        kernel.function.allow_shared(count)
 
     def bind(
-        self, function: PtxKernel | WatchedKernel, grid: Dim, block: Dim, words: array[int],
-        stream: int, shared_bytes: int = 0,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch that runs the whole grid."""
 
         def run() -> None:
             self._check_current()
+            loaded: SimKernel = kernel.function
+            loaded.check_shared(shared_bytes)
             kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
-            self._give(
-                stream,
-                lambda: function.launch(grid, block, kept, self.memory, shared_bytes, self.checks),
-            )
+            launch = partial(self._launch, loaded, grid, block, kept, shared_bytes, touches)
+            self._give(stream, launch)
 
         return run
+
+    def _launch(
+        self, loaded: SimKernel, grid: Dim, block: Dim, words: np.ndarray, shared_bytes: int,
+        touches: Sequence[Touched] | None,
+    ) -> None:  # fmt: skip
+        """Run a launch; in a stream it keeps nothing loaded, as on a real device."""
+        name = loaded.kernel.program.name
+        assert loaded in self.loaded, f"the module of {name} was unloaded before it ran"
+        ptx = loaded.kernel if touches is None else WatchedKernel(loaded.kernel, touches)
+        ptx.launch(grid, block, words, self.memory, shared_bytes, self.checks)
 
     def _give(self, stream: int, work: Callable[[], object]) -> None:
         """Do work that may be recorded, or record it."""

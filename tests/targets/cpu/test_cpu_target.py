@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuflow.base.config import CPU_TARGETS, read_environment
+from gpuflow.base.config import read_environment
+from gpuflow.base.variables import CPU_TARGETS
 from gpuflow.targets.cpu.codegen import processor
 from gpuflow.targets.cpu.codegen.host import HostProcessor
 from gpuflow.targets.cpu.codegen.processor import target_named

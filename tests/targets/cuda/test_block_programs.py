@@ -14,8 +14,10 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
+from gpuflow.targets.cuda.codegen.block_lines import BlockLines
 from gpuflow.targets.cuda.program import block_programs, driver_text
 from gpuflow.targets.cuda_sim.driver import SimApi
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
 # Many of these loops could be statements of a kernel by themselves.
 pytestmark = [requires_cuda_tools, pytest.mark.usefixtures("loops_of_steps")]
@@ -119,6 +121,33 @@ def updates(x):
 @pytest.mark.parametrize("program", [sums, loops, updates], ids=lambda p: p.__name__)
 def test_turns(program, device, launches):
     check(program, [X], device, launches, 1e-4)
+
+
+def columns(x):
+    """An arena of 46,656 bytes and more, and 4 KB of static memory for the sums of columns."""
+
+    def one(t):
+        product = t @ t.T
+        return product - product.sum(0)
+
+    return lax.map(one, x)
+
+
+def test_an_arena_and_static_memory_that_exceed_48_kb_together(device, launches):
+    """Each alone is below what CUDA gives a block without being asked."""
+    x = np.random.default_rng(3).standard_normal((2, 108, 3)).astype(np.float32)
+    check(columns, [x], device, launches, 2e-4)
+    (own,) = gpu_devices("cuda_block_programs_planted", SimApi())
+    own.driver.api.allow_shared = lambda kernel, count: None
+    with pytest.raises(PtxError, match=r"shared memory; got \d{4} static and 4\d{4} dynamic"):
+        run(columns, [x], own)
+
+
+@pytest.mark.parametrize("most, is_shared", [(50_879, False), (50_880, True)])
+def test_static_memory_counts_towards_the_limit_of_an_arena(most, is_shared, monkeypatch):
+    lines = BlockLines()
+    monkeypatch.setattr(lines, "_static_bytes", 4224)
+    assert lines.text(46_656, most).is_shared is is_shared
 
 
 def test_an_arena_in_global_memory(device, launches, monkeypatch):

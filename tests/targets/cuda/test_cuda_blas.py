@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -95,7 +96,7 @@ class _Pool:
 
 @pytest.fixture
 def blas():
-    return CuBlas(FakeCuBlas(), 77, _Pool(), 9)
+    return CuBlas(FakeCuBlas(), 77, _Pool(), 9, nullcontext())
 
 
 @pytest.mark.parametrize("count", [1, 3])

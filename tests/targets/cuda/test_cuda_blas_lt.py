@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 
 import ml_dtypes
@@ -150,7 +151,7 @@ class FakeLt:
 
 
 def _lt(fake):
-    return CuBlasLt(CtypesLt(fake), 77, (4096, 1 << 20))
+    return CuBlasLt(CtypesLt(fake), 77, (4096, 1 << 20), nullcontext())
 
 
 @pytest.mark.parametrize("right_transposed", [False, True])
@@ -273,4 +274,4 @@ def test_an_epilogue_is_checked_once_and_left_alone_where_it_fails():
 
 def test_a_library_that_is_none_of_cublaslt():
     with pytest.raises(AttributeError):
-        CtypesLt(ctypes.PyDLL("libm.so.6"))
+        CtypesLt(ctypes.CDLL("libm.so.6"))

@@ -8,6 +8,8 @@ import cuda_zoo
 import pytest
 from cuda_harness import build, requires_cuda_tools
 
+from gpuflow.compiler.cache.kernel_cache import KernelCache
+from gpuflow.core.blocks import CudaText
 from gpuflow.targets.cuda.codegen import device_functions
 from gpuflow.targets.cuda.codegen.build import (
     _link_once,
@@ -19,6 +21,7 @@ from gpuflow.targets.cuda.codegen.build import (
     read_link_report,
 )
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, load_numba_cuda
+from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, build_user_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
 
 SOURCE = """
@@ -131,6 +134,29 @@ def test_a_log_without_a_report_is_refused():
         "ptxas info : Used 40 registers, used 1 barriers, 128 bytes smem"
     )
     assert read_link_report(log) == (40, 20, 128)
+
+
+SHARED = """extern "C" __global__ void k(float* x) {
+  SPACE float s[LENGTH];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[31 - threadIdx.x];
+}"""
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)])
+@pytest.mark.parametrize("space, length, wanted", [
+    ("extern __shared__", "", 0), ("__shared__", "32", 128), ("__shared__", "12288", 48 << 10),
+])  # fmt: skip
+def test_static_shared_memory_is_the_kernels_own(space, length, wanted, capability):
+    """Of sm_90 the linker's log has 1024 bytes that CUDA reserves, and code may not be less."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    text = SHARED.replace("SPACE", space).replace("LENGTH", length)
+    code, types = CudaText(text, "k"), (ArrayType("float32", 1),)
+    cache = KernelCache(None)
+    kernel = build_user_kernel("k", code, types, 32, cache, capability)
+    assert kernel.built.shared_bytes == wanted
 
 
 @requires_cuda_tools

@@ -1,6 +1,6 @@
 """The CUDA platform on a real GPU. Skipped where there is none.
 
-With ``GPUFLOW_KERNEL_TESTS=cuda_sim`` the tests run on the simulated GPU, which builds their
+With ``KERNEL_TESTS=cuda_sim`` the tests run on the simulated GPU, which builds their
 kernels (perf/prebuild.py does so).
 """
 
@@ -20,7 +20,7 @@ from gpuflow import lax, profiler
 from gpuflow.base.config import config
 from gpuflow.targets.platforms import seems_to_have_gpu
 
-PLATFORM = os.environ.get("GPUFLOW_KERNEL_TESTS", "cuda")
+PLATFORM = os.environ.get("KERNEL_TESTS", "cuda")
 
 
 def _devices():

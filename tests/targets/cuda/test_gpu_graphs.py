@@ -1,7 +1,9 @@
 """Graphs of launches: what is recorded, replayed and changed, and that bits stay the same."""
 
 import ctypes
+import gc
 from array import array
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +16,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.targets.cuda.driver import graphs
-from gpuflow.targets.cuda.driver.api import LibraryWork
+from gpuflow.targets.cuda.driver.api import LibraryWork, LoadedKernel
 from gpuflow.targets.cuda.driver.graph_api import (
     _SIGNATURES,
     LaunchGraph,
@@ -219,11 +221,14 @@ def test_tables_of_changed_recordings_are_brought_up_to_date(late):
 
 
 class FakeCuda:
-    """The driver's calls for graphs, which keep what they were told."""
+    """The driver's calls for graphs, which keep what they were told.
+
+    ``graphs`` are those that nobody has destroyed.
+    """
 
     def __init__(self, fails=""):
         self.nodes, self.captured, self.told, self.fails = [], [], [], fails
-        self.capturing = False
+        self.capturing, self.graphs = False, set()
 
     def __getattr__(self, name):
         def call(*given):
@@ -238,6 +243,11 @@ class FakeCuda:
     def _cuGraphCreate(self, place, flags):
         assert flags == 0
         place._obj.value = 100
+        self.graphs.add(100)
+        return 0
+
+    def _cuGraphDestroy(self, graph):
+        self.graphs.remove(graph.value)
         return 0
 
     def _add(self, place, graph, before, count, node):
@@ -264,6 +274,7 @@ class FakeCuda:
         assert stream == 9
         self.capturing = False
         place._obj.value = 300
+        self.graphs.add(300)
         return 0
 
     def _cuGraphInstantiateWithFlags(self, place, graph, flags):
@@ -295,8 +306,8 @@ def _words(*numbers):
 def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     cuda = FakeCuda()
     words = _words(5, 6)
-    launch = bound_launch(cuda.launch, 42, (3,), (128, 2), words, 7)
-    graph = LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply), launch])
+    launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128, 2), words, 7)
+    graph = LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply), launch], nullcontext())
     first, product, last = cuda.nodes
     assert (first.func, first.gridDimX, first.gridDimY, first.blockDimY) == (42, 3, 1, 2)
     assert (product, cuda.captured, last.func) == (300, [9], 42)
@@ -305,7 +316,7 @@ def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     graph()
     assert cuda.told[-1] == "cuGraphLaunch"
     words[1] = 8
-    other = bound_launch(cuda.launch, 43, (4, 5), (64,), words, 7)
+    other = bound_launch(cuda.launch, LoadedKernel(43, None), (4, 5), (64,), words, 7)
     assert graph.change(2, other)
     node, told = cuda.changed
     assert node == 1002
@@ -328,9 +339,11 @@ CALLS = [
 @pytest.mark.parametrize("name", CALLS)
 def test_what_cannot_be_recorded_is_an_error(name):
     cuda = FakeCuda(name)
-    launch = bound_launch(cuda.launch, 42, (3,), (128,), _words(5), 7)
+    launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128,), _words(5), 7)
     with pytest.raises(RuntimeError, match=r"\[cuda graph\] .* status 700 .*Fix:"):
-        LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)])
+        LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)], nullcontext())
+    gc.collect()
+    assert not cuda.graphs
 
 
 def test_a_capture_ends_when_its_work_fails():
@@ -340,8 +353,9 @@ def test_a_capture_ends_when_its_work_fails():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        LaunchGraph(cuda, 7, 9, [LibraryWork(fail)])
-    assert not cuda.capturing
+        LaunchGraph(cuda, 7, 9, [LibraryWork(fail)], nullcontext())
+    gc.collect()
+    assert not cuda.capturing and not cuda.graphs
 
 
 def test_parameters_of_a_node_are_laid_out_as_cuda_says():

@@ -13,6 +13,8 @@ from late_gpu import LateApi, gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.base.errors import CommunicationError
+from gpuflow.core.communicator import turn
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 pytestmark = requires_cuda_tools
@@ -48,7 +50,7 @@ def test_devices_share_the_plan_and_nothing_that_runs(two):
         step(gf.device_put(X, device)).block_until_ready()
     one, other = (device.driver for device in two)
     assert one is not other and one.memory is not other.memory and one.api is not other.api
-    assert one._functions.keys() & other._functions.keys()  # loaded by each, built once
+    assert one.loaded_kernels() & other.loaded_kernels()  # loaded by each, built once
 
 
 def test_arrays_of_two_devices_do_not_meet(two):
@@ -111,6 +113,115 @@ def test_threads_have_current_devices_of_their_own(two):
     for thread in threads:
         thread.join()
     assert len({value.tobytes() for values in results.values() for value in values}) == 1
+
+
+# --- from one device to another ---
+
+
+@pytest.fixture
+def late():
+    apis = LateApi(), LateApi()
+    return gpu_devices(f"cuda_moves_{id(apis[0])}", *apis)
+
+
+def logs(devices, *names):
+    return [device.driver.api.log[name] for device in devices for name in names]
+
+
+BIG = np.random.default_rng(1).normal(size=(1 << 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("values", [X, BIG])
+def test_moves_wait_for_neither_device(late, values):
+    """They went through pageable memory of the host, which waited for the first device."""
+    x = gf.device_put(values, late[0])
+    y = gf.jit(lambda v: jnp.sin(v) * 2)(x)  # nothing has run yet
+    before = logs(late, "copy_out", "wait", "synchronize")
+    moved = gf.device_put(y, late[1])
+    result = moved + 1
+    assert moved.device == result.device == late[1]
+    assert logs(late, "copy_out", "wait", "synchronize") == before
+    assert logs(late, "copy_peer") == [0, 1]
+    np.testing.assert_allclose(result, np.sin(values) * 2 + 1, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["freed", "donated"])
+def test_the_memory_of_what_is_moved_is_used_again_behind_the_copy(late, how):
+    step = gf.jit(lambda v: v * 2, donate_argnums=(0,) if how == "donated" else ())
+    for k in range(3):
+        x = gf.device_put(BIG + k, late[0]) * 1  # in the pool of the compute stream
+        moved = gf.device_put(x, late[1])
+        if how == "donated":
+            other = step(x)
+            other.block_until_ready()  # the first device goes on, nobody waits for the second
+        else:
+            del x
+            other = step(gf.device_put(BIG, late[0]) * 0)
+            other.block_until_ready()
+        np.testing.assert_array_equal(moved, BIG + k)
+
+
+def test_the_memory_of_a_moved_array_waits_for_its_readers(late):
+    total = []
+    for k in range(4):
+        moved = gf.device_put(gf.device_put(X + k, late[0]), late[1])
+        total.append(moved.sum())
+        del moved  # its memory is the next one's
+    late[0].driver.synchronize()  # which lets all copies run that may run by now
+    np.testing.assert_allclose(total, [(X + k).sum() for k in range(4)], rtol=1e-4)
+
+
+def test_moves_and_programs_over_several_devices_take_turns(two):
+    """A device would wait for the other one, in front of its half of a collective."""
+    x, done = gf.device_put(X, two[0]), threading.Event()
+
+    def move():
+        gf.device_put(x, two[1]).block_until_ready()
+        done.set()
+
+    thread = threading.Thread(target=move, daemon=True)
+    with turn():
+        thread.start()
+        assert not done.wait(0.3)
+    assert done.wait(30)
+
+
+def test_a_host_function_of_a_program_over_several_devices_may_move_arrays(two):
+    def host(x):
+        return np.asarray(gf.device_put(gf.device_put(x, two[0]), two[1])) * 2
+
+    shape = gf.ShapeDtypeStruct((4,), np.float32)
+    mapped = gf.pmap(lambda v: gf.pure_callback(host, shape, v), devices=two)
+    results = []
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    thread = threading.Thread(target=lambda: results.append(np.asarray(mapped(x))), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    np.testing.assert_array_equal(results[0], x * 2)
+
+
+@pytest.mark.parametrize("spec", [(), ("i",), (None, "i")])
+def test_arrays_of_a_gpu_are_cut_for_others_without_the_host(late, spec):
+    values = np.random.default_rng(2).normal(size=(6, 8)).astype(np.float32)
+    sharding = gf.sharding.NamedSharding(
+        gf.sharding.Mesh(np.array(late), ("i",)), gf.sharding.PartitionSpec(*spec)
+    )
+    x = gf.jit(lambda v: v + 1)(gf.device_put(values, late[0]))
+    before = logs(late, "copy_out")
+    parted = gf.device_put(x, sharding)
+    assert logs(late, "copy_out") == before and logs(late, "copy_peer") == [0, 1]
+    x.delete()
+    shards = [shard.data for shard in parted.addressable_shards]
+    assert [shard.device for shard in shards] == list(late)
+    np.testing.assert_array_equal(parted, values + 1)
+
+
+def test_what_is_worth_nothing_is_not_moved(late):
+    x = gf.device_put(X, late[0])
+    late[0].driver.broken = "[all_reduce] rank 1 is gone. Fix: start again."
+    with pytest.raises(CommunicationError, match="rank 1 is gone"):
+        gf.device_put(x, late[1])
 
 
 PROGRAM = """

@@ -22,7 +22,7 @@ from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.driver import graph_api
 
 HERE = Path(__file__).parent
-MEMORY = 128 << 20
+MEMORY = 192 << 20
 
 
 def _why_not():
@@ -99,6 +99,16 @@ def test_graphs_with_products_beside_other_threads(library):
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stdout + done.stderr
 
 
+@needs_cupy
+def test_a_call_that_waits_lets_the_thread_of_another_gpu_launch(library):
+    """With ctypes.PyDLL a call of cuBLAS or of graphs kept the lock, and peers never came."""
+    cublas = str(library.parent / "libcublas.so")
+    program = str(HERE / "fake_cuda" / "peers.py")
+    done = run(library, program, cublas, FAKE_CUDA_DEVICES="2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "missed\nwith Python's lock\n", done.stdout
+
+
 def test_calls_for_graphs_are_those_of_the_headers():
     """By name and number of arguments; fake_cuda.c is compiled with the headers' signatures."""
     folder = elf_patch.headers()
@@ -146,6 +156,7 @@ NCCL_CALLS = {
     "rank_id": "",
     "size": "",
     "abort": "",
+    "destroy": "",
     "check_async_error": "",
 }
 
@@ -165,7 +176,7 @@ def test_nccl_has_what_we_call():
     for name, wanted in NCCL_CALLS.items():
         assert _arguments(getattr(nccl.NcclCommunicator, name)) == wanted.split(), name
     assert _arguments(nccl.NcclCommunicator.commSplit)[:2] == ["color", "key"]
-    assert _arguments(nccl.NcclCommunicator.initAll) == ["devices"]
+    assert _arguments(nccl.NcclCommunicator)[:3] == ["ndev", "commId", "rank"]
     assert callable(nccl.groupStart) and callable(nccl.groupEnd)
     assert issubclass(nccl.NcclError, RuntimeError)
     text = (HERE.parents[2] / "gpuflow/parallel/collectives/nccl.py").read_text()

@@ -1,5 +1,6 @@
 """gf.raw_kernel on the simulated GPU: kernels as Numba's and CUDA's users write them."""
 
+import gc
 import linecache
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.runtime.device import devices, local_devices
 from gpuflow.targets.cuda_sim.driver import SimApi
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
 pytestmark = [requires_cuda_tools]
 cuda = pytest.importorskip("numba.cuda")
@@ -79,6 +81,18 @@ def total(x, out):
         step //= 2
     if t == 0:
         out[cuda.blockIdx.x] = shared[0]
+
+
+@cuda.jit
+def two_memories(x, out):
+    static = cuda.shared.array(1024, numba.float32)
+    dynamic = cuda.shared.array(0, numba.float32)
+    t = cuda.threadIdx.x
+    static[t] = x[t]
+    cuda.syncthreads()
+    dynamic[t] = static[31 - t]
+    cuda.syncthreads()
+    out[t] = dynamic[t]
 
 
 SAXPY = """
@@ -326,6 +340,82 @@ def test_numbers_and_parameters_of_cuda_c_are_compared():
 def test_shared_memory_has_a_limit():
     said = _message(lambda: _of(total.py_func, grid=(4, 64, 300_000))(VECTOR))
     assert "at most" in said and "300000 in grid" in said
+
+
+@on_sim
+def test_a_block_may_have_all_of_its_shared_memory():
+    """227 KB, without the 1 KB that CUDA reserves besides."""
+    most, out = 227 << 10, lambda x: gf.ShapeDtypeStruct((4,), x.dtype)
+    got = gf.raw_kernel(total, out=out, grid=(4, 64, most))(VECTOR)
+    np.testing.assert_allclose(got.sum(), VECTOR.sum(), rtol=1e-4)
+    said = _message(lambda: gf.raw_kernel(total, out=out, grid=(4, 64, most + 4))(VECTOR))
+    assert f"at most {most} bytes" in said
+
+
+@pytest.mark.parametrize("sizes", [(47, 8), (8, 47)])
+def test_static_and_dynamic_shared_memory_share_the_default_limit(sizes):
+    """4 KB static and 47 KB dynamic: CUDA refuses the launch, unless it was asked for more."""
+    kernels = [
+        gf.raw_kernel(two_memories, out=lambda x: x, grid=(1, 32, kilobytes << 10))
+        for kilobytes in sizes
+    ]
+    step = gf.jit(lambda x: [kernel(x) for kernel in kernels])  # one function, two limits
+    for got in step(VECTOR[:32]):
+        np.testing.assert_array_equal(got, VECTOR[31::-1])
+
+
+@on_sim
+def test_planted_launches_without_the_attribute_are_refused(device):
+    """A driver that compares the dynamic part alone with 48 KB: the stand-in refuses the sum."""
+    (planted,) = gpu_devices("cuda_user_planted", SimApi())
+    planted.driver.api.allow_shared = lambda kernel, count: None
+    kernel = gf.raw_kernel(two_memories, out=lambda x: x, grid=(1, 32, 46_656))
+    with gf.default_device(planted), pytest.raises(
+        PtxError, match=r"at most 45056 dynamic bytes.* got 4096 static and 46656 dynamic"
+    ):
+        np.asarray(kernel(VECTOR[:32]))
+
+
+@pytest.mark.parametrize("kind", [SimApi, LateApi])
+@on_sim
+def test_a_module_is_loaded_once_and_unloaded_behind_its_last_launch(device, kind):
+    (own,) = gpu_devices(f"cuda_user_modules_{kind.__name__}", kind())
+    driver, api = own.driver, own.driver.api
+
+    def entries():
+        return sorted(built.entry for built in driver.loaded_kernels())
+
+    def programs(count):
+        kernel = gf.raw_kernel(two_memories, out=lambda x: x, grid=(1, 32, 256))
+        steps = [gf.jit(lambda x, k=k: kernel(x + k)) for k in range(count)]
+        for step in steps:
+            step(VECTOR[:32])  # it may still be queued
+        assert entries().count("two_memories") == 1
+        assert len(api.loaded) == len(entries())
+
+    with gf.default_device(own):
+        programs(3)
+        gc.collect()
+        api.activate()
+        driver._kernels.unload_unused()  # a late device has an event behind the launches
+        driver.synchronize()
+        driver._kernels.unload_unused()
+    assert not entries() and not api.loaded
+
+
+@on_sim
+def test_planted_modules_that_are_unloaded_too_early_are_found(device):
+    (late,) = gpu_devices("cuda_user_early", LateApi())
+    late.driver.api.is_done = lambda event: True  # whether the stream has come to it, or not
+    with gf.default_device(late):
+        x = gf.device_put(VECTOR[:32], late)
+        late.driver.synchronize()
+        kernel = gf.raw_kernel(two_memories, out=lambda x: x, grid=(1, 32, 256))
+        gf.jit(lambda x: kernel(x))(x)
+        gc.collect()
+        late.driver._kernels.unload_unused()
+        with pytest.raises(AssertionError, match="was unloaded before it ran"):
+            late.driver.synchronize()
 
 
 @on_sim

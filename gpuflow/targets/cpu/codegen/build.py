@@ -22,6 +22,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen import libm
+from gpuflow.targets.cpu.codegen.host import ensure_room
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, assembly_of, compiled, host_machine
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import Written, module_of
@@ -153,6 +154,7 @@ class _Linker:
     def _link(
         self, code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
     ) -> tuple[llvm.ResourceTracker, dict[str, int]]:
+        ensure_room()
         with self._lock:
             if self._engine is None:
                 # JITLink keeps what an object holds together and reports what it cannot do;

@@ -12,12 +12,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import sys
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuflow.base.address_space import require_address_space
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.records import record
@@ -39,6 +41,9 @@ _XGETBV = bytes.fromhex("31c9 0f01d0 8907 895704 c3")
 _PROBE = Image(
     _CPUID + _XGETBV, PAGE, PAGE, {"cpuid": 0, "xgetbv": len(_CPUID)}, imports={}, fixups=()
 )
+# Bytes of address space: LLVM's library takes 155 MB, each of the first threads that allocate 64,
+# and a small program with products and Fourier transforms took 540 in all.
+_ROOM = 640 << 20
 _SAVES_STATE = 1 << 27  # of leaf 1's ecx: XGETBV is there
 # Leaf, subleaf, and which of eax, ebx, ecx and edx count: the others tell which core asks.
 _LEAVES = (
@@ -77,6 +82,16 @@ def host_processor() -> HostProcessor:
     return processor
 
 
+def ensure_room() -> None:
+    """Before LLVM is loaded: where it finds no memory later, it ends the process.
+
+    Raises:
+        MemoryError: if a limit of the address space leaves too little.
+    """
+    if "llvmlite.binding" not in sys.modules:
+        require_address_space(_ROOM, "building kernels with LLVM")
+
+
 _told: dict[str, HostProcessor] = {}
 
 
@@ -92,6 +107,7 @@ def tell_processor(digest: str, processor: HostProcessor) -> None:
 
 
 def _ask() -> HostProcessor:
+    ensure_room()
     features = llvm.get_host_cpu_features()
     present = tuple(sorted(name for name, there in features.items() if there))
     return HostProcessor(llvm.get_host_cpu_name(), features.flatten(), present)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
+from gpuflow.targets.cpu.codegen.host import ensure_room
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES
 
@@ -97,6 +98,7 @@ def _with_module(
     """What ``use`` makes of an optimized module."""
 
     def build() -> Result:
+        ensure_room()
         with _machine() as machine:
             return use(_optimized(text, machine, level, finish), machine)
 

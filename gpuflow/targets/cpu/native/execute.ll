@@ -6,6 +6,7 @@
 ;                                     extent > chunk
 ;   3  function words                 function(words, registers, state): gf_scan, gf_while,
 ;                                     gf_branch or gf_apart, which run programs
+;   4                                 return if the call was interrupted (looks once a second)
 ;
 ; A place is two words: a register's number, or -1, and an offset; it stands for their sum.
 ; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
@@ -29,7 +30,7 @@ define i32 @gf_execute(ptr %code, ptr %registers, ptr %state) {
 entry:
   br label %fetch
 fetch:
-  %at = phi ptr [ %code, %entry ], [ %at.set, %set ], [ %at.run, %ran ], [ %at.nest, %nest ]
+  %at = phi ptr [ %code, %entry ], [ %at.set, %set ], [ %at.run, %ran ], [ %at.nest, %nest ], [ %at.look, %look ]
   %operation = load i64, ptr %at
   %one.at = getelementptr i64, ptr %at, i64 1
   %one = load ptr, ptr %one.at
@@ -37,6 +38,7 @@ fetch:
     i64 1, label %set
     i64 2, label %run
     i64 3, label %nest
+    i64 4, label %look
   ]
 set:
   %place.at = getelementptr i64, ptr %at, i64 2
@@ -72,6 +74,11 @@ nest:
   %at.nest = getelementptr i64, ptr %at, i64 3
   %fine = icmp eq i32 %status, 0
   br i1 %fine, label %fetch, label %failed
+look:
+  %at.look = getelementptr i64, ptr %at, i64 1
+  %signal = call i32 @gf_signals(ptr %state)
+  %quiet = icmp eq i32 %signal, 0
+  br i1 %quiet, label %fetch, label %failed
 failed:
   ret i32 -1
 end:

@@ -17,6 +17,7 @@ from functools import cache
 import numpy as np
 
 from gpuflow.base.config import config
+from gpuflow.base.util import warn
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import address, aligned_bytes
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, core_module, load_native
@@ -55,8 +56,20 @@ class ThreadPool:
                 worker = threading.Thread(
                     target=run, args=(None, SPINS, 0), name="gpuflow-worker", daemon=True
                 )
+                try:
+                    worker.start()
+                except RuntimeError:  # a limit of threads or of the address space
+                    self._go_on_with(len(self._workers) + 1)
+                    return
                 self._workers.append(worker)
-                worker.start()
+
+    def _go_on_with(self, threads: int) -> None:
+        wanted, self.threads = self.threads, threads
+        warn(
+            f"[threads] the system must let {wanted} threads run; got {threads}, with which "
+            "programs go on. Fix: raise the limit (ulimit -u, ulimit -v), or export "
+            f"GPUFLOW_NUM_THREADS={threads}."
+        )
 
     def stop(self) -> None:
         """Let the workers return: their code goes away with the process."""

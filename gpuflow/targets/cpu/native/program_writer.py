@@ -18,7 +18,7 @@ from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, native_function
 
-_END, _SET, _RUN, _NEST = range(4)
+_END, _SET, _RUN, _NEST, _LOOK = range(5)
 _NESTS = {"scan": "scan", "while": "while", "branch": "branch", "apart": "scan on several threads"}
 _LONGEST = 5  # words of an instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
@@ -84,6 +84,8 @@ class Code:
         self._named.append(len(self.words) + 2)
         self.words += (_RUN, function, block, extent, chunk)
         self.points += max(points, _HEAVY) if is_long else points
+        if is_long or points >= _HEAVY:
+            self.words.append(_LOOK)
 
     def keep(self, *values: object) -> None:
         """Keep what instructions point to alive as long as the program."""
@@ -174,6 +176,8 @@ class Code:
                 lines.append(f"run {name} with the words from {block}, {extent} indices, "
                              f"{chunk} at a time")  # fmt: skip
                 k += _LONGEST
+            elif operation == _LOOK:
+                k += 1
             else:
                 lines.append(next(nests))
                 k += 3

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.address_space import require_address_space
 from gpuflow.base.config import config, library_environment
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.private_files import opened, replace_file
@@ -151,10 +152,17 @@ def _holds(descriptor: int, original: Path) -> bool:
                 return True
 
 
+# Address space for the library, and for the buffer that it allocates for each calling thread.
+# Without it OpenBLAS ends the process.
+_LIBRARY_BYTES, _THREAD_BYTES = 64 << 20, 64 << 20
+
+
 def _open(descriptor: int) -> ctypes.CDLL:
     # By its descriptor: what a path names may have become another file since it was compared. The
     # system takes a name that it knows for the library that it loaded by it, so none comes twice.
     name = f"/proc/self/fd/{'./' * next(_numbers)}{descriptor}"
+    threads = config.environment.num_threads
+    require_address_space(_LIBRARY_BYTES + threads * _THREAD_BYTES, "OpenBLAS")
     # Read when it loads: its number of threads, and the processor that it believes in.
     core = cpu_target().blas
     with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=core):

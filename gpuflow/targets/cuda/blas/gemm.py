@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cublasMath_t: halves are added in float32 until the end, also where the work is split.
 _NO_REDUCED_SUMS = 16
 _DEFAULT_ALGORITHM = -1
-_WORKSPACE = {9: 32 << 20}  # bytes, by major compute capability, as NVIDIA recommends
+# Bytes, by major compute capability, as NVIDIA recommends for cublasSetWorkspace.
+_WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _SMALL_WORKSPACE = 4 << 20
 _VERSIONS = (13, 12)  # of libraries; the first one that is there
 _MOST = (1 << 31) - 1
@@ -80,12 +81,13 @@ def find_cublas(name: str = "cublas") -> str:
     )
 
 
-def load_cublas(path: str) -> ctypes.PyDLL:
+def load_cublas(path: str) -> ctypes.CDLL:
     """The library with its functions' signatures.
 
-    Calls keep the interpreter's lock: they return at once, and a handle is for one thread.
+    Any call may wait for its GPU, so calls release the interpreter's lock
+    (docs/design/0015-cuda-driver.md).
     """
-    library = ctypes.PyDLL(path)
+    library = ctypes.CDLL(path)
     for name, signature in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = signature, _int
@@ -105,10 +107,15 @@ class CuBlas:
         stream: that products run on.
         pool: gives the workspace.
         major: of the compute capability.
+        lock: held during a call: its launches share the workspace, so those of another thread's
+            call must not come between them.
     """
 
-    def __init__(self, library: ctypes.PyDLL, stream: int, pool: Pool, major: int) -> None:
-        self._library, self._stream = library, stream
+    def __init__(
+        self, library: ctypes.CDLL, stream: int, pool: Pool, major: int,
+        lock: AbstractContextManager[Any],
+    ) -> None:  # fmt: skip
+        self._library, self._stream, self._lock = library, stream, lock
         self._count = workspace_bytes(major)
         self._workspace = pool.malloc(self._count)
         self._handles: dict[int, int | None] = {}
@@ -149,7 +156,7 @@ class CuBlas:
             int(gemm.right_transposed), int(gemm.left_transposed),
             gemm.n, gemm.m, gemm.k, ctypes.byref(one),
         )  # fmt: skip
-        handles, compute_stream = self._handles, self._stream
+        handles, compute_stream, lock = self._handles, self._stream, self._lock
         end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
         beta = ctypes.byref(zero)
         if gemm.count == 1:
@@ -158,10 +165,11 @@ class CuBlas:
             )  # fmt: skip
 
             def multiply(left: int, right: int, out: int, stream: int = compute_stream) -> None:
-                status = call(
-                    handles[stream], *head, right, kind, right_leading, left, kind, left_leading,
-                    beta, out, out_kind, gemm.n, *end,
-                )  # fmt: skip
+                with lock:
+                    status = call(
+                        handles[stream], *head, right, kind, right_leading,
+                        left, kind, left_leading, beta, out, out_kind, gemm.n, *end,
+                    )  # fmt: skip
                 if status:
                     _check(name, status)
 
@@ -169,11 +177,12 @@ class CuBlas:
         stacked = self._library.cublasGemmStridedBatchedEx
 
         def multiply_all(left: int, right: int, out: int, stream: int = compute_stream) -> None:
-            status = stacked(
-                handles[stream], *head, right, kind, gemm.right_leading, gemm.right_step,
-                left, kind, gemm.left_leading, gemm.left_step,
-                beta, out, out_kind, gemm.n, gemm.out_step, gemm.count, *end,
-            )  # fmt: skip
+            with lock:
+                status = stacked(
+                    handles[stream], *head, right, kind, gemm.right_leading, gemm.right_step,
+                    left, kind, gemm.left_leading, gemm.left_step,
+                    beta, out, out_kind, gemm.n, gemm.out_step, gemm.count, *end,
+                )  # fmt: skip
             if status:
                 _check(name, status)
 

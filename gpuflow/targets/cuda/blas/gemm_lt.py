@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ class CtypesLt:
     """The functions that are used of ``nvmath.bindings.cublasLt``, over the C library.
 
     Args:
-        library: the C library; calls keep the interpreter's lock, as they return at once.
+        library: the C library.
 
     Raises:
         AttributeError: it is another one.
@@ -72,7 +72,7 @@ class CtypesLt:
 
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
-    def __init__(self, library: ctypes.PyDLL) -> None:
+    def __init__(self, library: ctypes.CDLL) -> None:
         for name, signature in _CREATING.items():
             setattr(self, name, _creating(library, name, signature))
         for name, signature in _OTHER.items():
@@ -80,7 +80,7 @@ class CtypesLt:
 
 
 def _function(
-    library: ctypes.PyDLL, name: str, signature: tuple[Any, ...]
+    library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
 ) -> Callable[..., int]:
     words = "".join(word.capitalize() for word in name.split("_"))
     function = getattr(library, f"cublasLt{words}")
@@ -101,7 +101,7 @@ def _checked(function: Callable[..., int], name: str) -> Callable[..., None]:
 
 
 def _creating(
-    library: ctypes.PyDLL, name: str, signature: tuple[Any, ...]
+    library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
 ) -> Callable[..., int]:
     call = _checked(_function(library, name, (_pointer, *signature)), name)
 
@@ -124,7 +124,7 @@ def load_cublaslt() -> ModuleType | CtypesLt:
 
         cublasLt.get_version()
         return cublasLt
-    return CtypesLt(ctypes.PyDLL(find_cublas("cublasLt")))
+    return CtypesLt(ctypes.CDLL(find_cublas("cublasLt")))
 
 
 class CuBlasLt:
@@ -134,12 +134,14 @@ class CuBlasLt:
         calls: from ``load_cublaslt``.
         stream: that products run on.
         workspace: address and bytes of memory that one product at a time may use.
+        lock: held during a product, whose pointers and workspace are for one thread at a time.
     """
 
     def __init__(
-        self, calls: ModuleType | CtypesLt, stream: int, workspace: tuple[int, int]
-    ) -> None:
-        self.calls, self.stream, self.workspace = calls, stream, workspace
+        self, calls: ModuleType | CtypesLt, stream: int, workspace: tuple[int, int],
+        lock: AbstractContextManager[Any],
+    ) -> None:  # fmt: skip
+        self.calls, self.stream, self.workspace, self.lock = calls, stream, workspace, lock
         self.handle: int = calls.create()
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue) -> LtProduct | None:
@@ -189,18 +191,19 @@ class LtProduct:
     def __call__(
         self, left: int, right: int, out: int, bias: int, aux: int, stream: int | None = None
     ) -> None:
-        if (bias, aux) != self._pointers:
-            self._point(bias, aux)
         places = (right, left, out, bias, aux)
         aligned = tuple([min(place & -place, _MOST_ALIGNED) for place in places])
-        algorithm = self._algorithms.get(aligned) or self.algorithm(aligned)
         workspace, count = self._lt.workspace
-        self._calls.matmul(
-            self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
-            left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
-            ctypes.addressof(algorithm), workspace, count,
-            self._lt.stream if stream is None else stream,
-        )  # fmt: skip
+        with self._lt.lock:
+            if (bias, aux) != self._pointers:
+                self._point(bias, aux)
+            algorithm = self._algorithms.get(aligned) or self.algorithm(aligned)
+            self._calls.matmul(
+                self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
+                left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
+                ctypes.addressof(algorithm), workspace, count,
+                self._lt.stream if stream is None else stream,
+            )  # fmt: skip
 
     def __del__(self) -> None:
         try:

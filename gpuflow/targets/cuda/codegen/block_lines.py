@@ -35,7 +35,7 @@ from gpuflow.targets.printer import Lines
 ENTRY = "block_program"
 # What would take too long to compile.
 _MOST_CALLS = 200
-# Of the 48 KB that a block may have besides what a launch asks for.
+# The assembler refuses more than 48 KB of static shared memory.
 _MOST_STATIC_BYTES = 40 << 10
 _KINDS = {
     np.dtype(np.float32): tiles.FLOAT32, np.dtype(np.float64): block_products.FLOAT64,
@@ -119,10 +119,16 @@ class BlockLines(Lines):
         return f"{stem}_{self._count}"
 
     def text(self, arena_bytes: int, most_shared: int) -> BlockText:
-        """The whole module; an arena of more bytes than ``most_shared`` is in global memory."""
+        """The whole module.
+
+        Args:
+            arena_bytes: of each block.
+            most_shared: Static shared memory and an arena that together exceed this are not both
+                in shared memory: the arena is then in global memory.
+        """
         flags = -(-self.flags // ALIGNMENT) * ALIGNMENT
         arena_bytes = max(-(-arena_bytes // ALIGNMENT) * ALIGNMENT + flags, ALIGNMENT)
-        is_shared = arena_bytes <= most_shared
+        is_shared = self._static_bytes + arena_bytes <= most_shared
         names = [f"address_{k}" for k in range(len(self.operands))]
         parameters = names if is_shared else [*names, "arenas"]
         lines = [

@@ -62,8 +62,6 @@ class CudaObject:
         registers: registers per thread.
         spill_bytes: bytes stored and loaded by register spills; should be 0.
         shared_bytes: static shared memory per block.
-        touches: of a kernel of a user, what it may touch: the simulator looks; None: who built it
-            knows.
     """
 
     ptx: str
@@ -72,7 +70,6 @@ class CudaObject:
     registers: int
     spill_bytes: int
     shared_bytes: int
-    touches: tuple[Touched, ...] | None = None
 
 
 def build_cuda(
@@ -349,14 +346,17 @@ def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
 
 
 def read_link_report(log: str) -> tuple[int, int, int]:
-    """Registers per thread, bytes of spills and bytes of shared memory from nvJitLink's log.
+    """Registers per thread, bytes of spills and of static shared memory from nvJitLink's log.
+
+    The assembler's line has the kernel's own shared memory. Lines behind it may count 1024 bytes
+    more, which CUDA reserves in each block from sm_90 on: a block may have its limit besides.
 
     Raises:
         CudaBuildError: the log does not have the form that is parsed here.
     """
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    shared = re.search(r"(\d+) bytes smem", log)
+    shared = re.search(r"Used \d+ registers[^\n]*?(\d+) bytes smem", log)
     if registers is None or not spills:
         raise CudaBuildError(
             f"[cuda build] nvJitLink's log must report registers and spills; got {log!r}. "

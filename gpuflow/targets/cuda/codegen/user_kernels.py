@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +20,6 @@ from gpuflow.compiler.debugging import show
 from gpuflow.core.blocks import CudaText
 from gpuflow.targets.cuda.codegen.build import (
     CudaObject,
-    Touched,
     check_self_contained,
     function_ptx,
     linked,
@@ -72,7 +70,7 @@ class BuiltUserKernel:
 def build_user_kernel(
     name: str, code: Callable[..., None] | CudaText, types: tuple[ParameterType, ...],
     threads: int, cache: KernelCache, compute_capability: tuple[int, int],
-) -> CudaObject:  # fmt: skip
+) -> BuiltUserKernel:  # fmt: skip
     """The built kernel: from this process, or compiled now.
 
     Args:
@@ -97,12 +95,7 @@ def build_user_kernel(
             raise _refused(name, types, str(error)) from error
 
     key = cache_key(ptx, parts)
-    return cache.once(key, lambda: object_of(cache.get(key, build)))
-
-
-def with_touched(built: CudaObject, touches: Sequence[Touched]) -> BuiltUserKernel:
-    """The kernel for one launch, of which it is known what it may touch."""
-    return BuiltUserKernel(replace(built, touches=tuple(touches)))
+    return cache.once(key, lambda: BuiltUserKernel(object_of(cache.get(key, build))))
 
 
 @lru_cache(maxsize=512)

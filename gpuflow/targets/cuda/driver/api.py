@@ -15,14 +15,31 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.codegen.build import CudaObject
+from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.schedules.spread import Dim
 
-# A place in the work of a stream, and a loaded kernel: each device has classes of its own.
+# A mark in the work of a stream, and loaded code: each device has classes of its own.
 DeviceEvent = Any
-DeviceFunction = Any
+Module = Any
+
+
+class LoadedKernel:
+    """A kernel in a device's memory.
+
+    Args:
+        function: by which the device launches it.
+        module: by which the device unloads it.
+
+    Attributes:
+        dynamic_bytes: the dynamic shared memory that launches were allowed so far.
+    """
+
+    __slots__ = ("__weakref__", "dynamic_bytes", "function", "module")
+
+    def __init__(self, function: Any, module: Module) -> None:
+        self.function, self.module, self.dynamic_bytes = function, module, 0
 
 
 class BuiltKernel(Protocol):
@@ -223,22 +240,40 @@ class GpuApi(Protocol):
         """Copy bytes from one place of device memory to another."""
         ...
 
+    def copy_peer(
+        self, target: int, other: Any, source: int, count: int, stream: int
+    ) -> None:
+        """Copy bytes from the memory of another device of this kind, whose api is ``other``."""
+        ...
+
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros."""
         ...
 
-    def load(self, kernel: BuiltKernel) -> DeviceFunction:
-        """The function of a built kernel."""
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
+        """Load a built kernel."""
+        ...
+
+    def unload(self, module: Module) -> None:
+        """Unload the module of a kernel that is not launched any more."""
+        ...
+
+    def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
+        """Allow launches of a kernel so many bytes of dynamic shared memory.
+
+        Raises:
+            RuntimeError: with the kernel's static shared memory it is more than a block may have.
+        """
         ...
 
     def bind(
-        self, function: DeviceFunction, grid: Dim, block: Dim, words: array[int], stream: int,
-        shared_bytes: int = 0,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
-        """A launch with the parameters that ``words`` holds when it is called.
+        """A launch with the parameters that ``words`` holds when it is called; it holds ``kernel``.
 
         Each parameter is the low bytes of its word. The array keeps its size. ``shared_bytes`` is
-        what a block has of dynamic shared memory.
+        what a block has of dynamic shared memory, ``touches`` what a user's kernel may touch.
         """
         ...
 

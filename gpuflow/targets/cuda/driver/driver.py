@@ -26,17 +26,20 @@ from gpuflow.base.util import SourceLine
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.communicator import DRIVERS, served, turn
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import arenas
-from gpuflow.targets.cuda.driver.api import BuiltKernel, DeviceFunction, GpuApi
+from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
+from gpuflow.targets.cuda.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.device_memory import Memory, in_units
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault, is_fault
 from gpuflow.targets.cuda.driver.flags import Flags
+from gpuflow.targets.cuda.driver.loaded_kernels import LoadedKernels
 from gpuflow.targets.cuda.driver.side_stream import SideWork
 from gpuflow.targets.cuda.driver.transfers import SMALL, Transfers
 from gpuflow.targets.cuda.program.program import GpuProgram
@@ -77,7 +80,7 @@ class GpuDriver:
         self._holders = Holders(attrgetter("block"), partial(self.empty, (1,), _BYTE))
         self._idle: list[DeviceArena] = []
         self._programs: WeakSet[GpuProgram] = WeakSet()
-        self._functions: dict[int, tuple[BuiltKernel, DeviceFunction]] = {}
+        self._kernels = LoadedKernels(api, self.compute)
         self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
         self._scratch = self.empty((0,), _BYTE)
         self._counters = self.empty((0,), _COUNTER)
@@ -168,6 +171,39 @@ class GpuDriver:
             raise self.fault_of(error) from error
         self._check()
         return result
+
+    def from_driver(self, data: Any, source: Any) -> DeviceArray:
+        """A copy in device memory; from another GPU without waiting for either.
+
+        A program over several devices that calls a host function has the turn of both: there data
+        go through the host.
+        """
+        is_peer = isinstance(source, GpuDriver) and type(source.api) is type(self.api)
+        if not is_peer or data.nbytes == 0 or served(DRIVERS) is not None:
+            return self.from_host(source.to_host(data))
+        source._check()
+        if not data.is_row_major:
+            data = source.copy(data)
+        try:
+            with span("copies", "between devices", bytes=data.nbytes), turn():
+                return self._from_peer(data, source)
+        except RuntimeError as error:
+            raise source.fault_of(self.fault_of(error)) from error
+
+    def _from_peer(self, data: DeviceArray, source: GpuDriver) -> DeviceArray:
+        """Copy in the stream of large copies, between events of both compute streams."""
+        self.api.activate()
+        stream = self.transfers.stream
+        what = partial(described, data.shape, data.dtype)
+        block = self.memory.allocate(data.nbytes, stream, what)
+        self.memory.guard(block, self.compute)
+        self.api.wait_event(stream, source.api.event(source.compute))
+        self.api.copy_peer(block.address, source.api, data.address, data.nbytes, stream)
+        done = self.api.event(stream)
+        self.api.wait_event(self.compute, done)
+        # The source may be freed or donated: whatever writes there next comes after the copy.
+        source.api.wait_event(source.compute, done)
+        return DeviceArray(self, data.shape, data.dtype, block.address, block)
 
     def flag_reader(self) -> FlagReader:
         """Flags come through pinned memory, and later kernels may be launched meanwhile."""
@@ -290,19 +326,21 @@ class GpuDriver:
 
     # --- launches ---
 
+    def loaded_kernels(self) -> set[CudaObject]:
+        """The kernels in the device's memory."""
+        return self._kernels.built()
+
     def upload(self, data: DeviceArray, words: array[int]) -> None:
         """Copy 8-byte words, before what is launched later."""
         place, count = words.buffer_info()
         self.api.copy_in(data.address, place, 8 * count, self.compute)
 
     def prepare(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int], shared_bytes: int = 0
-    ) -> Callable[[], None]:
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int],
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
         """A launch with the parameters that ``words`` holds when it is called."""
-        loaded = self._functions.get(id(kernel))
-        if loaded is None:
-            loaded = self._functions[id(kernel)] = kernel, self.api.load(kernel)
-        launch = self.api.bind(loaded[1], grid, block, words, self.compute, shared_bytes)
+        launch = self._kernels.bind(kernel, grid, block, words, shared_bytes, touches)
         if self.api.synchronous or not config.environment.check:
             return launch
         return self._checked(launch, kernel.built.entry)
@@ -322,6 +360,8 @@ class GpuDriver:
     def free_unused(self) -> None:
         """Give back all memory that no array uses."""
         self.memory.free_unused()
+        self.api.activate()
+        self._kernels.unload_unused()
 
     def fault_of(self, error: BaseException) -> BaseException:
         """The error to raise in place of one: a GpuFault, once, where a kernel failed."""

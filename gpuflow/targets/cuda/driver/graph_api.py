@@ -12,10 +12,11 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from gpuflow.targets.cuda.driver.api import LibraryWork
+from gpuflow.targets.cuda.driver.api import LibraryWork, LoadedKernel
 from gpuflow.targets.cuda.driver.faults import StatusError
 from gpuflow.targets.cuda.schedules.spread import Dim
 
@@ -54,14 +55,17 @@ class NodeParameters(ctypes.Structure):
     ]
 
 
-def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.PyDLL:
+def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
     """CUDA's driver with the functions' signatures.
+
+    Any call may wait for its GPU, so calls release the interpreter's lock
+    (docs/design/0015-cuda-driver.md).
 
     Raises:
         OSError: it is not there.
         AttributeError: it is too old.
     """
-    library = ctypes.PyDLL(path)
+    library = ctypes.CDLL(path)
     for name, signature in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = signature, _int
@@ -73,7 +77,7 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
 
     Attributes:
         node: what a node of a graph is told to do the same.
-        kept: what lies behind addresses.
+        kept: the kernel, and the memory behind addresses.
     """
 
     node: NodeParameters
@@ -81,14 +85,14 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
 
 
 def bound_launch(
-    launch: Callable[..., Any], function: int, grid: Dim, block: Dim, words: array[int],
+    launch: Callable[..., Any], kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int],
     stream: int, shared_bytes: int = 0,
 ) -> BoundLaunch:  # fmt: skip
     """A launch.
 
     Args:
         launch: of CUDA's driver, with arguments as ``cuLaunchKernel``.
-        function, grid, block: of the kernel.
+        kernel, grid, block: what to launch, and how.
         words: the parameters.
         stream: that it runs on.
         shared_bytes: of dynamic shared memory, for each block.
@@ -97,9 +101,9 @@ def bound_launch(
     places = array("Q", [start + 8 * k for k in range(count)])
     place = places.buffer_info()[0]
     shape = (*_three(grid), *_three(block), shared_bytes)
-    bound = BoundLaunch(launch, function, *shape, stream, place, 0)
-    bound.node = NodeParameters(function, *shape, place, None, None, None)
-    bound.kept = words, places
+    bound = BoundLaunch(launch, kernel.function, *shape, stream, place, 0)
+    bound.node = NodeParameters(kernel.function, *shape, place, None, None, None)
+    bound.kept = kernel, words, places
     return bound
 
 
@@ -111,18 +115,21 @@ class LaunchGraph:
         stream: that it runs on.
         side: a stream that is given nothing else, on which calls of libraries are captured.
         work: what ``bound_launch`` made, and calls of libraries.
+        lock: held during a replay: recorded calls of libraries use the workspace that other calls
+            use, so a replay must not come between the launches of one.
 
     Raises:
         Exception: it cannot be recorded.
     """
 
     def __init__(
-        self, library: ctypes.PyDLL, stream: int, side: int,
-        work: Sequence[BoundLaunch | LibraryWork],
+        self, library: ctypes.CDLL, stream: int, side: int,
+        work: Sequence[BoundLaunch | LibraryWork], lock: AbstractContextManager[Any],
     ) -> None:  # fmt: skip
-        self._library, self._stream = library, stream
+        self._library, self._stream, self._lock = library, stream, lock
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []
+        self._work = list(work)  # keeps kernels loaded that nodes launch
         _check("create", library.cuGraphCreate(ctypes.byref(self._graph), 0))
         last: int | None = None
         for one in work:
@@ -152,13 +159,17 @@ class LaunchGraph:
         _check("begin capture", library.cuStreamBeginCapture_v2(side, _RELAXED))
         try:
             one.run(side)
-        finally:
-            status = library.cuStreamEndCapture(side, ctypes.byref(graph))
-        _check("end capture", status)
+        except BaseException:
+            library.cuStreamEndCapture(side, ctypes.byref(graph))
+            if graph:  # none, if the capture has become invalid
+                library.cuGraphDestroy(graph)
+            raise
+        _check("end capture", library.cuStreamEndCapture(side, ctypes.byref(graph)))
         return graph
 
     def __call__(self) -> None:
-        status = self._library.cuGraphLaunch(self._exec, self._stream)
+        with self._lock:
+            status = self._library.cuGraphLaunch(self._exec, self._stream)
         if status:
             _check("launch", status)
 
@@ -168,7 +179,10 @@ class LaunchGraph:
         if node is None or not isinstance(launch, BoundLaunch):
             return False
         place = ctypes.byref(launch.node)
-        return self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, place) == 0
+        status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, place)
+        if status == 0:
+            self._work[number] = launch
+        return status == 0
 
     def __del__(self) -> None:
         try:

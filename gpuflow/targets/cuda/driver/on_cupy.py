@@ -22,6 +22,7 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
 from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
+from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.dnn.attention import CudnnAttention
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.attention_trial import TriedAttention
@@ -29,13 +30,21 @@ from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
 from gpuflow.targets.cuda.dnn.cudnn import find_cudnn, open_cudnn
 from gpuflow.targets.cuda.dnn.trial import TriedConvolutions
-from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
+from gpuflow.targets.cuda.driver.api import (
+    BuiltKernel,
+    Epilogue,
+    Gemm,
+    LibraryWork,
+    LoadedKernel,
+    Pool,
+)
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import is_fault
 from gpuflow.targets.cuda.driver.graph_api import LaunchGraph, bound_launch, load_graph_calls
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 _NO_DEVICE = "cudaErrorNoDevice"
+_HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have asked for it
 _INSTALL = 'pip install "gpuflow[cuda13]"'
 
 
@@ -97,7 +106,6 @@ def _cudnn() -> Any:
 
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_SHARED_WITHOUT_ASKING = 48 << 10
 
 
 class NoGpuError(RuntimeError):
@@ -121,7 +129,8 @@ class CupyApi:
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
         self.number, self._several = number, device_count() > 1
         self._ready = _Ready()
-        self._lock = threading.Lock()
+        # One thread at a time gives library calls and graphs to the device: they share workspaces.
+        self._lock = threading.RLock()
         self._side: int | None = None  # where calls of libraries are captured
         self.activate()
         properties = self._runtime.getDeviceProperties(number)
@@ -130,6 +139,7 @@ class CupyApi:
         self.processors: int = properties["multiProcessorCount"]
         self.memory_bytes: int = properties["totalGlobalMem"]
         self._streams: dict[int, Any] = {}
+        self._peers: set[int] = set()  # devices whose memory was asked for
         self._blas: CuBlas | None = None
         self._lt: CheckedProducts | None = None
         self._has_no_blas = self._has_no_lt = False
@@ -235,24 +245,52 @@ class CupyApi:
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
 
+    def copy_peer(
+        self, target: int, other: CupyApi, source: int, count: int, stream: int
+    ) -> None:
+        """From another GPU, in the order of the stream; without the host where GPUs allow it."""
+        if other.number not in self._peers:
+            self._reach(other.number)
+        runtime = self._runtime
+        runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
+
+    def _reach(self, number: int) -> None:
+        """Let this device read another one's memory, if it can; else CUDA copies by the host."""
+        runtime = self._runtime
+        if runtime.deviceCanAccessPeer(self.number, number):
+            try:
+                runtime.deviceEnablePeerAccess(number)
+            except runtime.CUDARuntimeError as error:
+                if _HAS_ACCESS not in str(error):
+                    raise
+        self._peers.add(number)
+
     def clear(self, target: int, count: int, stream: int) -> None:
         """Write zeros, in the order of the stream."""
         self._runtime.memsetAsync(target, 0, count, stream)
 
-    def load(self, kernel: BuiltKernel) -> int:
-        """The function of a kernel's cubin, which stays loaded."""
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
+        """Load a kernel's cubin."""
         module = self._driver.moduleLoadData(kernel.built.cubin)
-        return self._driver.moduleGetFunction(module, kernel.built.entry)
+        function = self._driver.moduleGetFunction(module, kernel.built.entry)
+        return LoadedKernel(function, module)
+
+    def unload(self, module: int) -> None:
+        """Unload a cubin."""
+        self._driver.moduleUnload(module)
+
+    def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
+        """Set the limit of dynamic shared memory, which is at first 48 KB less the static one."""
+        self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
 
     def bind(
-        self, function: int, grid: Dim, block: Dim, words: array[int], stream: int,
-        shared_bytes: int = 0,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch; CUDA reads the parameters while it is called."""
-        if shared_bytes > _SHARED_WITHOUT_ASKING:
-            self._driver.funcSetAttribute(function, _MOST_DYNAMIC_SHARED, shared_bytes)
+        del touches  # for simulators
         launch = self._driver.launchKernel
-        return bound_launch(launch, function, grid, block, words, stream, shared_bytes)
+        return bound_launch(launch, kernel, grid, block, words, stream, shared_bytes)
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
@@ -268,7 +306,7 @@ class CupyApi:
                     self._side = self.stream()
                 if self._blas is not None:
                     self._blas.prepare(self._side)
-                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work))
+                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work), self._lock)
             except Exception as error:
                 if is_fault(error):
                     raise
@@ -289,29 +327,33 @@ class CupyApi:
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
         """A product by cuBLAS; None where it is not installed."""
-        if self._blas is None and not self._has_no_blas:
-            try:
-                library = load_cublas(find_cublas())
-            except (OSError, AttributeError):
-                self._has_no_blas = True
-            else:
-                self._blas = CuBlas(library, stream, self.pool(), self.compute_capability[0])
+        with self._lock:
+            if self._blas is None and not self._has_no_blas:
+                try:
+                    library = load_cublas(find_cublas())
+                except (OSError, AttributeError):
+                    self._has_no_blas = True
+                else:
+                    major = self.compute_capability[0]
+                    self._blas = CuBlas(library, stream, self.pool(), major, self._lock)
         return None if self._blas is None else self._blas.gemm(gemm)
 
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
     ) -> Callable[..., None] | None:
         """A product by cublasLt; None where it is missing, or does something else."""
-        if self._lt is None and not self._has_no_lt:
-            try:
-                count = workspace_bytes(self.compute_capability[0])
-                self._lt_workspace = self.pool().malloc(count)
-                lt = CuBlasLt(load_cublaslt(), stream, (self._lt_workspace.ptr, count))
-            except (OSError, AttributeError, RuntimeError):
-                self._has_no_lt = True
-            else:
-                self._lt = CheckedProducts(self, stream, lt.gemm_with)
-        return None if self._lt is None else self._lt(gemm, epilogue)
+        with self._lock:
+            if self._lt is None and not self._has_no_lt:
+                try:
+                    count = workspace_bytes(self.compute_capability[0])
+                    self._lt_workspace = self.pool().malloc(count)
+                    workspace = self._lt_workspace.ptr, count
+                    lt = CuBlasLt(load_cublaslt(), stream, workspace, self._lock)
+                except (OSError, AttributeError, RuntimeError):
+                    self._has_no_lt = True
+                else:
+                    self._lt = CheckedProducts(self, stream, lt.gemm_with)
+            return None if self._lt is None else self._lt(gemm, epilogue)
 
     def free_library_memory(self) -> None:
         """Empty the pool of CuPy's own arrays."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
+from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.schedules.spread import Dim
 
@@ -47,9 +48,18 @@ class GpuDevice(Driver, Protocol):
         ...
 
     def prepare(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int], shared_bytes: int = 0
-    ) -> Callable[[], None]:
-        """A launch with the parameters that ``words`` holds when it is called."""
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int],
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        """A launch with the parameters that ``words`` holds when it is called.
+
+        Args:
+            kernel: It stays loaded as long as the launch.
+            grid, block: Blocks, and threads of a block.
+            words: The parameters.
+            shared_bytes: Dynamic shared memory of each block.
+            touches: The arrays of a user's kernel; None: the kernel is ours.
+        """
         ...
 
     def scratch(self, count: int) -> int:

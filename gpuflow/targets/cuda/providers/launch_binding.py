@@ -12,7 +12,7 @@ from gpuflow.compiler.planning.plan import CopyStep
 from gpuflow.core.aval import storage_dtype
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
-from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel, with_touched
+from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel
 from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
@@ -125,15 +125,16 @@ def user_launch(
     """
     kernel = one.kernel
     x, y, z = kernel.block
-    built = build_user_kernel(
+    user = build_user_kernel(
         kernel.name, kernel.code, one.types, x * y * z, kernel_cache(), device.compute_capability
     )
+    static_bytes = user.built.shared_bytes
     most = most_shared_bytes(device.compute_capability)
     check(
-        built.shared_bytes + kernel.shared_bytes <= most,
+        static_bytes + kernel.shared_bytes <= most,
         lambda: (
             f"[raw_kernel] a block of {kernel.name} must have at most {most} bytes of shared "
-            f"memory; got {built.shared_bytes} in the kernel and {kernel.shared_bytes} in grid. "
+            f"memory; got {static_bytes} in the kernel and {kernel.shared_bytes} in grid. "
             "Fix: smaller tiles."
         ),
         ValueError,
@@ -141,8 +142,9 @@ def user_launch(
     words, registers, fixups = _words(one.arguments, places)
     run: Callable[[], None] = lambda: None  # noqa: E731
     if 0 not in kernel.grid:
-        with_arrays = with_touched(built, one.touches)
-        run = device.prepare(with_arrays, kernel.grid, kernel.block, words, kernel.shared_bytes)
+        run = device.prepare(
+            user, kernel.grid, kernel.block, words, kernel.shared_bytes, one.touches
+        )
     return Launch(run, lambda: run, words, fixups), list(registers)
 
 

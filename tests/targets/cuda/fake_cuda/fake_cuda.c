@@ -3,7 +3,8 @@
    Device memory is memory of the host. Streams are queues, which run at once or, with
    FAKE_CUDA_LATE=1, when somebody waits. Kernels are run by a callback. What CUDA refuses is
    refused: frees of unknown memory, copies out of bounds, work for a device that is not the
-   current one, a driver's call in a thread without a context, waiting for a stream that is captured.
+   current one, a driver's call in a thread without a context, waiting for a stream that is captured,
+   launches of unloaded modules, shared memory beyond what a function was allowed.
 
    Environment, read at the first call:
      FAKE_CUDA_DEVICES  how many (1)           FAKE_CUDA_MEMORY      bytes of each (1 << 30)
@@ -24,8 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { MOST_DEVICES = 8, MOST_PARAMETERS = 512, ALIGNMENT = 256, MOST_SHARED = 227 << 10 };
+enum {
+    MOST_DEVICES = 8, MOST_PARAMETERS = 512, ALIGNMENT = 256, MOST_SHARED = 227 << 10,
+    SHARED_BY_DEFAULT = 48 << 10
+};
 
 /* --- one lock; who waits for it does not keep Python's --- */
 
@@ -52,11 +57,11 @@ static void drop(int *unused) { (void)unused; pthread_mutex_unlock(&lock); }
 
 typedef struct Stream Stream;
 typedef struct { long long marked, done; struct timespec time; int device, timed, captured, users, is_gone; } Event;
-typedef struct { char *image; size_t size; int device; } Module;
+typedef struct { char *image; size_t size; int device, is_gone; } Module;
 typedef struct {
     Module *module;
     char *name;
-    int device, count, words, sizes[MOST_PARAMETERS], most_dynamic;
+    int device, count, words, sizes[MOST_PARAMETERS], static_bytes, most_dynamic;
     long long number;
 } Function;
 
@@ -93,7 +98,7 @@ typedef struct { char *start; size_t size, room; int device, pinned; } Piece;
 
 static int devices, is_late, is_logged, capability;
 static size_t capacity, used[MOST_DEVICES], most_used[MOST_DEVICES];
-static int failed[MOST_DEVICES];
+static int failed[MOST_DEVICES], reaches[MOST_DEVICES][MOST_DEVICES];
 static Stream defaults[MOST_DEVICES], *streams;
 static Piece *pieces;
 static int piece_count, piece_room;
@@ -103,13 +108,15 @@ static __thread int current_device, has_context;
 static __thread cudaError_t last_error;
 
 typedef int (*Describe)(int device, const void *image, size_t size, const char *name,
-                        long long number, int *sizes, int room);
+                        long long number, int *sizes, int room, int *static_bytes);
 typedef int (*Launch)(int device, long long number, const unsigned *shape, const uint64_t *words,
                       int count);
 static Describe describe;
 static Launch launch;
+static long long launches_given[MOST_DEVICES];
 
 static long long refusals, launched, replays, changes, recordings, pinned_bytes, captures_done;
+static long long modules, graphs;
 
 static long long number_of(const char *name, long long otherwise) {
     const char *text = getenv(name);
@@ -118,9 +125,9 @@ static long long number_of(const char *name, long long otherwise) {
 
 static void start(void) {
     static int is_started;
+    if (__atomic_load_n(&is_started, __ATOMIC_ACQUIRE)) return;
     LOCKED;
     if (is_started) return;
-    is_started = 1;
     devices = (int)number_of("FAKE_CUDA_DEVICES", 1);
     capacity = (size_t)number_of("FAKE_CUDA_MEMORY", 1LL << 30);
     is_late = (int)number_of("FAKE_CUDA_LATE", 0);
@@ -131,6 +138,47 @@ static void start(void) {
     has_python = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Check");
     leave_python = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
     enter_python = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
+    __atomic_store_n(&is_started, 1, __ATOMIC_RELEASE);
+}
+
+/* --- calls that wait, and who keeps Python's lock meanwhile --- */
+
+enum { MOST_CALLS = 128, MOST_NAME = 48, HOLD_MILLISECONDS = 3000 };
+static char with_python[MOST_CALLS][MOST_NAME]; /* calls that were made with Python's lock */
+static int with_python_count;
+static char held_call[MOST_NAME];
+static int hold_state; /* 0: not called yet, 1: it waits, 2: a peer has launched, 3: none came */
+
+static long long given_to_others(int device) {
+    long long sum = 0;
+    for (int k = 0; k < MOST_DEVICES; k++) sum += k == device ? 0 : launches_given[k];
+    return sum;
+}
+
+static void note_python(const char *call) {
+    if (!has_python || !has_python()) return;
+    for (int k = 0; k < with_python_count; k++)
+        if (!strcmp(with_python[k], call)) return;
+    if (with_python_count < MOST_CALLS)
+        snprintf(with_python[with_python_count++], MOST_NAME, "%s", call);
+}
+
+/* At the start of each call: it may have to wait until another device has been given a kernel, as a
+   GPU waits that runs its half of a collective. */
+void fake_enter(const char *call) {
+    start();
+    note_python(call);
+    if (hold_state != 0 || strcmp(held_call, call)) return;
+    long long before = given_to_others(current_device);
+    __atomic_store_n(&hold_state, 1, __ATOMIC_SEQ_CST);
+    for (int k = 0; k < HOLD_MILLISECONDS; k++) {
+        if (given_to_others(current_device) != before) {
+            __atomic_store_n(&hold_state, 2, __ATOMIC_SEQ_CST);
+            return;
+        }
+        usleep(1000);
+    }
+    __atomic_store_n(&hold_state, 3, __ATOMIC_SEQ_CST);
 }
 
 static int refuse(int status, const char *call, const char *why) {
@@ -218,6 +266,10 @@ static void do_op(Op *op) {
     case LAUNCH: {
         Function *function = op->function;
         launched++;
+        if (function->module->is_gone) {
+            fail(op->device, refuse(400, "launch", "the module is unloaded before it runs"));
+            break;
+        }
         if (launch) {
             int status = launch(op->device, function->number, op->shape, op->words,
                                 function->words);
@@ -322,8 +374,8 @@ static int any_capture(int device) {
 
 /* The runtime makes the device's context the thread's own. */
 #define READY                                                                                   \
+    fake_enter(__func__);                                                                       \
     LOCKED;                                                                                     \
-    start();                                                                                    \
     has_context = 1;                                                                            \
     if (failed[current_device]) REFUSE(failed[current_device], "a kernel failed before")
 #define STREAM(handle)                                                                          \
@@ -379,7 +431,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 cudaError_t cudaGetDevice(int *device) { return *device = current_device, cudaSuccess; }
 
 cudaError_t cudaSetDevice(int device) {
-    start();
+    fake_enter(__func__);
     if (device < 0 || device >= devices) REFUSE(cudaErrorInvalidDevice, "no such device");
     current_device = device, has_context = 1;
     return cudaSuccess;
@@ -416,8 +468,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    (void)device, (void)peer;
-    return *can = 0, cudaSuccess;
+    start();
+    return *can = device != peer && device < devices && peer < devices, cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    READY;
+    if (flags || peer == current_device || peer >= devices) REFUSE(1, "no such peer");
+    if (reaches[current_device][peer]) return last_error = cudaErrorPeerAccessAlreadyEnabled;
+    reaches[current_device][peer] = 1;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int count, int device) {
@@ -684,6 +744,7 @@ static void wait_for(Event *event) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t mark) {
+    fake_enter(__func__);
     LOCKED;
     Event *event = (Event *)mark;
     event->is_gone = 1; /* it stays as long as work in a stream uses it */
@@ -736,8 +797,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEve
 
 /* The driver works in the context that the thread has. */
 #define CONTEXT                                                                                 \
+    fake_enter(__func__);                                                                       \
     LOCKED;                                                                                     \
-    start();                                                                                    \
     if (!has_context) REFUSE(CUDA_ERROR_INVALID_CONTEXT, "the thread has no context");          \
     if (failed[current_device]) REFUSE(failed[current_device], "a kernel failed before")
 
@@ -779,14 +840,24 @@ CUresult cuModuleLoadData(CUmodule *found, const void *image) {
     made->size = size_of_image(image), made->device = current_device;
     made->image = malloc(made->size);
     memcpy(made->image, image, made->size);
-    int sizes[MOST_PARAMETERS];
-    if (describe && describe(current_device, image, made->size, "", 0, sizes, 0) < 0)
+    int sizes[MOST_PARAMETERS], static_bytes;
+    if (describe && describe(current_device, image, made->size, "", 0, sizes, 0, &static_bytes) < 0)
         REFUSE(CUDA_ERROR_NO_BINARY_FOR_GPU, "nobody knows this image");
     *found = (CUmodule)made;
+    modules++;
     return CUDA_SUCCESS;
 }
 
-CUresult cuModuleUnload(CUmodule module) { (void)module; return CUDA_SUCCESS; }
+/* The memory of the module stays, so that later uses of it are found. */
+CUresult cuModuleUnload(CUmodule handle) {
+    CONTEXT;
+    Module *module = (Module *)handle;
+    if (module->is_gone) REFUSE(400, "it is unloaded already");
+    if (module->device != current_device) REFUSE(400, "a module of another device");
+    module->is_gone = 1;
+    modules--;
+    return CUDA_SUCCESS;
+}
 
 CUresult cuModuleGetFunction(CUfunction *found, CUmodule handle, const char *name) {
     CONTEXT;
@@ -796,8 +867,9 @@ CUresult cuModuleGetFunction(CUfunction *found, CUmodule handle, const char *nam
     made->number = ++functions;
     if (describe)
         made->count = describe(module->device, module->image, module->size, name, made->number,
-                               made->sizes, MOST_PARAMETERS);
+                               made->sizes, MOST_PARAMETERS, &made->static_bytes);
     if (made->count < 0) REFUSE(CUDA_ERROR_NOT_FOUND, "the module has no such kernel");
+    made->most_dynamic = SHARED_BY_DEFAULT - made->static_bytes;
     for (int k = 0; k < made->count; k++) made->words += (made->sizes[k] + 7) / 8;
     *found = (CUfunction)made;
     return CUDA_SUCCESS;
@@ -805,9 +877,12 @@ CUresult cuModuleGetFunction(CUfunction *found, CUmodule handle, const char *nam
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     CONTEXT;
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > MOST_SHARED)
+    Function *function = (Function *)handle;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         REFUSE(CUDA_ERROR_INVALID_VALUE, "not so");
-    ((Function *)handle)->most_dynamic = value;
+    if (function->static_bytes + value > MOST_SHARED)
+        REFUSE(CUDA_ERROR_INVALID_VALUE, "static and dynamic shared memory exceed a block's");
+    function->most_dynamic = value;
     return CUDA_SUCCESS;
 }
 
@@ -821,12 +896,13 @@ static int fill_launch(Op *op, CUfunction handle, const unsigned *shape, void **
                        const char *call) {
     Function *function = (Function *)handle;
     unsigned threads = shape[3] * shape[4] * shape[5];
-    unsigned most = function->most_dynamic > 48 << 10 ? function->most_dynamic : 48 << 10;
     if (function->device != op->device) return refuse(400, call, "a kernel of another device");
     if (!threads || threads > 1024 || !shape[0] || !shape[1] || !shape[2] ||
         shape[1] > 65535 || shape[2] > 65535)
         return refuse(1, call, "no such grid or block");
-    if (shape[6] > most) return refuse(1, call, "more shared memory than was asked for");
+    if (function->module->is_gone) return refuse(400, call, "the module is unloaded");
+    if (shape[6] > (unsigned)function->most_dynamic)
+        return refuse(1, call, "static and dynamic shared memory exceed what was asked for");
     op->kind = LAUNCH, op->function = function;
     memcpy(op->shape, shape, sizeof op->shape);
     free(op->words);
@@ -849,6 +925,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
     Op *op = new_op(LAUNCH, stream);
     int status = fill_launch(op, function, shape, parameters, __func__);
     if (status) return delete_op(op), status;
+    launches_given[current_device]++;
     return give(stream, op);
 }
 
@@ -862,6 +939,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     if (stream == &defaults[stream->device]) REFUSE(900, "the default stream");
     stream->capture = ++captures, stream->invalid = 0;
     stream->graph = calloc(1, sizeof *stream->graph);
+    graphs++;
     return CUDA_SUCCESS;
 }
 
@@ -871,7 +949,10 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *found) {
     if (!stream->capture) REFUSE(CUDA_ERROR_ILLEGAL_STATE, "it is not captured");
     stream->capture = 0;
     *found = NULL;
-    if (stream->invalid) REFUSE(901, "something in between was not allowed");
+    if (stream->invalid) {
+        graphs--;
+        REFUSE(901, "something in between was not allowed");
+    }
     *found = (CUgraph)stream->graph;
     captures_done++;
     return CUDA_SUCCESS;
@@ -881,6 +962,7 @@ CUresult cuGraphCreate(CUgraph *found, unsigned flags) {
     CONTEXT;
     if (flags) REFUSE(1, "no such flag");
     *found = calloc(1, sizeof(Graph));
+    graphs++;
     return CUDA_SUCCESS;
 }
 
@@ -968,6 +1050,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
+    fake_enter(__func__);
     LOCKED;
     Exec *exec = (Exec *)handle;
     for (int k = 0; k < exec->count; k++) delete_op(exec->ops[k]);
@@ -976,16 +1059,31 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
 }
 
 CUresult cuGraphDestroy(CUgraph handle) {
+    fake_enter(__func__);
     LOCKED;
     Graph *graph = (Graph *)handle;
     for (int k = 0; k < graph->count; k++) delete_op(graph->nodes[k]->op), free(graph->nodes[k]);
     free(graph->nodes), free(graph);
+    graphs--;
     return CUDA_SUCCESS;
 }
 
 /* --- for tests --- */
 
 void fake_set_callbacks(Describe one, Launch other) { describe = one, launch = other; }
+
+/* Let the next call of this name wait until another device has been given a kernel. */
+void fake_hold(const char *call) {
+    snprintf(held_call, MOST_NAME, "%s", call);
+    __atomic_store_n(&hold_state, 0, __ATOMIC_SEQ_CST);
+}
+
+int fake_hold_state(void) { return __atomic_load_n(&hold_state, __ATOMIC_SEQ_CST); }
+
+/* The calls that were made with Python's lock, one after the other. */
+const char *fake_with_python(int number) {
+    return number < with_python_count ? with_python[number] : NULL;
+}
 
 /* The device memory that there is, as (start, size, device); its version. */
 long long fake_memory(uint64_t *found, int room, int *count) {
@@ -1001,11 +1099,12 @@ long long fake_memory(uint64_t *found, int room, int *count) {
 
 long long fake_version(void) { return version; }
 
-/* Counters: refusals, launches, replays, changed nodes, recordings, pinned bytes, captures. */
+/* Counters: refusals, launches, replays, changed nodes, recordings, pinned bytes, captures; and
+   how many modules and graphs there are now. */
 void fake_counts(long long *found) {
     LOCKED;
     long long all[] = {refusals, launched, replays, changes, recordings, pinned_bytes,
-                       captures_done};
+                       captures_done, modules, graphs};
     memcpy(found, all, sizeof all);
 }
 

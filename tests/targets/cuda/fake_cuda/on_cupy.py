@@ -5,7 +5,9 @@ here each time.
 """
 
 import gc
+import sys
 import threading
+from pathlib import Path
 
 import cupy
 import numpy as np
@@ -17,9 +19,12 @@ from stand_in_cupy import HANDLES
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.common import not_finite_as_nan
+from gpuflow.targets.cuda.driver import on_cupy
+from gpuflow.targets.cuda.driver.api import LibraryWork
 
+# Products run on the stand-in for cuBLAS, whether or not the real one is installed.
+on_cupy.find_cublas = lambda: str(Path(stand_in.kernels.library).parent / "libcublas.so")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(33, 65)).astype(np.float32)
 BIG = RNG.normal(size=(1 << 22) + 5).astype(np.float32)  # several pinned pieces
@@ -33,7 +38,7 @@ def counted():
 
 @pytest.fixture
 def full():
-    """The device refuses memory in this test."""
+    """The device refuses memory in this test, or a launch."""
 
 
 @pytest.fixture(autouse=True)
@@ -234,6 +239,20 @@ def test_devices_work_in_turn():
     np.testing.assert_array_equal(moved, results[0][0])
 
 
+def test_arrays_move_from_gpu_to_gpu_without_waiting():
+    if len(DEVICES) == 1:
+        return
+    double, moved, before = gf.jit(lambda v: jnp.sin(v) * 2), [], counted()["launches"]
+    for k in range(4):
+        x = double(gf.device_put(X + k, DEVICES[k % 2]))  # it waits to be run
+        moved.append(gf.device_put(x, DEVICES[1 - k % 2]))
+        del x  # its memory is the next one's
+    assert counted()["launches"] == before
+    for k, y in enumerate(moved):
+        assert y.device == DEVICES[1 - k % 2]
+        np.testing.assert_allclose(y, np.sin(X + k) * 2, rtol=1e-4, atol=1e-5)
+
+
 def test_threads_have_a_device_each():
     step, results = gf.jit(lambda v: jnp.tanh(v + 1).sum()), {}
 
@@ -260,6 +279,91 @@ def test_the_users_cupy_is_left_alone():
     assert cupy.cuda.get_current_stream() == stream
     assert pool.used_bytes() == before
     assert float(cupy.arange(6, dtype=cupy.float32).sum()) == 15
+
+
+# --- modules, shared memory and graphs ---
+
+REVERSED = """
+extern "C" __global__ void reversed_twice(const float* x, float* out) {
+  __shared__ float fixed[1024];
+  extern __shared__ float dynamic[];
+  int t = threadIdx.x;
+  fixed[t] = x[t];
+  __syncthreads();
+  dynamic[t] = fixed[31 - t];
+  __syncthreads();
+  out[t] = dynamic[t];
+}"""
+
+
+def reversing(shared_bytes):
+    return gf.raw_kernel(REVERSED, out=lambda x: x, grid=(1, 32, shared_bytes))
+
+
+@pytest.mark.parametrize("kilobytes", [(44, 4), (46, 8), (8, 223)])
+def test_static_and_dynamic_shared_memory_share_a_limit(kilobytes):
+    """4 KB static: CUDA refuses 45 KB dynamic, if the driver has not asked for it."""
+    kernels = [reversing(count << 10) for count in kilobytes]
+    step = gf.jit(lambda x: [kernel(x) for kernel in kernels])  # one function, two limits
+    for _ in range(2):
+        for got in step(gf.device_put(X[0, :32])):
+            np.testing.assert_array_equal(got, X[0, 31::-1])
+
+
+def test_planted_launches_without_the_attribute_are_refused(full, monkeypatch):
+    """The old rule: to ask only if the dynamic part alone is more than 48 KB."""
+    x, allow = gf.device_put(X[0, :32]), on_cupy.CupyApi.allow_shared
+
+    def planted(api, kernel, count):
+        if count > 48 << 10:
+            allow(api, kernel, count)
+
+    monkeypatch.setattr(on_cupy.CupyApi, "allow_shared", planted)
+    gc.collect()
+    DEVICES[0].driver.synchronize()
+    DEVICES[0].driver.free_unused()
+    with pytest.raises(cupy.cuda.driver.CUDADriverError, match="INVALID_VALUE"):
+        reversing(45 << 10)(x).block_until_ready()
+
+
+def test_modules_are_shared_and_unloaded_when_nothing_launches_them():
+    def modules():
+        gc.collect()
+        for _ in range(2):  # the first one has an event marked behind the launches
+            for device in DEVICES:
+                device.driver.free_unused()
+                device.driver.synchronize()
+        return counted()["modules"]
+
+    def programs():
+        kernel, x = reversing(1 << 10), gf.device_put(X[0, :32])
+        steps = [gf.jit(lambda v, k=k: kernel(v * k)) for k in range(3)]
+        results = [step(x) for step in steps]
+        loaded = [built.entry for built in DEVICES[0].driver.loaded_kernels()]
+        assert loaded.count("reversed_twice") == 1
+        return results
+
+    before = modules()
+    results = programs()
+    during = counted()["modules"]
+    assert during > before
+    for k, got in enumerate(results):
+        np.testing.assert_array_equal(got, X[0, 31::-1] * k)
+    assert modules() < during
+
+
+def test_a_capture_that_fails_leaves_no_graph():
+    api, before = DEVICES[0].driver.api, counted()["graphs"]
+    api.activate()
+
+    def work(stream):
+        api.clear(block.address, 8, stream)
+        raise ValueError("the library refuses")
+
+    block = DEVICES[0].driver.empty((8,), np.dtype(np.uint8))
+    assert api.record(DEVICES[0].driver.compute, [LibraryWork(work)]) is None
+    gc.collect()
+    assert counted()["graphs"] == before
 
 
 # --- arrays of CuPy ---
@@ -362,7 +466,8 @@ def calls(monkeypatch):
         cupy.cuda.get_current_stream().launch_host_func(lambda _: work(), None)
 
     libraries = {name: stand_in_cupy.Library(name, made, enqueue) for name in HANDLES}
-    monkeypatch.setattr(device_lapack, "bindings", libraries.get)
+    bindings = stand_in_cupy.Bindings(libraries)
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", bindings)
     for name, number in HANDLES.items():
         monkeypatch.setattr(cupy.cuda.device, f"get_{name}_handle", lambda number=number: number)
     return made

@@ -19,10 +19,13 @@ from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 
-COUNTS = ("refusals", "launches", "replays", "changes", "recordings", "pinned", "captures")
+COUNTS = (
+    "refusals", "launches", "replays", "changes", "recordings", "pinned", "captures", "modules",
+    "graphs",
+)  # fmt: skip
 _DESCRIBE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p,
-    ctypes.c_longlong, ctypes.POINTER(ctypes.c_int), ctypes.c_int,
+    ctypes.c_longlong, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.POINTER(ctypes.c_int),
 )  # fmt: skip
 _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.POINTER(ctypes.c_uint),
@@ -42,6 +45,7 @@ class Kernels:
         runs: whether kernels run, or nothing is done for a launch.
 
     Attributes:
+        library: the stand-in's path.
         errors: what kernels did that a GPU forbids.
         unknown: why kernels of CuPy cannot be run here.
         names: of the kernels that were launched, in order.
@@ -50,7 +54,7 @@ class Kernels:
 
     def __init__(self, fake: ctypes.CDLL, runs: bool = True) -> None:
         platforms.GPU_SIGNS = (__file__,)  # a file that is there
-        self._fake, self._runs = fake, runs
+        self._fake, self._runs, self.library = fake, runs, fake._name
         self._ptx: dict[bytes, str] = {}
         self._kernels: dict[int, object] = {}
         self._memories: dict[int, Mirror] = {}
@@ -83,7 +87,7 @@ class Kernels:
         self._fake.fake_used.restype = ctypes.c_size_t
         return self._fake.fake_used(device, int(most))
 
-    def _describe(self, device, image, size, name, number, sizes, room) -> int:
+    def _describe(self, device, image, size, name, number, sizes, room, static_bytes) -> int:
         del device
         data = ctypes.string_at(image, size)
         ours = next((ptx for cubin, ptx in self._ptx.items() if cubin[:size] == data), None)
@@ -92,7 +96,9 @@ class Kernels:
         if ptx is None:
             return -1
         try:
-            return self._parameters(ptx, name.decode(), number, sizes, room, ours is not None)
+            count = self._parameters(ptx, name.decode(), number, sizes, room, ours is not None)
+            static_bytes[0] = self._kernels[number][0].program.shared_bytes if name else 0
+            return count
         except PtxError as error:
             self.unknown.append(str(error))
             return -1

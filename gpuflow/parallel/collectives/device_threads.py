@@ -1,0 +1,99 @@
+"""One thread for each memory of this process, started when it is first needed and then reused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from queue import SimpleQueue
+from threading import Thread
+
+from gpuflow.base.config import Blocks, config
+from gpuflow.base.records import record
+from gpuflow.runtime.device import Device
+
+Work = Callable[[int], None]
+
+
+@record(eq=False)
+class _Task:
+    """A call for one device.
+
+    Attributes:
+        work, number: the function and its argument.
+        context, blocks: the caller's context variables and settings, for the duration of the call.
+        finished: gets what the call raised, or None, when it has ended.
+    """
+
+    work: Work
+    number: int
+    context: Context
+    blocks: Blocks
+    finished: SimpleQueue[BaseException | None]
+
+    def run(self) -> None:
+        raised = None
+        try:
+            with config.within(self.blocks):
+                self.context.run(self.work, self.number)
+        except BaseException as error:
+            raised = error
+        self.finished.put(raised)
+
+
+class _DeviceThread:
+    """A thread that makes one call after the other; its device stays its current one."""
+
+    def __init__(self, device: Device) -> None:
+        self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        Thread(target=self._run, name=f"gpuflow-{device}", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            task = self.tasks.get()
+            if task is None:
+                return
+            task.run()
+            del task  # its arrays must not outlive it while nothing comes
+
+
+_threads: dict[Device, _DeviceThread] = {}
+
+
+def for_each(devices: Sequence[Device], work: Work) -> None:
+    """``work(number)`` in the thread of each device, and wait for all; one caller at a time.
+
+    Args:
+        devices: different ones.
+        work: a function of the position of a device.
+
+    Raises:
+        BaseException: the first exception of a call, when all calls have ended.
+
+    If an exception such as KeyboardInterrupt ends the wait, the threads finish what they are doing
+    and end; later calls get new ones.
+    """
+    used: list[_DeviceThread] = []
+    finished: SimpleQueue[BaseException | None] = SimpleQueue()
+    blocks = config.blocks()
+    try:
+        for number, device in enumerate(devices):
+            thread = _threads.get(device)
+            if thread is None:
+                thread = _threads[device] = _DeviceThread(device)
+            used.append(thread)
+            thread.tasks.put(_Task(work, number, copy_context(), blocks, finished))
+        raised = [finished.get() for _ in devices]
+    except BaseException:
+        for device in devices:
+            if _threads.get(device) in used:
+                _threads.pop(device).tasks.put(None)
+        raise
+    error = next((one for one in raised if one is not None), None)
+    if error is not None:
+        raise error
+
+
+# A forked child has the objects of the threads, and no threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.clear)
