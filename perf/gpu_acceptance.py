@@ -1,19 +1,20 @@
-"""Everything there is to find out on a machine with a GPU, in commands of less than 10 minutes.
+"""The results of a GPU that fit into 15 minutes, in two parts; a part is one command.
 
-usage: python perf/gpu_acceptance.py [check] [times] [programs] [--out FOLDER] [--only TEXT,TEXT]
+usage: python perf/gpu_acceptance.py [first] [second] [--out FOLDER] [--only TEXT,TEXT]
        python perf/gpu_acceptance.py --tiny [--platform cuda_sim]   no GPU: does the script run?
 
-check: the environment, doctor, bandwidth and launches, the tests marked gpu; it stops at the first
-thing that is wrong. times: the rows, the most important first, gpuflow beside JAX, torch and CuPy
-where they are installed and beside itself with something turned off (gpu_race.py). programs:
-programs and handwritten kernels beside the CPU, NumPy and the simulated GPU, the op sweep, the
-demo, then NVIDIA's sanitizer and profiler where they are there. Without a name all three run.
+first, at most 480 s: the environment and one result, bandwidth and launches, programs compared with
+the CPU, programs about faults, 25 rows compared with torch (gpu_race.py), NVIDIA's sanitizer and
+profiler. second, at most 300 s: doctor and the tests that need a GPU, what graphs cost, the other
+rows, rows compared with JAX. Without a name both run. gpu_parts.py has the stages with their
+seconds.
 
-Every section is a process of its own with a time limit (gpu_processes.py). What is found is written
-at once (gpu_records.py), and a second run goes on with what is missing; the report is made of it
-(gpu_report.py), with the goals that stand with the rows (gpu_rows.py). perf/rented_gpu.sh runs this
-on rented machines. It needs gpuflow's own dependencies, numba-cuda, CuPy and pytest; nothing is
-fetched.
+Every section is a process with a time limit (gpu_processes.py), and so is every framework
+that rows are timed in. One that hangs, crashes or fails is recorded, and the others run. Results
+are written at once (gpu_records.py), and a second run goes on with what is missing; the report is
+made of them (gpu_report.py), with the goals of the rows (gpu_rows.py). perf/rented_gpu.sh runs this
+on rented machines. It needs CuPy and gpuflow's dependencies, but numba only for kernels that were
+not built before; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -32,37 +33,35 @@ from pathlib import Path
 from typing import Any
 
 import gpu_environment
-import gpu_parts
-from gpu_parts import CHECK, PARTS, PROGRAMS, TIMES, Group
+from gpu_parts import PARTS, SECONDS, Stage, stages, warm_sections
 from gpu_processes import run
-from gpu_race import CHILD, Racer, race
+from gpu_race import CHILD, Racer, race, takes
 from gpu_records import DONE, FILE, Records, tree_digest
 from gpu_report import markdown, row_line
 from gpu_rows import MANY_SIZES, Row, all_rows, chosen
 
 HERE = Path(__file__).resolve().parent
-WARM_SECONDS = 100.0  # of first calls elsewhere, before the first row
-ROW_RESERVE = 20.0  # a row must not begin later before the end
+WARM_SHARE = 0.25  # of a stage's time for first calls in other frameworks, before its rows
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all, if none is named")
-    parser.add_argument("--platform", choices=("cuda", "cuda_sim", "cpu"))
+    parser.add_argument("--platform", choices=("cuda", "cuda_sim"))
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--done", type=Path, nargs="*", default=[], help="folders of earlier runs")
     parser.add_argument("--fresh", action="store_true", help="whatever was done is done again")
-    parser.add_argument("--go-on", action="store_true", help="check does not stop at what is wrong")
-    parser.add_argument("--seconds", type=float, default=570.0, help="for everything")
+    parser.add_argument("--seconds", type=float, help="for everything; less than the parts have")
     parser.add_argument("--workers", type=int, default=0, help="processes of tests at once")
     parser.add_argument("--only", default="", help="rows and sections that hold one of these texts")
     options = parser.parse_args(arguments)
     options.parts = options.parts or list(PARTS)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"parts are {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
-    options.platform = options.platform or ("cpu" if options.tiny else "cuda")
+    options.platform = options.platform or ("cuda_sim" if options.tiny else "cuda")
+    options.seconds = options.seconds or sum(SECONDS[part] for part in options.parts)
     options.workers = options.workers or (1 if options.tiny else max(2, (os.cpu_count() or 2) - 2))
     return options
 
@@ -77,7 +76,8 @@ class Acceptance:
 
     def __init__(self, options: argparse.Namespace, logs: Path) -> None:
         self.options, self.logs = options, logs
-        self._end = time.perf_counter() + options.seconds
+        self._start = time.perf_counter()
+        self._end = self._start + options.seconds
         today = datetime.datetime.now(datetime.UTC)
         options.out.mkdir(parents=True, exist_ok=True)
         head = {
@@ -89,13 +89,7 @@ class Acceptance:
             (options.out / FILE).unlink(missing_ok=True)
         self.records = Records(options.out, head, [] if options.fresh else options.done)
         self._stem = f"gpu-{today.date()}" + ("-tiny" if options.tiny else "")
-        self.is_wrong = False
         print(json.dumps({key: head[key] for key in ("device", "commit", "versions")}), flush=True)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the end."""
-        return self._end - time.perf_counter()
 
     def write_report(self) -> str:
         """The report so far, for machines and for people; its text."""
@@ -105,25 +99,28 @@ class Acceptance:
         (self.options.out / f"{self._stem}.md").write_text(text)
         return text
 
-    def groups(self, groups: Sequence[Group], stops: bool) -> bool:
-        """Runs groups of sections; whether all went well. It may stop at the first that fails."""
-        fine = True
-        for group in groups:
-            fine = self.group(group, self.left) and fine
-            if stops and not fine and not self.options.go_on:
-                print("STOPPED: mend this first, or say --go-on.", flush=True)
-                break
+    def stage(self, stage: Stage, until: float) -> bool:
+        """Run a stage; whether all of it went well.
+
+        Args:
+            stage: of a part.
+            until: when it must end, by ``perf_counter``.
+        """
+        print(f"--- {stage.name}: {until - time.perf_counter():.0f} s", flush=True)
+        fine = self.sections(stage, until) if stage.sections else self.rows(stage, until)
+        self.write_report()
         return fine
 
-    def group(self, group: Group, seconds: float) -> bool:
-        """Runs sections at the same time that are not done; whether all went well."""
-        wanted = [one for one in group if chosen(one.name, self.options.only)]
+    def sections(self, stage: Stage, until: float) -> bool:
+        """Run the sections that are not done; whether all went well."""
+        wanted = [one for one in stage.sections if chosen(one.name, self.options.only)]
         missing = [one for one in wanted if not self.records.has_section(one.name)]
         for one in wanted:
             if one not in missing:
                 print(f"{one.name}: done before", flush=True)
-        run(missing, seconds, self.logs, self.options.workers, self.note, self.records.begun())
-        self.write_report()
+        most = stage.most or self.options.workers
+        left = until - time.perf_counter()
+        run(missing, left, self.logs, most, self.note, self.records.begun())
         return all(self.records.has_section(one.name) for one in wanted)
 
     def note(self, entry: dict[str, Any]) -> None:
@@ -134,30 +131,31 @@ class Acceptance:
         if entry["status"] not in DONE:
             print(entry.get("tail", "")[-1500:], entry.get("errors", "")[-1500:], flush=True)
 
-    def times(self) -> bool:
-        """Times the rows that are not done; whether gpuflow has a time for each."""
-        options, records = self.options, self.records
-        rows: list[tuple[str, Row | None]] = [(row.name, row) for row in all_rows()]
-        rows.append((MANY_SIZES, None))
-        rows = [(name, row) for name, row in rows if chosen(name, options.only)]
-        names = gpu_parts.frameworks(options.tiny)
-        # What failed before comes last: it may hang again.
-        rows.sort(key=lambda pair: "error" in records.rows.get(names[0], {}).get(pair[0], {}))
-        warm = gpu_parts.warm_group(options.platform, options.tiny, options.only)
-        run(warm, min(WARM_SECONDS, self.left / 4), self.logs, 64, self.note_warm)
+    def rows(self, stage: Stage, until: float) -> bool:
+        """Time the rows that are not done; whether gpuflow has a time for each."""
+        options, records, names = self.options, self.records, stage.frameworks
+        known: dict[str, Row | None] = {row.name: row for row in all_rows()}
+        known[MANY_SIZES] = None
+        wanted = [name for name in stage.rows if chosen(name, options.only)]
+        # Rows that failed before come last: they may hang again.
+        wanted.sort(key=lambda name: "error" in records.rows.get(names[0], {}).get(name, {}))
+        seconds = WARM_SHARE * (until - time.perf_counter())
+        missing = [
+            name for name in wanted
+            if any(takes(one, known[name]) and not records.has_row(name, one) for one in names)
+        ]  # fmt: skip
+        warm = warm_sections(stage, missing, options.platform, seconds)
+        run(warm, seconds, self.logs, len(warm), self.note_warm)
         where = ["--platform", options.platform, *(["--tiny"] if options.tiny else [])]
         racers = [
             Racer(name, [str(CHILD), name, *where], self.logs / f"race-{number}.err")
             for number, name in enumerate(names)
         ]
-        known = sum(records.has_row(name, names[0]) for name, _ in rows)
-        print(f"{known} of {len(rows)} rows done before", flush=True)
-        until = time.perf_counter() + self.left - ROW_RESERVE
-        is_whole = race(rows, racers, until, self.note_row, records.has_row)
-        self.write_report()
-        if not is_whole:
-            print("out of time: run it again for the rows that are left", flush=True)
-        return all(records.has_row(name, names[0]) for name, _ in rows)
+        print(f"{len(wanted) - len(missing)} of {len(wanted)} rows done before", flush=True)
+        rows = [(name, known[name]) for name in wanted]
+        if not race(rows, racers, until, self.note_row, records.has_row):
+            print("out of time: run it again for the remaining rows", flush=True)
+        return all(records.has_row(name, names[0]) for name in wanted)
 
     def note_warm(self, entry: dict[str, Any]) -> None:
         """Prints how many first calls there were: nothing of it is a result."""
@@ -169,27 +167,16 @@ class Acceptance:
         self.records.add_row(row, framework, found)
         print(row_line(row, framework, found), flush=True)
 
-    def programs(self) -> bool:
-        """Runs the sections about results; whether all went well."""
-        options = self.options
-        groups = gpu_parts.program_groups(
-            options.platform, options.tiny, max(options.workers // 2, 1), self.logs / "kernels"
-        )
-        return self.groups(groups, stops=False)
-
     def run(self) -> int:
         """All parts that were asked for; 0 if nothing is wrong."""
-        options = self.options
-        check = gpu_parts.check_groups(options.platform, options.tiny)
-        made = {
-            CHECK: lambda: self.groups(check, stops=True), TIMES: self.times,
-            PROGRAMS: self.programs,
-        }  # fmt: skip
-        fine = True
+        options, fine = self.options, True
+        where = options.platform, options.tiny
+        planned = [stage for part in options.parts for stage in stages(part, *where)]
         try:
-            for part in PARTS:
-                if part in options.parts and (part != TIMES or fine or options.go_on):
-                    fine = made[part]() and fine
+            until = self._start
+            for stage in planned:  # time that a stage leaves over is the next one's
+                until = min(until + stage.seconds, self._end)
+                fine = self.stage(stage, until) and fine
         finally:  # also where it is interrupted
             print(self.write_report(), flush=True)
         return int(not fine)

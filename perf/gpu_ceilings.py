@@ -17,6 +17,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from gpu_rows import normals
 
 import gpuflow as gf
 from gpuflow.core.views import contiguous
@@ -67,9 +68,8 @@ def copy_bandwidth(driver: Any, timed: Any, count: int) -> dict[str, Any]:
     return {"ceiling": "copy", "bytes": 2 * count, "per_second": 2 * count / seconds}
 
 
-def transfer_bandwidth(driver: Any, count: int, to_device: bool) -> dict[str, Any]:
+def transfer_bandwidth(driver: Any, host: np.ndarray, to_device: bool) -> dict[str, Any]:
     """Bytes per second between the host's arrays and the device, by the host's clock."""
-    host = np.random.default_rng(0).integers(0, 255, count).astype(np.uint8)
     data = driver.from_host(host)
 
     def once() -> float:
@@ -83,16 +83,19 @@ def transfer_bandwidth(driver: Any, count: int, to_device: bool) -> dict[str, An
         return time.perf_counter() - start
 
     name = "host to device" if to_device else "device to host"
-    return {"ceiling": name, "bytes": count, "per_second": count / median(once, 3)}
+    return {"ceiling": name, "bytes": host.nbytes, "per_second": host.nbytes / median(once, 3)}
+
+
+def transfers(driver: Any, count: int) -> list[dict[str, Any]]:
+    """Both directions, with the same random bytes."""
+    host = np.random.default_rng(0).integers(0, 256, count, np.uint8)
+    return [transfer_bandwidth(driver, host, to_device) for to_device in (True, False)]
 
 
 def product_rate(driver: Any, timed: Any, n: int, dtype: Any, reduced: bool) -> dict[str, Any]:
     """Operations per second of a product of square matrices."""
-    kind = np.dtype(dtype)
-    rng = np.random.default_rng(1)
-    left, right = (
-        driver.from_host(rng.standard_normal((n, n), np.float32).astype(kind)) for _ in range(2)
-    )
+    kind, rng = np.dtype(dtype), np.random.default_rng(1)
+    left, right = (driver.from_host(normals(rng, (n, n)).astype(kind)) for _ in range(2))
     out = driver.empty((n, n), kind)
     gemm = Gemm(n, n, n, False, False, n, n, 1, 0, 0, n * n, kind, kind, reduced)
     multiply = driver.api.gemm(gemm, driver.compute)
@@ -173,13 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lambda: launches(driver, timed, few),
         lambda: replays(driver, timed, few),
         lambda: waits(driver),
-        lambda: transfer_bandwidth(driver, min(many, 1 << 30), True),
-        lambda: transfer_bandwidth(driver, min(many, 1 << 30), False),
         lambda: product_rate(driver, timed, n, ml_dtypes.bfloat16, False),
         lambda: product_rate(driver, timed, n, np.float16, False),
         lambda: product_rate(driver, timed, n, np.float32, False),
         lambda: product_rate(driver, timed, n, np.float32, True),
         lambda: product_rate(driver, timed, n, np.float64, False),
+        lambda: transfers(driver, min(many, 1 << 28)),
     ]
     for task in tasks:
         try:

@@ -1,7 +1,6 @@
 """Whether a machine is ready for the acceptance: packages, kernels that were brought, one result.
 
 usage: python perf/gpu_environment.py [--platform cuda] [--tiny]
-       python perf/gpu_environment.py --toolchain      can a kernel be built here? needs no GPU
 
 Prints what it finds line by line; ends with 1 and a line that begins with WRONG for each thing that
 would waste the time to come.
@@ -25,7 +24,8 @@ import prebuild
 from gpu_processes import answer, commit
 from gpu_records import tree_digest
 
-NEEDED = ("numpy", "numba", "optree", "ml_dtypes", "scipy", "opt_einsum")
+NEEDED = ("numpy", "optree", "ml_dtypes", "scipy", "opt_einsum", "llvmlite")
+TO_BUILD = ("numba",)  # kernels that were not brought along
 ON_A_GPU = ("cupy",)
 PACKAGES = (
     "numpy", "numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core",
@@ -34,15 +34,13 @@ PACKAGES = (
 _SIZE = 1 << 12
 # A function and its argument; perf/prebuild.py builds its kernel.
 FIRST_PROGRAM = (lambda v: v * 2 + 1, np.random.default_rng(0).standard_normal(_SIZE, np.float32))
-STUBS = "stubs"  # a folder of this name says versions of another machine's packages
 
 
 def versions() -> dict[str, str]:
-    """Installed packages that matter, and Python; not what stubs say."""
-    path = [folder for folder in sys.path if Path(folder).name != STUBS]
+    """Installed packages that matter, and Python."""
     found = {"python": sys.version.split()[0]}
     for package in PACKAGES:
-        for one in importlib.metadata.distributions(name=package, path=path):
+        for one in importlib.metadata.distributions(name=package):
             found.setdefault(package, one.version)
     return found
 
@@ -71,6 +69,7 @@ def tree_commit() -> str:
 def missing_packages(platform: str) -> list[str]:
     """What cannot be imported."""
     wanted = [*NEEDED, *(ON_A_GPU if platform == "cuda" else ())]
+    wanted += () if manifest() else TO_BUILD
     return [name for name in wanted if importlib.util.find_spec(name) is None]
 
 
@@ -122,25 +121,14 @@ def findings(platform: str) -> Iterator[str]:
     yield from first_result(platform)
 
 
-def wrong_with_toolchain() -> Iterator[str]:
-    """Why no kernel can be built here; those that were brought run without."""
-    from gpuflow.cli.doctor import cuda_compiler
-
-    for name, text in cuda_compiler():
-        print(f"{name}: {text}")
-        if text.startswith("MISSING"):
-            yield text
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Looks; returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--platform", default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--toolchain", action="store_true", help="only whether kernels build")
     options = parser.parse_args(arguments)
     wrong = 0
-    for line in wrong_with_toolchain() if options.toolchain else findings(options.platform):
+    for line in findings(options.platform):
         print(f"WRONG: {line}", flush=True)
         wrong += 1
     return int(wrong > 0)

@@ -139,12 +139,14 @@ def _precision(row: Row) -> str:
     return "tensorfloat32" if row.rounds else "highest"
 
 
-def load_planned(name: str, compute_capability: tuple[int, int]) -> Framework:
+def load_planned(
+    name: str, compute_capability: tuple[int, int], has_cudnn: bool = False
+) -> Framework:
     """gpuflow on a GPU that only plans."""
     gpuflow = _import_gpuflow(name)
     import gpu_planned
 
-    device = gpu_planned.planned_device(compute_capability)
+    device = gpu_planned.planned_device(compute_capability, has_cudnn)
     return Framework(
         gpuflow.__version__, _our_function(gpuflow, name),
         lambda x: gpu_planned.planned_array(device, x.shape, x.dtype), np.asarray,

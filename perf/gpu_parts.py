@@ -1,4 +1,4 @@
-"""What the parts of the GPU acceptance run: sections, in the order of what to know first."""
+"""The two parts of the GPU acceptance: stages in order, each with its share of the part's time."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import gpu_faults
 from gpu_processes import ROOT, Section
-from gpu_rows import COMPILED, CUPY, JAX, OFF, TORCH
+from gpu_rows import COMPILED, CUPY, JAX, MANY_SIZES, OFF, TORCH, all_rows
 
 OURS = "gpuflow"
 HERE = Path(__file__).resolve().parent
-CHECK, TIMES, PROGRAMS = PARTS = ("check", "times", "programs")
-# Each of doctor's trials may take its time, and the rest of it this much besides.
-DOCTOR_SECONDS = 180.0
+FIRST, SECOND = PARTS = ("first", "second")
+SECONDS = {FIRST: 480.0, SECOND: 300.0}
+# Of the second part: 40 s for each of doctor's four trials, and 15 s for the rest of it.
+DOCTOR_SECONDS = 175.0
+ROWS_BESIDE_TORCH = 25
 GRAPH_COSTS = "graph costs"
-# Which package each rival needs.
+PROGRAM_PROCESSES = 4
+# The packages of the rivals.
 RIVALS = {JAX: "jax", COMPILED: "torch", TORCH: "torch", CUPY: "cupy"}
-# Processes that call rows once before any is timed: these compilers keep what they made on disk.
+# Processes that call rows once before any is timed: these compilers keep their output on disk.
 WARMED = {COMPILED: 4, JAX: 3}
-# The sweep has one case for each way an op is lowered, and on a GPU the dtypes of the simulator's.
-SWEEP_SAMPLE = "test_values and jit"
-TINY_SWEEP = "sin-2 and test_values"
-# Programs for the sanitizer: maps, sums along each axis, a sort, and a whole step.
-SANITIZED = ("elementwise", "rows", "columns", "full", "sort", "training step")
+# Programs for the sanitizer: a row reduction, a sort, a training step; a sum of all elements.
+MEMCHECKED, RACECHECKED = ("rows", "sort", "training step"), ("full",)
 PROFILED = (
     "chain float32", "softmax rows of 4096", "layernorm rows of 4096", "column sum",
     "attention bf16 D=64",
@@ -37,90 +39,142 @@ _METRICS = (
     "l1tex__data_bank_conflicts_pipe_lsu.sum,smsp__inst_executed.sum"
 )
 _PYTEST = ["-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider"]
-# Where NVIDIA's tools lie when they are not on the path.
+# Folders of NVIDIA's tools that are not on the path.
 _TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*")
 
-Group = Sequence[Section]
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a part: sections that run at the same time, or rows that are timed.
+
+    Attributes:
+        name: in the output.
+        seconds: its share. Time that earlier stages left over is added.
+        sections: to run.
+        most: how many sections run at once; 0: as many as there are workers.
+        rows: names of rows to time, in order.
+        frameworks: that the rows are timed in, gpuflow first.
+    """
+
+    name: str
+    seconds: float
+    sections: tuple[Section, ...] = ()
+    most: int = 0
+    rows: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
 
 
-def frameworks(tiny: bool) -> list[str]:
-    """What rows are timed in, gpuflow first: the rivals that are installed, and settings."""
-    if tiny:
-        return [OURS]
-    there = [name for name, package in RIVALS.items() if importlib.util.find_spec(package)]
-    return [OURS, *there, *OFF]
+def stages(part: str, platform: str, tiny: bool) -> list[Stage]:
+    """The stages of a part, in order; their shares fill its time."""
+    return {FIRST: first_stages, SECOND: second_stages}[part](platform, tiny)
 
 
-def check_groups(platform: str, tiny: bool) -> list[Group]:
-    """The environment first, then bandwidth and launches, then the tests that need a GPU."""
-    on = "cuda_sim" if tiny else platform
-    where = ["--platform", on, *(["--tiny"] if tiny else [])]
-    environment = [str(HERE / "gpu_environment.py")]
-    tests = [
-        Section(f"tests: {Path(name).stem}", [*_PYTEST, *_stopping(), "-m", "gpu", name], 150)
-        for name in marked_files()
-    ]
+def first_stages(platform: str, tiny: bool) -> list[Stage]:
+    """The most important results: does it run, how fast is the card, is it right, rows, tools."""
+    where = ["--platform", platform, *(["--tiny"] if tiny else [])]
+    environment = Section("environment", [str(HERE / "gpu_environment.py"), *where], 20)
+    ceilings = Section("ceilings", [str(HERE / "gpu_ceilings.py"), *where], 25)
     return [
-        [Section("environment", [*environment, *where], 60)],
-        [Section("doctor", ["-m", "gpuflow.cli.main", "doctor"], DOCTOR_SECONDS)],
-        [Section("ceilings", [str(HERE / "gpu_ceilings.py"), *where], 60)],
-        tests,
-        # Kernels that were not brought are built here; last, as the others need it for little.
-        [Section("toolchain", [*environment, "--toolchain"], 60)],
-        [Section(GRAPH_COSTS, [str(HERE / "gpu_graph_costs.py"), *where], 30)],
+        Stage("environment", 20, (environment,)),
+        Stage("ceilings", 25, (ceilings,)),
+        Stage("programs", 100, program_sections(where, tiny)),
+        Stage("faults", 15, fault_sections(where)),
+        Stage("rows beside torch", 240, rows=rows_beside_torch(),
+              frameworks=frameworks(tiny, (COMPILED, TORCH))),
+        Stage("sanitizer", 40, sanitizer_sections(platform)),
+        Stage("profiler", 40, profiler_sections(platform), most=1),
+    ]  # fmt: skip
+
+
+def second_stages(platform: str, tiny: bool) -> list[Stage]:
+    """Tests, and the other rows."""
+    doctor = Section("doctor", ["-m", "gpuflow.cli.main", "doctor", "--cuda"], DOCTOR_SECONDS)
+    where = ["--platform", platform, *(["--tiny"] if tiny else [])]
+    costs = Section(GRAPH_COSTS, [str(HERE / "gpu_graph_costs.py"), *where], 10)
+    first, rows = rows_beside_torch(), all_rows()
+    further = tuple(row.name for row in rows if row.name not in first)
+    compared = tuple(row.name for row in rows if JAX in row.goal.rivals)
+    return [
+        Stage("tests", 175, (doctor, *test_sections(platform))),
+        Stage(GRAPH_COSTS, 10, (costs,)),
+        Stage("further rows", 60, rows=further, frameworks=frameworks(tiny, (*OFF, TORCH, CUPY))),
+        Stage("JAX rows", 55, rows=(*compared, MANY_SIZES), frameworks=frameworks(tiny, (JAX,))),
     ]
 
 
-def warm_group(platform: str, tiny: bool, only: str) -> Group:
-    """First calls in other frameworks, before anything is timed."""
+def rows_beside_torch() -> tuple[str, ...]:
+    """The most important rows that torch has too."""
+    names = [row.name for row in all_rows() if row.torch is not None]
+    return tuple(names[:ROWS_BESIDE_TORCH])
+
+
+def frameworks(tiny: bool, others: Sequence[str]) -> tuple[str, ...]:
+    """gpuflow, and those of the others that are settings of it or installed; alone if tiny."""
     if tiny:
-        return []
+        return (OURS,)
+    found = [
+        name for name in others if name in OFF or importlib.util.find_spec(RIVALS[name]) is not None
+    ]
+    return (OURS, *found)
+
+
+def warm_sections(
+    stage: Stage, rows: Sequence[str], platform: str, seconds: float
+) -> list[Section]:
+    """First calls of rows in other frameworks, before anything is timed."""
+    calls = [name for name in rows if name != MANY_SIZES]
     return [
         Section(
             f"first calls: {name} {k}",
             [str(HERE / "gpu_child.py"), name, "--platform", platform, "--first",
-             "--part", f"{k}/{count}", "--rows", only],
-            100, task_seconds=60,
+             "--part", f"{k}/{count}", "--names", *calls],
+            seconds, task_seconds=40,
         )
         for name, count in WARMED.items()
-        if name in frameworks(tiny)
+        if name in stage.frameworks and calls
         for k in range(count)
     ]  # fmt: skip
 
 
-def program_groups(platform: str, tiny: bool, workers: int, records: Path) -> list[Group]:
-    """Whether results are right; then what NVIDIA's tools say of a few programs and kernels."""
-    checks = [str(HERE / "gpu_checks.py"), "--platform", platform]
-    if tiny:
-        sweep = [*_PYTEST, "-k", TINY_SWEEP, "tests/ops/test_every_op.py"]
-        return [
-            [Section("programs", [*checks, "--most", "3"], 60, task_seconds=60, task_key="program"),
-             Section("op sweep", sweep, 60, {"GPUFLOW_PLATFORM": platform})],
-            [*sanitizer_sections(platform), *profiler_sections(platform)],
-        ]  # fmt: skip
-    several = ["-n", str(workers)] if workers > 1 else []
+def program_sections(where: Sequence[str], tiny: bool) -> tuple[Section, ...]:
+    """Programs compared with the CPU, in a few processes that share them."""
+    count = 1 if tiny else PROGRAM_PROCESSES
+    most = ["--most", "3"] if tiny else []
+    return tuple(
+        Section(
+            f"programs {k}", [str(HERE / "gpu_checks.py"), *where, "--part", f"{k}/{count}", *most],
+            100, task_seconds=25, task_key="program",
+        )
+        for k in range(count)
+    )  # fmt: skip
+
+
+def fault_sections(where: Sequence[str]) -> tuple[Section, ...]:
+    """Programs that may end their process, each in a fresh one."""
+    return tuple(
+        Section(
+            f"fault: {name}",
+            [str(HERE / "gpu_checks.py"), *where, "--names", name],
+            15, task_seconds=15, task_key="program",
+        )
+        for name in gpu_faults.names()
+    )  # fmt: skip
+
+
+def test_sections(platform: str) -> list[Section]:
+    """The tests marked gpu, and those of handwritten kernels; a process for each file."""
+    marked = [
+        Section(f"tests: {Path(name).stem}", [*_PYTEST, *_stopping(), "-m", "gpu", name], 120)
+        for name in marked_files()
+    ]
     kernels = [
         Section(
-            f"kernels: {path.stem}", [*_PYTEST, *_stopping(), "--maxfail=40", str(path)], 200,
-            {"GPUFLOW_KERNEL_TESTS": platform,
-             "GPUFLOW_KERNEL_RECORDS": str(records.with_name(f"{path.stem}.records"))},
-            records=records.with_name(f"{path.stem}.records"),
+            f"kernels: {Path(name).stem}", [*_PYTEST, *_stopping(), "--maxfail=40", name], 120,
+            {"KERNEL_TESTS": platform},
         )
-        for path in sorted((ROOT / "tests" / "kernels").glob("test_*.py"))
+        for name in kernel_files()
     ]  # fmt: skip
-    sweep = [*_PYTEST, *several, "-k", SWEEP_SAMPLE, "--maxfail=200", "tests/ops/test_every_op.py"]
-    demo = ["-m", "gpuflow.cli.main", "demo", "--platform", platform, "--no-progress"]
-    simulated = Section(
-        "programs, simulated", [*checks, "--simulator"], 170, task_seconds=60, task_key="program"
-    )
-    return [
-        [Section("programs", checks, 170, task_seconds=60, task_key="program"), *kernels,
-         Section("op sweep", sweep, 190, {"GPUFLOW_PLATFORM": platform}),
-         Section("demo", [*demo, "--steps", "200"], 60)],
-        sanitizer_sections(platform),
-        *[[one] for one in profiler_sections(platform)],
-        [simulated],
-    ]  # fmt: skip
+    return [*marked, *kernels]
 
 
 def _stopping() -> list[str]:
@@ -130,38 +184,39 @@ def _stopping() -> list[str]:
     return ["--timeout=60", "--timeout-method=thread"]
 
 
-def sanitizer_sections(platform: str) -> Group:
+def sanitizer_sections(platform: str) -> tuple[Section, ...]:
     """Programs under compute-sanitizer."""
     path, absent = tool("compute-sanitizer", platform)
-    return [
+    checked = [("memcheck", name) for name in MEMCHECKED]
+    checked += [("racecheck", name) for name in RACECHECKED]
+    return tuple(
         Section(
             f"{kind}: {name}",
             ["--tool", kind, "--error-exitcode", "9", "--print-limit", "20", sys.executable,
-             str(HERE / "gpu_checks.py"), "--platform", platform, "--only", name, "--most", "1"],
-            90, tool=path, absent=absent,
+             str(HERE / "gpu_checks.py"), "--platform", platform, "--names", name],
+            40, tool=path, absent=absent,
         )
-        for kind in ("memcheck", "racecheck")
-        for name in SANITIZED
-    ]  # fmt: skip
+        for kind, name in checked
+    )  # fmt: skip
 
 
-def profiler_sections(platform: str) -> Group:
+def profiler_sections(platform: str) -> tuple[Section, ...]:
     """Kernels under ncu, which leaves the clocks alone."""
     path, absent = tool("ncu", platform)
-    return [
+    return tuple(
         Section(
             f"ncu: {row}",
             ["--clock-control", "none", "--launch-count", "8", "--metrics", _METRICS,
              sys.executable, str(HERE / "gpu_child.py"), OURS, "--platform", platform, "--first",
-             "--rows", row, "--part", "0/999"],
-            60, tool=path, absent=absent,
+             "--names", row],
+            30, tool=path, absent=absent,
         )
         for row in PROFILED
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def tool(name: str, platform: str) -> tuple[str, str]:
-    """Where a tool is, and why it cannot be used."""
+    """The path of a tool, and the reason if it cannot be used."""
     if platform != "cuda":
         return "", f"{name} is for real GPUs"
     folders = [str(found) for text in _TOOL_FOLDERS for found in Path("/").glob(text[1:])]
@@ -170,10 +225,18 @@ def tool(name: str, platform: str) -> tuple[str, str]:
 
 
 def marked_files() -> list[str]:
-    """The test files that have tests marked gpu: to collect all others takes long."""
-    found = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "mark.gpu" in path.read_text()
-    ]
-    return found or ["tests/targets/cuda"]
+    """The test files with tests marked gpu: to collect all others takes long."""
+    return _files_with("mark.gpu", ROOT / "tests")
+
+
+def kernel_files() -> list[str]:
+    """The test files of handwritten kernels that run them; the others need no GPU."""
+    return [
+        name for name in _files_with("schedule_run", ROOT / "tests" / "kernels")
+        if Path(name).stem.startswith("test_kernel_")
+    ]  # fmt: skip
+
+
+def _files_with(text: str, folder: Path) -> list[str]:
+    paths = sorted(folder.rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in paths if text in path.read_text()]

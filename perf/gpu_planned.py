@@ -22,6 +22,8 @@ import gpuflow
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Platform, register_platform
+from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
+from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 
 # Multiprocessors decide about grids alone; these are an H100's.
@@ -42,11 +44,41 @@ class Launched(NamedTuple):
     block: Any
 
 
+class PlannedLibrary:
+    """A part of cuDNN that takes every call, and computes nothing.
+
+    Args:
+        chosen: makes the library's choice for a call.
+    """
+
+    def __init__(self, chosen: Callable[[Any], Any]) -> None:
+        self._chosen = chosen
+
+    def choose(self, call: Any, deterministic: bool) -> Any:
+        """A choice without a workspace."""
+        del deterministic
+        return self._chosen(call)
+
+    def bind(self, chosen: Any, stream: int) -> Callable[..., None]:
+        """A call of nothing."""
+        del chosen, stream
+        return _nothing
+
+
+def _chosen_convolution(call: Any) -> ChosenConvolution:
+    return ChosenConvolution(call, 0, 0, 0)
+
+
+def _chosen_attention(call: Any) -> ChosenAttention:
+    return ChosenAttention(call, 0, 0)
+
+
 class PlannedApi:
     """The calls of a GPU, which do nothing.
 
     Args:
         compute_capability: (9, 0) for sm_90.
+        has_cudnn: whether cuDNN makes all calls that it can be asked for.
 
     Attributes:
         launched: the last launches that were prepared, in order.
@@ -57,10 +89,13 @@ class PlannedApi:
     memory_bytes = 1 << 40
     xp: Any = np
     synchronous = True
-    convolutions = chooser = attentions = attention_chooser = None  # as with GPUFLOW_CUDNN=0
 
-    def __init__(self, compute_capability: tuple[int, int]) -> None:
+    def __init__(self, compute_capability: tuple[int, int], has_cudnn: bool = False) -> None:
         self.compute_capability = compute_capability
+        convolutions = PlannedLibrary(_chosen_convolution) if has_cudnn else None
+        attentions = PlannedLibrary(_chosen_attention) if has_cudnn else None
+        self.convolutions = self.chooser = convolutions
+        self.attentions = self.attention_chooser = attentions
         self._streams, self._next = 0, 1 << 20
         self.launched: deque[Launched] = deque(maxlen=_REMEMBERED)
 
@@ -169,10 +204,10 @@ def _nothing(*addresses: int) -> None:
     """A launch."""
 
 
-def planned_device(compute_capability: tuple[int, int]) -> Any:
-    """The device for an architecture; the same one each time."""
-    name = "planned_{}_{}".format(*compute_capability)
-    driver = cache(lambda number: GpuDriver(PlannedApi(compute_capability)))
+def planned_device(compute_capability: tuple[int, int], has_cudnn: bool = False) -> Any:
+    """The device for an architecture, with cuDNN or without; the same one each time."""
+    name = "planned_{}_{}".format(*compute_capability) + ("_cudnn" if has_cudnn else "")
+    driver = cache(lambda number: GpuDriver(PlannedApi(compute_capability, has_cudnn)))
     with suppress(RuntimeError):
         return gpuflow.devices(name)[0]
     register_platform(Platform(name, lambda: 1, driver))

@@ -1,12 +1,11 @@
-"""Makes the folder that travels to a rented GPU: kernels, wheels, and names of versions.
+"""Makes the folder that travels to a rented GPU: kernels, their versions, and wheels.
 
 usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--capability 9.0 8.0]
        [--processes 2] [--tiny]
 
-    kernels.tar.gz   the kernels of all rows, built here (prebuild.py)
+    kernels.tar.gz   the kernels of all rows, programs and tests, built here (prebuild.py)
+    versions         the packages that built them, for GPUFLOW_KERNEL_VERSIONS
     site/            what the machine lacks of gpuflow's dependencies, unpacked from wheels
-    stubs/           a folder NAME-VERSION.dist-info for each package of the toolchain here, as
-                     versions are a part of the kernels' keys
     results/         what earlier runs there found; put here what comes back
 
 A second time only what the tree's changes ask for is built.
@@ -39,9 +38,8 @@ ARCHIVE = "kernels.tar.gz"
 COMMANDS = """
 Bring along the tree ({tree:.1f} MB) and {bring} ({more:.1f} MB), in its place in the tree. There:
 
-    bash perf/rented_gpu.sh check       # at most 5 minutes; go on if it ends with 0
-    bash perf/rented_gpu.sh times       # at most 10 minutes, the most important rows first
-    bash perf/rented_gpu.sh programs    # at most 10 minutes
+    bash perf/rented_gpu.sh first     # at most 8 minutes
+    bash perf/rented_gpu.sh second    # at most 5 minutes
 
 --out FOLDER, or OUT=FOLDER, says where results go; a second run of a part goes on with what is
 missing. If the machine forgets its files, copy gpu-records.jsonl back into
@@ -69,18 +67,9 @@ def download(names: Sequence[str], python: str, site: Path) -> None:
             print(f"wheel: {wheel.name}", flush=True)
 
 
-def write_stubs(versions: Mapping[str, str], stubs: Path) -> None:
-    """A folder for each package, as pip records it, with nothing but its name and version."""
-    shutil.rmtree(stubs, ignore_errors=True)
-    for package, version in versions.items():
-        if version == "none":
-            continue
-        folder = stubs / f"{package.replace('-', '_')}-{version}.dist-info"
-        folder.mkdir(parents=True)
-        (folder / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
-            "Summary: only its version, which is in the keys of kernels built elsewhere\n"
-        )
+def versions_text(versions: Mapping[str, str]) -> str:
+    """The value of GPUFLOW_KERNEL_VERSIONS."""
+    return " ".join(f"{package}={version}" for package, version in versions.items())
 
 
 def tree_bytes() -> int:
@@ -110,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if prebuild.main([*built, *(["--tiny"] if options.tiny else [])]):
         return 1
     manifest = json.loads((kernels / prebuild.MANIFEST).read_text())
-    write_stubs(manifest["versions"], bring / "stubs")
+    (bring / "versions").write_text(versions_text(manifest["versions"]))
     shutil.copy(prebuild.archive_of(kernels), bring / ARCHIVE)
     count = sum(path.stat().st_size for path in bring.rglob("*") if path.is_file())
     tree = tree_bytes()

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE_LOST = 70  # exit status: the device is of no use to this process any more
 _POLL = 0.1
+_KILL_SECONDS = 3.0
 # What NVIDIA's tools say where a machine does not let them look at its GPU.
 _REFUSALS = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded", "Device not supported")
 
@@ -40,7 +41,6 @@ class Section:
         task_seconds: each task of it may take so long; 0: it has no tasks.
         task_key: what its records call a task.
         tool: the program, if it is not this interpreter.
-        records: a file with more records, or None.
         absent: why it cannot run here; "" if it can. It is then entered as skipped.
     """
 
@@ -51,7 +51,6 @@ class Section:
     task_seconds: float = 0.0
     task_key: str = "row"
     tool: str = ""
-    records: Path | None = None
     absent: str = ""
 
 
@@ -140,16 +139,13 @@ class Running:
         """End the process and those that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        wait_for(self._process)
 
     def _records(self) -> list[dict[str, Any]]:
         return records_of(self._out.read_text(errors="replace"))
 
     def _entry(self, status: int | None) -> dict[str, Any]:
         records = [r for r in self._records() if "begin" not in r and "end" not in r]
-        more = self.section.records
-        if more is not None and more.exists():
-            records += records_of(more.read_text(errors="replace"))
         said, errors = (path.read_text(errors="replace") for path in (self._out, self._errors))
         entry = {
             "name": self.section.name, "status": status,
@@ -161,6 +157,12 @@ class Running:
         if self.section.tool and status and refusal:
             entry |= {"status": "skipped", "note": f"not allowed on this machine: {refusal[0]}"}
         return entry
+
+
+def wait_for(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was killed, but not for one that hangs in the driver."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_SECONDS)
 
 
 def answer(command: Sequence[str]) -> str:

@@ -19,14 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_processes import ROOT
+from gpu_processes import ROOT, wait_for
 from gpu_rows import COMPILED, CUPY, JAX, MANY_SIZES, OFF, TORCH, Row
 
 OURS = "gpuflow"
 CHILD = Path(__file__).resolve().parent / "gpu_child.py"
 # Seconds: an import with the first touch of a GPU, a first call, the measurement.
-START, FIRST, TIME = 90.0, 60.0, 25.0
-MANY_SIZES_TIME = 75.0
+START, FIRST, TIME = 30.0, 20.0, 10.0
+MANY_SIZES_TIME = 25.0
+ROW_RESERVE = 5.0  # a row begins only if so many seconds are left
 VERSION = "version"  # in place of a row's name
 _POLL = 0.002
 _MOST_STARTS_IN_VAIN = 2
@@ -54,6 +55,9 @@ class Racer:
         command: arguments behind the interpreter.
         log: what it writes to stderr goes to the end of this file.
         limits: seconds for a start, a first call, and a measurement.
+
+    Attributes:
+        until: by ``perf_counter``, when no answer is waited for any more.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Racer:
         self._command, self._log = list(command), log
         self._start_limit, self.first_limit, self.time_limit = limits
         self._process: subprocess.Popen[bytes] | None = None
+        self.until = float("inf")
         self._read, self._in_vain, self._deadline = b"", 0, 0.0
 
     @property
@@ -121,9 +126,11 @@ class Racer:
             what = "the process died of it" if self.version else "the process did not start"
             self.end()
             return {"error": f"{what}, with status {status}: {self._last_words()}", "gone": True}
-        if time.perf_counter() > self._deadline:
+        now = time.perf_counter()
+        if now > min(self._deadline, self.until):
             self.end()
-            return {"error": "no result within the time that a row has", "gone": True}
+            whose = "a row" if now <= self.until else "the stage"
+            return {"error": f"no result within the time of {whose}", "gone": True}
         return None
 
     def _last_words(self) -> str:
@@ -135,7 +142,7 @@ class Racer:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            wait_for(self._process)
             for pipe in (self._process.stdin, self._process.stdout):
                 with suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]
@@ -151,13 +158,15 @@ def race(
     Args:
         rows: names and rows; None in place of the one of many sizes.
         racers: the frameworks, gpuflow first; their processes are ended.
-        until: by ``perf_counter``, when the last row may begin.
+        until: by ``perf_counter``, when it must end.
         note: is told each result as soon as it is there.
         known: whether a row of a framework need not be run.
     """
+    for one in racers:
+        one.until = until
     try:
         for number, (name, row) in enumerate(rows):
-            if time.perf_counter() > until:
+            if until - time.perf_counter() < ROW_RESERVE:
                 return False
             wanted = [one for one in racers if takes(one.name, row) and not known(name, one.name)]
             for one in racers:

@@ -23,7 +23,7 @@ FILE = "gpu-records.jsonl"
 # What decides about kernels, rows and results, as patterns in the tree.
 _SOURCES = (
     "gpuflow/**/*.py", "gpuflow/**/*.ll", "kernels/*.py", "perf/gpu_*rows.py",
-    "perf/gpu_models.py", "perf/gpu_child.py",
+    "perf/gpu_models.py", "perf/gpu_child.py", "perf/gpu_checks.py", "perf/gpu_faults.py",
 )  # fmt: skip
 _MUST_AGREE = ("tree", "platform", "tiny")
 DONE = (0, 5, "skipped")  # 5: pytest found no test

@@ -10,8 +10,8 @@ from gpu_goals import MANY_SIZES_GOAL, agree, groups, verdict, wanted
 from gpu_parts import GRAPH_COSTS
 from gpu_rows import MANY_SIZES, Row, all_rows
 
-TIMES, KERNELS = "times: ", "kernels: "
-PROGRAMS = ("programs", "programs, simulated")
+TIMES = "times: "
+PROGRAMS = ("programs ", "fault: ")  # how the names of such sections begin
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -22,8 +22,7 @@ def markdown(report: dict[str, Any]) -> str:
     parts = [
         *head, _overview(report), _ceilings("Ceilings", by_name.get("ceilings")), _times(by_name),
         _ceilings("Graph costs", by_name.get(GRAPH_COSTS)), _limits(by_name.get(GRAPH_COSTS)),
-        _kernels([one for name, one in by_name.items() if name.startswith(KERNELS)]),
-        *[_programs(name, by_name[name]) for name in PROGRAMS if name in by_name],
+        _programs([one for name, one in by_name.items() if name.startswith(PROGRAMS)]),
         *[_log(section) for section in report["sections"] if _has_log(section)],
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -54,19 +53,15 @@ def _status(status: Any) -> str:
     return "killed at its limit" if status is None else str(status)
 
 
-def _programs(name: str, section: dict[str, Any]) -> str:
-    if not section.get("records"):
-        return ""
-    rows = []
-    for record in section["records"]:
-        if "program" in record:
-            sides = [_side(record.get(side)) for side in ("cpu", "simulator")]
-            result = "ok" if record["passed"] else f"FAILED {record.get('error', '')}"
-            rows.append([record["program"], *sides, result])
-    rest = [record for record in section["records"] if "program" not in record]
-    notes = "\n".join(f"- {key}: {value}" for record in rest for key, value in record.items())
-    head = ["program", "from the CPU's", "from the simulator's", ""]
-    return f"## {name.capitalize()}\n\n{_table(head, rows)}\n\n{notes}"
+def _programs(sections: list[dict[str, Any]]) -> str:
+    records = [r for one in sections for r in one.get("records", ()) if "program" in r]
+    rows = [
+        [r["program"], _side(r.get("cpu")), "; ".join(r.get("host", {})),
+         "ok" if r["passed"] else f"FAILED {r.get('error', '')}"]
+        for r in records
+    ]  # fmt: skip
+    head = ["program", "difference from the CPU's result", "calls on the host", ""]
+    return f"## Programs\n\n{_table(head, rows)}" if rows else ""
 
 
 def _side(side: dict[str, Any] | None) -> str:
@@ -75,23 +70,6 @@ def _side(side: dict[str, Any] | None) -> str:
     if "error" in side:
         return side["error"]
     return "same bits" if side["bits_equal"] else f"{side['difference']:.2g}"
-
-
-def _kernels(sections: list[dict[str, Any]]) -> str:
-    """What the tests of handwritten kernels computed on the GPU, beside the simulator's results."""
-    records = [r for section in sections for r in section.get("records", []) if "test" in r]
-    if not records:
-        return ""
-    equal = sum(record["bits_equal"] for record in records)
-    rows = [
-        [record["test"], record.get("error") or f"{record['difference']:.2g}"]
-        for record in sorted(records, key=lambda r: -r.get("difference", 0.0))
-        if not record["bits_equal"]
-    ]  # fmt: skip
-    text = f"{len(records)} runs, of which {equal} have the same bits on the GPU and in the "
-    text += "simulator. Results are checked against NumPy's by the tests themselves."
-    head = ["test", "largest difference from the simulator's, relative"]
-    return f"## Handwritten kernels\n\n{text}\n\n{_table(head, rows[:60]) if rows else ''}"
 
 
 def _limits(section: dict[str, Any] | None) -> str:
@@ -133,7 +111,9 @@ def _times(by_name: Mapping[str, Any]) -> str:
     rows_of: dict[str, Row] = {row.name: row for row in all_rows()}
     ceilings = ceilings_of(by_name.get("ceilings"))
     lines = []
-    for name in [*rows_of, MANY_SIZES]:
+    names = [*rows_of, MANY_SIZES]
+    measured = [name for name in names if any(name in records for records in found.values())]
+    for name in measured:
         row = rows_of.get(name)
         goal = row.goal if row is not None else MANY_SIZES_GOAL
         ours = found.get(OURS, {}).get(name, {})
@@ -145,6 +125,7 @@ def _times(by_name: Mapping[str, Any]) -> str:
     more = _table(["rows", "goal", "measured", "reached"], groups(rows_of.values(), found))
     note = "Behind a time in brackets: gpuflow's time as a part of it; below 1 gpuflow is faster."
     note += " Nobody's first call counts; where sizes change, gpuflow finds kernels in its cache."
+    note += f" Not measured: {len(names) - len(measured)} rows."
     return f"## Times per call\n\n{', '.join(versions)}. {note}\n\n{table}\n\n{more}"
 
 

@@ -1,6 +1,7 @@
 """Calls rows of the GPU acceptance on a GPU that only plans, so that their kernels are built.
 
-usage: python perf/gpu_walk.py gpuflow 9.0 8.0 [--rows TEXT,TEXT] [--tiny] [--programs] [--part 0/2]
+usage: python perf/gpu_walk.py gpuflow 9.0 8.0 [--rows TEXT,TEXT] [--tiny] [--programs] [--cudnn]
+       [--part 0/2]
 
 With --programs it calls the programs that are compared with the CPU (gpu_checks.py) and the trials
 of ``gpuflow doctor`` as well. Prints a JSON line for each row: whether the setting has it, how many
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import gpu_ceilings
 import gpu_checks
 from gpu_child import ManySizes, inputs_of
 from gpu_environment import FIRST_PROGRAM
@@ -60,6 +62,13 @@ def call_trial(trial: Callable[[Any], Any], devices: Sequence[Any]) -> bool:
     return True
 
 
+def call_ceilings(devices: Sequence[Any]) -> bool:
+    """The one kernel of the ceilings and of the costs of graphs, on each device."""
+    for device in devices:
+        gpu_ceilings.small_launch(device.driver)
+    return True
+
+
 def call_many_sizes(frameworks: Sequence[Framework], tiny: bool) -> bool:
     """The row of many batch sizes: some have kernels that others do not need."""
     for framework in frameworks:
@@ -93,18 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--programs", action="store_true")
+    parser.add_argument("--cudnn", action="store_true", help="as where cuDNN makes its calls")
     parser.add_argument("--part", default="0/1", help="k/n: each nth row, from the kth on")
     options = parser.parse_args(arguments)
     capabilities = [tuple(map(int, text.split("."))) for text in options.capability]
-    frameworks = [load_planned(options.framework, each) for each in capabilities]
-    devices = [planned_device(each) for each in capabilities]
+    frameworks = [load_planned(options.framework, each, options.cudnn) for each in capabilities]
+    devices = [planned_device(each, options.cudnn) for each in capabilities]
     tasks = {row.name: partial(call_row, row, frameworks, options.tiny) for row in all_rows()}
     if options.framework == OURS:
         tasks[MANY_SIZES] = partial(call_many_sizes, frameworks, options.tiny)
     if options.programs:
-        programs = {**gpu_checks.programs(), "first result": FIRST_PROGRAM}
+        programs = {**gpu_checks.programs(options.tiny), "first result": FIRST_PROGRAM}
         for name, program in programs.items():
             tasks[f"program: {name}"] = partial(call_program, program, frameworks)
+        tasks["ceilings"] = partial(call_ceilings, devices)
         for name, trial in doctor_trials.PROGRAMS.items():
             tasks[f"doctor: {name}"] = partial(call_trial, trial, devices)
     part, parts = map(int, options.part.split("/"))

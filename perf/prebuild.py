@@ -1,14 +1,15 @@
-"""Builds the kernels of the GPU acceptance's rows at full size, on a machine without a GPU.
+"""Builds the kernels of the GPU acceptance at full size, on a machine without a GPU.
 
 usage: python perf/prebuild.py FOLDER [--capability 9.0 ...] [--processes 2] [--rows TEXT,TEXT]
        [--tiny]
        python perf/prebuild.py FOLDER --check        are all of them there? builds what is not
 
 Each row is called as the acceptance calls it, on a GPU that only plans (gpu_planned.py), in every
-setting that is timed, and once without the products that do what the next kernel does: whether a
-GPU's library has those is known there only. What a call builds lies in FOLDER, a kernel cache, and
-``prebuilt.json`` in it says for which tree, rows, architectures and packages; FOLDER.tar.gz holds
-all of it.
+setting that is timed, with cuDNN and without, and once without the products that do what the next
+kernel does: whether a GPU's library has those is known there only. The tests that need a GPU run
+once on the simulated one, an sm_90, which builds their kernels. All kernels are in FOLDER, a kernel
+cache, and ``prebuilt.json`` in it says for which tree, rows, architectures and packages;
+FOLDER.tar.gz holds all of it.
 
 It ends with 1 if a row was not covered, because it failed or because a second walk built something
 again, or if FOLDER.tar.gz is larger than 40 MB; with --check, if a kernel was missing.
@@ -29,26 +30,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gpu_parts
 from gpu_frameworks import OURS, SETTINGS
-from gpu_processes import ROOT, commit
+from gpu_processes import ROOT, commit, records_of
 from gpu_records import tree_digest
-from gpu_rows import ATOMIC, NO_KERNELS
+from gpu_rows import ATOMIC, NO_KERNELS, chosen
 
 HERE = Path(__file__).resolve().parent
 CAPABILITIES = ("9.0",)
 MOST_BYTES = 40_000_000
 PROCESSES = min(os.cpu_count() or 1, 4)  # each has inputs of up to 1 GB
 MANIFEST = "prebuilt.json"
-NO_EPILOGUES_AT_ALL = "gpuflow without epilogues"
+NO_EPILOGUES_AT_ALL, WITH_CUDNN = "gpuflow without epilogues", "gpuflow with cuDNN"
+TESTS = "tests"
 # What is walked: the framework's name, and variables.
 WALKS = {
     OURS: (OURS, {}),
     NO_EPILOGUES_AT_ALL: (OURS, {"GPUFLOW_CUDA_EPILOGUES": "0"}),
     NO_KERNELS: (NO_KERNELS, {}),
     ATOMIC: (ATOMIC, SETTINGS[ATOMIC]),
+    WITH_CUDNN: (OURS, {}),  # others run as if there were none
 }
 # In these, the programs that are compared with the CPU are called as well.
-PROGRAM_WALKS = (OURS, NO_EPILOGUES_AT_ALL)
+PROGRAM_WALKS = (OURS, NO_EPILOGUES_AT_ALL, WITH_CUDNN)
 
 
 def stale(folder: Path, root: Path = ROOT) -> str:
@@ -76,14 +80,12 @@ def _part_walked(
 ) -> list[dict[str, Any]]:
     """What the rows of one process of a walk gave."""
     framework, further = WALKS[name]
-    environment = {**os.environ, **further, "GPUFLOW_CACHE_DIR": str(folder)}
-    environment |= {"GPUFLOW_CUDA_GRAPHS": "0", "GPUFLOW_CACHE_LIMIT": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment.pop("OPENBLAS_CORETYPE", None)
+    environment = _environment(folder, {**further, "GPUFLOW_CUDA_GRAPHS": "0"})
     command = [sys.executable, str(HERE / "gpu_walk.py"), framework, *options.capability]
     command += ["--rows", options.rows, "--part", f"{part}/{options.processes}"]
     command += ["--tiny"] if options.tiny else []
     command += ["--programs"] if name in PROGRAM_WALKS else []
+    command += ["--cudnn"] if name == WITH_CUDNN else []
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     records = []
@@ -97,10 +99,49 @@ def _part_walked(
     return records
 
 
+def _environment(folder: Path, further: dict[str, str]) -> dict[str, str]:
+    """The variables of a process that builds kernels in a folder."""
+    environment = {**os.environ, **further, "GPUFLOW_CACHE_DIR": str(folder)}
+    environment["GPUFLOW_CACHE_LIMIT"] = "0"
+    paths = [str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment.pop("OPENBLAS_CORETYPE", None)
+    return environment
+
+
+def tests_walked(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The records of the files of tests that need a GPU, run on the simulated one."""
+    files = [*gpu_parts.marked_files(), *gpu_parts.kernel_files()]
+    files = [file for file in files if chosen(_test_name(file), options.rows)]
+    with ThreadPoolExecutor(options.processes) as threads:
+        yield from threads.map(partial(_file_walked, folder), files)
+
+
+def _test_name(file: str) -> str:
+    return f"tests: {Path(file).stem}"
+
+
+def _file_walked(folder: Path, file: str) -> dict[str, Any]:
+    """The record of one file; a test that fails is told, and no error: its kernels were built."""
+    environment = _environment(folder, {"KERNEL_TESTS": "cuda_sim"})
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "gpu_test_walk"]
+    command += ["-p", "no:cacheprovider", file]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    record: dict[str, Any] = {"walk": TESTS, "row": _test_name(file)}
+    found = [one for one in records_of(done.stdout) if "keys" in one]
+    record |= found[-1] if found else {}
+    if not found or done.returncode not in (0, 1, 5):  # 5: pytest found no test
+        tail = (done.stdout + done.stderr).strip()[-300:]
+        record["error"] = f"pytest ended with status {done.returncode}: {tail}"
+    tell(record)
+    return record
+
+
 def tell(record: dict[str, Any]) -> None:
     """A line about a row for which kernels were built, or that failed."""
-    if record.get("built") or "error" in record:
+    if record.get("built") or record.get("failed") or "error" in record:
         what = record.get("error") or f"{record['built']} kernels, {record['seconds']:.1f} s"
+        what += f", {record['failed']} tests FAILED" if record.get("failed") else ""
         print(f"  {record['row']} ({record['walk']}): {what}", flush=True)
 
 
@@ -161,15 +202,17 @@ def build(folder: Path, options: argparse.Namespace) -> list[str]:
     for path in (folder / MANIFEST, archive_of(folder)):  # or older ones could travel
         path.unlink(missing_ok=True)
     tree, start = tree_digest(), time.perf_counter()
+    tests = list(tests_walked(folder, options))
+    summary(tests, "tests", start)
     first = list(walked(folder, options))
     summary(first, "built", start)
-    wrong = failures(first, may_build=True)
+    wrong = failures([*tests, *first], may_build=True)
     if wrong:
         return wrong
     start = time.perf_counter()
     again = list(walked(folder, options))
     summary(again, "once more", start)
-    drop_others(folder, {key for record in again for key in record.get("keys", ())})
+    drop_others(folder, {key for record in [*tests, *again] for key in record.get("keys", ())})
     kernels, count = sizes(folder)
     wrong = failures(again, may_build=False)
     if tree_digest() != tree:
@@ -195,7 +238,7 @@ def check(folder: Path, options: argparse.Namespace) -> list[str]:
     if reason:
         print(f"STALE: {reason}. Fix: perf/rented_gpu.sh prepare.", flush=True)
     start = time.perf_counter()
-    records = list(walked(folder, options))
+    records = [*tests_walked(folder, options), *walked(folder, options)]
     summary(records, "checked", start)
     return failures(records, may_build=False)
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Everything to find out on a GPU that is rented by the minute, on a bare machine without a network.
+# The results of a GPU that is rented by the minute, on a bare machine without a network: two
+# commands, of at most 8 and 5 minutes.
 #
 # usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--capability 9.0 8.0]
 #                                   [--processes 2] [--tiny]                   here; no GPU needed
-#        perf/rented_gpu.sh check | times | programs [--out FOLDER] [--only TEXT,TEXT] [--tiny]
+#        perf/rented_gpu.sh first | second [--out FOLDER] [--only TEXT,TEXT] [--tiny]
 #
-# prepare makes .rented_gpu/bring, which travels beside the tree, and prints the commands to run
-# there. check takes at most 5 minutes, the others 10; run again, each goes on with what is missing.
-# Results are in FOLDER as soon as they are there ($OUT, or .rented_gpu/bring/results). What
-# .rented_gpu/bring/results holds of earlier runs is not done again.
+# prepare makes .rented_gpu/bring, which travels beside the tree, and prints the two commands to run
+# there. A part that runs again goes on with what is missing. Results are in FOLDER as soon as they
+# exist ($OUT, or .rented_gpu/bring/results). What .rented_gpu/bring/results holds of earlier runs
+# is not done again, nor what the other part found on the same machine.
 #
 # PYTHON=python3.12 chooses the interpreter. perf/README.md says more.
 set -euo pipefail
@@ -22,13 +23,15 @@ part=${1:-}
 [ $# -gt 0 ] && shift
 case $part in
     prepare) limit=0 ;;
-    check) limit=290 ;;
-    times | programs) limit=560 ;;
+    first) limit=480 ;;
+    second) limit=300 ;;
     *) usage ;;
 esac
 
 # Some machines export this and halve NumPy's matrix products; no result should hang on it.
 unset OPENBLAS_CORETYPE
+# Numba's variables are in the keys of kernels, which are built on one machine for another.
+for name in ${!NUMBA_@}; do unset "$name"; done
 export PYTHONUNBUFFERED=1
 cd "$root"
 if [ "$part" = prepare ]; then
@@ -52,8 +55,12 @@ else
     echo "There is no $bring/kernels.tar.gz: kernels are built here. Was prepare run, and its folder brought?"
 fi
 export GPUFLOW_CACHE_DIR=$work/kernels
-# The names of folders in stubs say for which packages the kernels were built.
-export PYTHONPATH=$root:$bring/stubs:$bring/site${PYTHONPATH:+:$PYTHONPATH}
+# The packages that built the kernels: kernels are looked up by their versions.
+if [ -f "$bring/versions" ]; then
+    GPUFLOW_KERNEL_VERSIONS=$(cat "$bring/versions")
+    export GPUFLOW_KERNEL_VERSIONS
+fi
+export PYTHONPATH=$root:$bring/site${PYTHONPATH:+:$PYTHONPATH}
 # Several frameworks share the memory of the GPU, and what they compile is there the next time.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
 export JAX_COMPILATION_CACHE_DIR=$work/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
@@ -67,19 +74,13 @@ fi
 
 out=${OUT:-$bring/results}
 options=()
-is_tiny=false
-has_platform=false
 while [ $# -gt 0 ]; do
     case $1 in
         --out) out=$2; shift ;;
-        --seconds) limit=$2; shift ;;
-        --tiny) is_tiny=true; options+=("$1") ;;
-        --platform) has_platform=true; options+=("$1" "$2"); shift ;;
         *) options+=("$1") ;;
     esac
     shift
 done
-if $is_tiny && ! $has_platform; then options+=(--platform cuda_sim); fi
 mkdir -p "$out"
 
 # Imported, as what is there may lack something itself.
@@ -91,16 +92,25 @@ for name in sys.argv[1:]:
     except ImportError as error:
         print(f"{name} ({error})", end="  ")
 '
-missing=$("$python" -c "$find_missing" numpy numba optree ml_dtypes scipy opt_einsum pytest)
+needed="numpy optree ml_dtypes scipy opt_einsum llvmlite pytest"
+# Kernels that were brought along need no compiler.
+[ -f "$bring/versions" ] || needed="$needed numba"
+# shellcheck disable=SC2086
+missing=$("$python" -c "$find_missing" $needed)
 if [ -n "$missing" ]; then
     echo "$python has no $missing Fix: PYTHON=..., or prepare --wheel NAME and bring it." >&2
     exit 2
 fi
 # A fresh tree has no compiled Python: several processes would each compile all of it.
 "$python" -m compileall -q -j 0 gpuflow kernels perf || true
-# It ends by itself; this is for the case that it cannot.
+# It ends by itself, within the time that is left; the rest is for the case that it cannot.
 status=0
-timeout -k 10 "$((limit + 15))" "$python" perf/gpu_acceptance.py "$part" --seconds "$limit" \
-    --out "$out" --done "$bring/results" "${options[@]}" 2>&1 | tee -a "$out/$part.log" || status=$?
+left=$((limit - SECONDS))
+timeout -k 3 "$((left - 3))" "$python" perf/gpu_acceptance.py "$part" --seconds "$((left - 8))" \
+    --out "$out" --done "$bring/results" "$work/results" "${options[@]}" 2>&1 |
+    tee -a "$out/$part.log" || status=$?
+# A folder of results may be emptied before the next command.
+mkdir -p "$work/results"
+cp "$out/gpu-records.jsonl" "$work/results/" 2>/dev/null || true
 echo "$part ended with status $status after $SECONDS s; results in $out"
 exit "$status"

@@ -105,6 +105,7 @@ class Environment:
     cpu_target: str = "native"
     cache_folder: Path = Path()
     cache_limit: int = 1 << 30
+    kernel_versions: tuple[tuple[str, str], ...] = ()  # packages that built the cached CUDA kernels
     debug: int = 0
     dump: str = ""
     check: bool = False
@@ -157,6 +158,7 @@ def read_environment(problems: list[str] | None = None) -> Environment:
         cpu_target=read("GPUFLOW_CPU_TARGET", "native"),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
         cache_limit=read("GPUFLOW_CACHE_LIMIT", 1 << 30),
+        kernel_versions=read("GPUFLOW_KERNEL_VERSIONS", ()),
         debug=read("GPUFLOW_DEBUG", 0),
         dump=read("GPUFLOW_DUMP", ""),
         check=read("GPUFLOW_CHECK", False),

@@ -104,6 +104,21 @@ SHARE = Kind("a number from 0 to 1", _parse_share, "0.5")
 SECONDS = Kind("a number of seconds above 0, at most a year", _parse_seconds, "300")
 
 
+def _parse_versions(text: str) -> tuple[tuple[str, str], ...]:
+    versions = []
+    for pair in text.split():
+        package, _, version = pair.partition("=")
+        if not package or not version or "=" in version:
+            raise ValueError
+        versions.append((package, version))
+    return tuple(versions)
+
+
+VERSIONS = Kind(
+    "packages with versions", _parse_versions, '"numba=0.68.1 llvmlite=0.50.0"'
+)
+
+
 def one_of(*choices: str) -> Kind:
     """One of several texts."""
 
@@ -174,6 +189,12 @@ _USERS = (
         "GPUFLOW_CACHE_LIMIT", integer(0, None, 1 << 30), "1073741824",
         "The size of that folder in bytes. Above it, gpuflow deletes the files that were unused "
         "longest, the copy of OpenBLAS (25 MB) included. 0 means no limit.",
+    ),
+    Variable(
+        "GPUFLOW_KERNEL_VERSIONS", VERSIONS, "the installed ones",
+        "Packages and versions with which another machine built the CUDA kernels of that folder, "
+        "such as `numba=0.68.1 llvmlite=0.50.0`. Kernels are looked up by these versions, and need "
+        "no numba here.",
     ),
     Variable(
         "GPUFLOW_ENABLE_X64", FLAG, "0",

@@ -24,9 +24,11 @@ def test_values_are_read(monkeypatch):
     monkeypatch.setenv("GPUFLOW_CHECK", "off")
     monkeypatch.setenv("GPUFLOW_SIM_CHECK", "on")
     monkeypatch.setenv("GPUFLOW_CUDA_GRAPHS", "no")
+    monkeypatch.setenv("GPUFLOW_KERNEL_VERSIONS", "numba=0.68.1 cuda-core=1.2")
     environment = read_environment()
     assert (environment.num_threads, environment.preallocate) == (3, 0.25)
     assert not environment.check and environment.sim_check and not environment.cuda_graphs
+    assert environment.kernel_versions == (("numba", "0.68.1"), ("cuda-core", "1.2"))
 
 
 @pytest.mark.parametrize("name", ["enable_x64", "atomic_sums"])
@@ -104,6 +106,9 @@ def test_what_is_taken_at_the_start_has_jaxs_names_too(monkeypatch, values, shar
         ("GPUFLOW_PREALLOCATE", "half", "a number from 0 to 1"),
         ("GPUFLOW_PREALLOCATE", "7", "a number from 0 to 1"),
         ("GPUFLOW_PREALLOCATE", "nan", "a number from 0 to 1"),
+        ("GPUFLOW_KERNEL_VERSIONS", "numba", "packages with versions"),
+        ("GPUFLOW_KERNEL_VERSIONS", "numba=", "packages with versions"),
+        ("GPUFLOW_KERNEL_VERSIONS", "numba==0.68", "packages with versions"),
     ],
 )
 def test_a_value_that_cannot_be_read_names_the_variable(monkeypatch, name, value, wanted):

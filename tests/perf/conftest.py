@@ -8,9 +8,10 @@ import pytest
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
 PARTS = (
-    "acceptance", "bandwidth_rows", "ceilings", "checks", "child", "environment", "frameworks",
+    "acceptance", "bandwidth_rows", "ceilings", "checks", "child", "environment", "faults",
+    "frameworks",
     "further_rows", "goals", "graph_costs", "kernel_rows", "loop_rows", "models", "parts",
-    "prepare", "processes", "race", "records", "report", "rows",
+    "planned", "prepare", "processes", "race", "records", "report", "rows",
 )  # fmt: skip
 
 

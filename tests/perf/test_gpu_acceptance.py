@@ -1,7 +1,5 @@
 """The acceptance script for GPUs: its structure, its rows without a GPU, and its report."""
 
-import json
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -9,6 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_tools import requires_cuda_tools
+
+import gpuflow as gf
+from gpuflow.base.config import config
+from gpuflow.cli import doctor_checks, doctor_trials
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
 # A process that hangs, dies or loses its device, as its first argument says.
@@ -34,24 +36,76 @@ sys.exit(3 if sys.argv[1] == "fails" else 0)
 # --- processes -------------------------------------------------------------------------------
 
 
-def test_parts_ask_first_what_would_waste_the_time_of_the_others(perf, tmp_path):
-    parts = perf.parts
-    check = parts.check_groups("cuda", tiny=False)
-    assert [group[0].name for group in check[:3]] == ["environment", "doctor", "ceilings"]
-    assert {"tests: test_cuda_device"} <= {section.name for section in check[3]}
-    assert [group[0].name for group in check[4:]] == ["toolchain", "graph costs"]
-    programs = parts.program_groups("cuda", False, 8, tmp_path / "records")
-    names = [section.name for group in programs for section in group]
-    assert {"programs", "kernels: test_kernel_sort", "op sweep", "demo"} <= set(names)
-    assert {"memcheck: rows", "racecheck: full", "programs, simulated"} <= set(names)
-    assert sum(name.startswith("ncu: ") for name in names) == 5
-    # What is profiled and sanitized is there.
-    rows = {row.name for row in perf.rows.all_rows()}
-    assert set(parts.PROFILED) <= rows
-    assert set(parts.SANITIZED) <= set(perf.checks.programs())
-    # No part can hang: every section has a limit, and each row and program of its own.
-    for section in [one for group in [*check, *programs] for one in group]:
-        assert 0 < section.seconds <= 200 and (section.task_seconds or "checks" not in section.name)
+def test_the_parts_fit_into_their_time(perf):
+    """Budgets of stages sum to at most a part's limit, and no section may take longer."""
+    parts, limits = perf.parts, {"first": 480, "second": 300}
+    script = (PERF / "rented_gpu.sh").read_text()
+    for part, limit in limits.items():
+        stages = parts.stages(part, "cuda", False)
+        assert sum(stage.seconds for stage in stages) <= parts.SECONDS[part] == limit
+        assert f"{part}) limit={limit} ;;" in script
+        for stage in stages:
+            assert bool(stage.sections) is not bool(stage.rows)
+            for section in stage.sections:
+                assert 0 < section.seconds <= stage.seconds
+                assert section.task_seconds or section.task_key != "program"
+
+
+def test_the_most_important_results_come_first(perf):
+    parts, rows = perf.parts, {row.name: row for row in perf.rows.all_rows()}
+    first, second = (parts.stages(part, "cuda", False) for part in parts.PARTS)
+    assert [stage.name for stage in first] == [
+        "environment", "ceilings", "programs", "faults", "rows beside torch", "sanitizer",
+        "profiler",
+    ]  # fmt: skip
+    assert [stage.name for stage in second] == ["tests", "graph costs", "further rows", "JAX rows"]
+    beside_torch, further = first[4].rows, second[2].rows
+    assert len(beside_torch) == 25 and all(rows[name].torch is not None for name in beside_torch)
+    assert sorted([*beside_torch, *further]) == sorted(rows)
+    assert all(name in second[3].rows for name, row in rows.items() if "jax" in row.goal.rivals)
+    names = [section.name for stage in (*first, *second) for section in stage.sections]
+    assert {"programs 0", "programs 3", "fault: ormqr", "fault: batched LU"} <= set(names)
+    assert {"doctor", "tests: test_cuda_device", "kernels: test_kernel_sort"} <= set(names)
+    assert "kernels: test_kernels_offline" not in names  # it needs no GPU
+    tools = [name.partition(":")[0] for name in names]
+    counts = [tools.count(name) for name in ("memcheck", "racecheck", "ncu")]
+    assert counts == [3, 1, 5] and len(set(names)) == len(names)
+    # The rows and programs that tools are given exist.
+    assert set(parts.PROFILED) <= set(rows)
+    assert {*parts.MEMCHECKED, *parts.RACECHECKED} <= set(perf.checks.programs())
+
+
+def test_doctor_may_take_as_long_as_its_trials(perf):
+    """Each of them may hang: that is recorded, within the time of its stage."""
+    (stage, *_) = perf.parts.stages("second", "cuda", False)
+    doctor = stage.sections[0]
+    most = len(doctor_trials.TRIALS) * doctor_checks.TRIAL_SECONDS
+    assert doctor.name == "doctor" and most + 15 <= doctor.seconds <= stage.seconds
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize(
+    "name", ["static and dynamic shared memory", "float32 attention, D=48, mask"]
+)
+def test_programs_about_shared_memory_need_more_than_48_kb(perf, name):
+    """The dynamic memory alone, which a launch has to announce above 48 KB, is less."""
+    device = perf.planned.planned_device((9, 0))
+    function, *operands = perf.faults.programs(tiny=False)[name]
+    device.driver.api.launched.clear()
+    with gf.default_device(device):
+        gf.jit(perf.checks.exact(function))(*operands)
+    (kernel,) = [launch.kernel for launch in device.driver.api.launched]
+    assert kernel.shared_bytes <= 48 << 10 < kernel.shared_bytes + kernel.built.shared_bytes
+
+
+def test_a_program_that_the_host_computes_has_not_passed(perf):
+    found = {"cpu": {"difference": 0.0, "bits_equal": True}, "host": {"lu(f4)": "no routine"}}
+    assert not perf.checks.has_passed("batched LU", found)
+    assert perf.checks.has_passed("batched LU", {**found, "host": {}})
+    assert perf.checks.has_passed("sort", found)
+    assert not perf.checks.has_passed("sort", {**found, "cpu": {"difference": 1e-3}})
+    assert perf.checks.has_passed("bfloat16", {**found, "cpu": {"difference": 1e-3}})
+    assert not perf.checks.has_passed("sort", {**found, "cpu": {"error": "f4(3,) is not f4(2,)"}})
 
 
 def test_tools_that_are_not_there_are_said_and_do_not_fail(perf, tmp_path, monkeypatch):
@@ -121,29 +175,6 @@ def test_an_interrupted_section_goes_on_behind_its_last_task(perf, tmp_path):
         patch.setattr(perf.processes.Running, "poll", late)
         perf.processes.run([hanging], 100, tmp_path, note=noted.append)
     assert [entry["status"] for entry in noted] == [None]
-
-
-@requires_cuda_tools
-def test_the_whole_script_without_a_gpu(tmp_path):
-    """All rows with tiny sizes on the CPU; ceilings on the simulated GPU. Then nothing is left."""
-    command = [sys.executable, str(PERF / "gpu_acceptance.py"), "--tiny", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (path,) = tmp_path.glob("*.json")
-    report = json.loads(path.read_text())
-    sections = {section["name"]: section for section in report["sections"]}
-    times = [r for r in sections["times: gpuflow"]["records"] if r["row"] != "version"]
-    assert len(times) > 60 and all(record["seconds"] > 0 for record in times)
-    ceilings = sections["ceilings"]["records"]
-    assert len(ceilings) == 12 and all("error" not in record for record in ceilings)
-    limits = [r for r in sections["graph costs"]["records"] if "limit" in r]
-    assert len(limits) == 5 and limits[-1]["is"] == 1 << 20
-    assert report["versions"]["numpy"] and sections["memcheck: rows"]["status"] == "skipped"
-    text = next(tmp_path.glob("*.md")).read_text()
-    assert "## Times per call" in text and "| _MOST_COPIED | 1048576 |" in text
-    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert again.returncode == 0 and "ceilings: done before" in again.stdout
-    assert "chain float32: gpuflow" not in again.stdout.partition("# GPU acceptance")[0]
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -222,6 +253,19 @@ def test_kernels_that_were_not_brought_are_counted(perf):
     assert server.answer({"do": "first", "row": "transpose"}) == {"none": True}
 
 
+def test_rows_on_the_cpu(perf):
+    """Each row runs, and is measured, at its tiny size."""
+    before = {name: config.read(name) for name in ("default_matmul_precision", "default_device")}
+    try:
+        framework = perf.frameworks.load("gpuflow", "cpu")
+        for row in perf.rows.all_rows():
+            found = perf.child.prepared(row.name, framework, tiny=True).measure()
+            assert found["seconds"] > 0 and found["check"], row.name
+    finally:
+        for name, value in before.items():
+            config.update(name, value)
+
+
 def test_rows_in_cupy(perf, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
     framework = perf.frameworks.load("cupy", "cuda")
@@ -295,14 +339,14 @@ def test_the_report_of_a_run_with_gaps(perf):
     ours = {"row": row.name, "seconds": 1e-3, "size": row.full, "check": [1.0, 2.0], "built": 3}
     theirs = {"row": row.name, "seconds": 2e-3, "size": row.full, "check": [1.0, 2.5]}
     sections = [
-        {"name": "programs", "status": 1, "seconds": 1.0, "records": [
+        {"name": "programs 0", "status": 1, "seconds": 1.0, "records": [
             {"program": "rows", "passed": True, "cpu": {"difference": 1e-7, "bits_equal": False}},
             {"program": "full", "passed": False, "error": "a | b"},
-            {"host_calls": {"sort(f2)": "TypeError"}},
+            {"memory_stats": {"bytes_in_use": 3}},
         ]},
-        {"name": "kernels: test_kernel_scan", "status": 0, "seconds": 1.0, "records": [
-            {"test": "scan", "bits_equal": True, "difference": 0.0},
-            {"test": "attention", "bits_equal": False, "difference": 1e-7},
+        {"name": "fault: batched LU", "status": 1, "seconds": 1.0, "records": [
+            {"program": "batched LU", "passed": False, "host": {"lu(f4)": "no routine"},
+             "cpu": {"difference": 0.0, "bits_equal": True}},
         ]},
         {"name": "ceilings", "status": 0, "seconds": 1.0, "records": [
             {"ceiling": "copy", "bytes": 8, "per_second": 4.0e12}, {"ceiling": "x", "error": "no"},
@@ -315,8 +359,9 @@ def test_the_report_of_a_run_with_gaps(perf):
     head = {"date": "today", "platform": "cuda", "tiny": False, "commit": "abc", "device": "gpu"}
     text = perf.report.markdown({**head, "versions": {"torch": "2"}, "sections": sections})
     assert "Device: gpu. Commit abc. torch 2." in text and "killed at its limit" in text
-    assert "| copy | 4000.0 GB/s |" in text and "| attention | 1e-07 |" in text
-    assert "2 runs, of which 1 have the same bits" in text
+    assert "| copy | 4000.0 GB/s |" in text and "| rows | 1e-07 |  | ok |" in text
+    assert "| batched LU | same bits | lu(f4) | FAILED" in text
+    assert f"Not measured: {len(perf.rows.all_rows()) + 1 - 2} rows." in text
     assert perf.report.row_line("a", "us", ours) == "a: us 1.000 ms (3 kernels built here)"
     assert "| 1.000 ms (3 kernels built here) |" in text
     assert "2.000 ms (0.50x) RESULTS DIFFER" in text and "failed: boom" in text

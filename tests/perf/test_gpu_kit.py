@@ -2,7 +2,7 @@
 
 import json
 import os
-import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +14,6 @@ import pytest
 from cuda_tools import requires_cuda_tools
 
 from gpuflow.base.config import config
-from gpuflow.cli import doctor, doctor_checks, doctor_trials
 
 ROOT = Path(__file__).resolve().parents[2]
 PERF = ROOT / "perf"
@@ -60,7 +59,7 @@ def rows(perf):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("hangs", "no result within the time that a row has"),
+        ("hangs", "no result within the time of a row"),
         ("dies", "the process died of it, with status -6"),
         ("loses", "a fault"),
         ("is not for it", None),
@@ -195,28 +194,83 @@ def test_what_is_done_is_not_done_again(perf, tmp_path):
     assert perf.records.Records(here, head).has_row("chain", "gpuflow")
 
 
-def test_check_stops_at_the_first_thing_that_is_wrong(perf, tmp_path, capsys):
-    section = perf.processes.Section
+CRASHES = """
+import os, signal, sys
+print('{"version": "1"}', flush=True)
+for line in sys.stdin:
+    if "column sum bfloat16" in line:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    print('{"size": 1, "seconds": 1e-3}', flush=True)
+"""
 
-    def groups():
-        return [
-            [section("first", ["-c", "print('fine')"], 30)],
-            [section("second", ["-c", "import sys; print('no optree'); sys.exit(1)"], 30)],
-            [section("third", ["-c", "pass"], 30)],
-        ]
 
-    arguments = ["check", "--tiny", "--out", str(tmp_path / "out")]
-    one = perf.acceptance.Acceptance(perf.acceptance.options_of(arguments), tmp_path)
-    assert not one.groups(groups(), stops=True)
+def test_a_part_goes_on_after_sections_and_rows_that_fail(perf, tmp_path, monkeypatch, capsys):
+    """A doctor that fails, a section that hangs, one that crashes, a row that crashes."""
+    section, stage = perf.processes.Section, perf.parts.Stage
+    crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    failing = (
+        section("doctor", ["-c", "print('MISSING: numba'); raise SystemExit(1)"], 30),
+        section("hangs", ["-c", "import time; time.sleep(60)"], 1),
+        section("crashes", ["-c", crash], 30),
+    )
+    rows = ("column sum", "column sum bfloat16", "transpose")
+    planned = [
+        stage("tests", 20, failing), stage("rows", 20, rows=rows, frameworks=("gpuflow",)),
+        stage("last", 20, (section("fine", ["-c", "print('fine')"], 30),)),
+    ]  # fmt: skip
+    child = tmp_path / "child.py"
+    child.write_text(CRASHES)
+    monkeypatch.setattr(perf.acceptance, "stages", lambda part, platform, tiny: planned)
+    monkeypatch.setattr(perf.acceptance, "CHILD", child)
+    arguments = ["second", "--tiny", "--out", str(tmp_path / "out")]
+    assert perf.acceptance.main(arguments) == 1
+    lines = (tmp_path / "out" / perf.records.FILE).read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    status = {r["section"]["name"]: r["section"]["status"] for r in records if "section" in r}
+    assert status == {"doctor": 1, "hangs": None, "crashes": -11, "fine": 0}
+    found = {r["row"]: r for r in records if "framework" in r}
+    assert "died of it, with status -11" in found["column sum bfloat16"]["error"]
+    assert "seconds" in found["column sum"] and "seconds" in found["transpose"]
     said = capsys.readouterr().out
-    assert "first: 0" in said and "no optree" in said and "STOPPED" in said and "third" not in said
-    arguments.append("--go-on")
-    two = perf.acceptance.Acceptance(perf.acceptance.options_of(arguments), tmp_path)
-    assert not two.groups(groups(), stops=True)
+    assert "| hangs | killed at its limit |" in said and "MISSING: numba" in said
+    # What went well is not done again.
+    assert perf.acceptance.main(arguments) == 1
     said = capsys.readouterr().out
-    assert "first: done before" in said and "third: 0" in said
+    assert "fine: done before" in said and "doctor: 1" in said and "transpose: gpuflow" not in said
+
+
+def test_a_stage_ends_at_its_time(perf, rows, tmp_path):
+    """A row that takes longer than all that is left of a stage is given up."""
+    racer = perf.race.Racer("gpuflow", ["-c", CHILD, "hangs"], tmp_path / "log")
+    records, start = {}, time.perf_counter()
+    until = start + perf.race.ROW_RESERVE + 1
+    done = perf.race.race(
+        rows, [racer], until, lambda row, name, record: records.update({row: record}),
+        lambda row, name: False,
+    )  # fmt: skip
+    assert not done and time.perf_counter() < until + 2 and not racer.is_running
+    assert records["b"]["error"] == "no result within the time of the stage"
+    assert "seconds" in records["a"] and "c" not in records
+
+
+def test_time_that_a_stage_leaves_over_is_the_next_ones(perf, tmp_path, monkeypatch):
+    stage = perf.parts.Stage
+    planned = [stage("a", 10), stage("b", 20), stage("c", 30)]
+    monkeypatch.setattr(perf.acceptance, "stages", lambda part, platform, tiny: planned)
+    until = {}
+
+    def note(self, stage, end):
+        until[stage.name] = end
+        return True
+
+    monkeypatch.setattr(perf.acceptance.Acceptance, "stage", note)
+    start = time.perf_counter()
+    out = str(tmp_path / "out")
+    assert perf.acceptance.main(["first", "--tiny", "--seconds", "45", "--out", out]) == 0
+    spent = [round(end - start) for end in until.values()]
+    assert spent == [10, 30, 45]
     with pytest.raises(SystemExit):
-        perf.acceptance.options_of(["tests"])
+        perf.acceptance.options_of(["check"])
 
 
 # --- kernels that were built before ----------------------------------------------------------
@@ -265,14 +319,21 @@ def test_kernels_of_another_tree_are_stale(perf, tmp_path, monkeypatch, capsys):
     assert perf.environment.missing_packages("") == []
 
 
+def variables(**further):
+    """Environment variables without the settings of these tests."""
+    ours = ("GPUFLOW_EXCESS_PRECISION", "OPENBLAS_NUM_THREADS", "GPUFLOW_CACHE_DIR")
+    return {**{k: v for k, v in os.environ.items() if k not in ours}, **further}
+
+
 def run_kit(part, folder, *options, **environment):
     """The shell script, with folders of its own."""
-    variables = {
-        **os.environ, "RENTED_GPU_FOLDER": str(folder / "bring"), "PYTHON": sys.executable,
-        "RENTED_GPU_WORK": str(folder / "work"), **environment,
+    named = {
+        "RENTED_GPU_FOLDER": str(folder / "bring"), "PYTHON": sys.executable,
+        "RENTED_GPU_WORK": str(folder / "work"),
     }  # fmt: skip
     command = ["bash", str(PERF / "rented_gpu.sh"), part, *options]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    environment = variables(**{**named, **environment})
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=490)
 
 
 def test_the_script_refuses_other_words(tmp_path):
@@ -281,36 +342,118 @@ def test_the_script_refuses_other_words(tmp_path):
 
 
 def test_an_interpreter_without_the_packages_is_refused(tmp_path):
+    """Numba is one of them only where no kernels were brought along."""
     bare = tmp_path / "python"  # which starts with none of them
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    done = run_kit("check", tmp_path, "--tiny", PYTHON=str(bare))
+    done = run_kit("first", tmp_path, "--tiny", PYTHON=str(bare))
     assert done.returncode == 2 and "has no numpy (No module named" in done.stderr
     assert "optree (No module" in done.stderr and "prepare --wheel" in done.stderr
+    assert "numba (No module" in done.stderr
+    (tmp_path / "bring" / "versions").write_text("numba=0.68.1")
+    done = run_kit("second", tmp_path, "--tiny", PYTHON=str(bare))
+    assert done.returncode == 2 and "numpy (No" in done.stderr and "numba" not in done.stderr
+
+
+# A row or section of each stage, and the kernels that they ask for.
+FIRST = "environment,ceilings,programs,ormqr,column sum,host: eager add,memcheck,ncu"
+SECOND = "doctor,atomic_sums,nccl,graph costs,concatenate"
+KERNELS = "program: elementwise,program: many outputs,program: rows,first result"
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder with what prepare makes for these; what it printed; the kernels."""
+    folder = tmp_path_factory.mktemp("kit")
+    (folder / "bring" / "site").mkdir(parents=True)
+    names = ",".join([FIRST, SECOND, KERNELS])
+    script = (
+        "import sys, gpu_prepare; gpu_prepare.download = lambda names, python, site: None; "
+        "sys.exit(gpu_prepare.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "--bring", str(folder / "bring"), "--tiny"]
+    command += ["--capability", "9.0", "--rows", names, "--processes", "1"]
+    paths = os.pathsep.join([str(ROOT), str(PERF)])
+    done = subprocess.run(
+        command, env=variables(PYTHONPATH=paths), capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder, done.stdout
+
+
+def walk_both_parts(folder, tmp_path, python, doctor):
+    """Both parts with kernels that were brought along; what each printed, and all records."""
+    out, said = tmp_path / "out", {}
+    for part, only in (("first", FIRST), ("second", SECOND)):
+        done = run_kit(
+            part, folder, "--tiny", "--only", only, PYTHON=python, OUT=str(out),
+            RENTED_GPU_WORK=str(tmp_path / "work"),
+        )  # fmt: skip
+        wanted = int(part == "second" and doctor != 0)
+        assert done.returncode == wanted, done.stdout[-4000:] + done.stderr[-2000:]
+        assert f"{part} ended with status {wanted}" in done.stdout
+        assert "kernels built here" not in done.stdout and "STALE" not in done.stdout
+        said[part] = done.stdout
+    records = [json.loads(line) for line in (out / "gpu-records.jsonl").read_text().splitlines()]
+    status = {r["section"]["name"]: r["section"]["status"] for r in records if "section" in r}
+    assert status["environment"] == status["ceilings"] == status["programs 0"] == 0
+    assert status["fault: ormqr"] == status["kernels: test_kernel_atomic_sums"] == 0
+    assert status["doctor"] == doctor and status["graph costs"] == 0
+    assert status["memcheck: rows"] == status["ncu: column sum"] == "skipped"
+    ceilings = [r["section"] for r in records if r.get("section", {}).get("name") == "ceilings"]
+    assert len(ceilings[0]["records"]) == 12
+    assert all("error" not in record for record in ceilings[0]["records"])
+    rows = {r["row"]: r for r in records if "framework" in r}
+    assert {"column sum", "host: eager add", "concatenate"} <= set(rows)
+    assert not any("error" in record for record in rows.values())
+    files = [path.name for path in out.rglob("*") if path.is_file()]
+    assert {"first.log", "second.log", "gpu-records.jsonl"} <= set(files) and len(files) == 5
+    return said
 
 
 @requires_cuda_tools
-def test_kernels_built_without_a_gpu_are_those_that_a_gpu_asks_for(perf, tmp_path, monkeypatch):
-    """prepare, then a part on the simulated GPU, which builds nothing for the rows prepared."""
-    # The attention is kernels there, and so it must be where nothing runs.
-    rows = "chain float32,sorts of rows,column sum,host: eager add,loop over 60"
-    rows += ",causal"
-    monkeypatch.setattr(perf.prepare, "download", lambda names, python, site: site.mkdir())
-    bring = tmp_path / "bring"
-    arguments = ["--bring", str(bring), "--tiny", "--capability", "9.0", "--rows", rows]
-    assert perf.prepare.main(arguments) == 0
-    assert (bring / "stubs" / "numba_cuda-0.30.4.dist-info" / "METADATA").exists()
-    built = {path.name for path in (tmp_path / "kernels").rglob("*.cubin")}
-    assert len(built) >= 6
-
-    done = run_kit("times", tmp_path, "--tiny", "--only", rows, OUT=str(tmp_path / "out"))
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "kernels built here" not in done.stdout
-    assert "times ended with status 0" in done.stdout and "Platform: cuda_sim" in done.stdout
+def test_both_parts_with_kernels_that_were_built_without_a_gpu(prepared, tmp_path):
+    """The simulated GPU asks for the kernels that prepare built, and for no other."""
+    folder, printed = prepared
+    commands = [line.strip() for line in printed.splitlines() if "rented_gpu.sh" in line]
+    assert [line.split("  ")[0] for line in commands] == [
+        "bash perf/rented_gpu.sh first", "bash perf/rented_gpu.sh second",
+    ]  # fmt: skip
+    assert "numba-cuda=0.30.4" in (folder / "bring" / "versions").read_text()
+    built = {path.name for path in (folder / "kernels").rglob("*.cubin")}
+    said = walk_both_parts(folder, tmp_path, sys.executable, doctor=0)
+    assert "Platform: cuda_sim" in said["first"]
+    assert len(built) >= 20
     asked = {path.name for path in (tmp_path / "work" / "kernels").rglob("*.cubin")}
     assert asked == built
-    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert {"times.log", "gpu-records.jsonl"} <= {path.name for path in files} and len(files) == 4
+    # Where results are kept, a second run has nothing to do.
+    again = run_kit(
+        "first", folder, "--tiny", "--only", FIRST, OUT=str(tmp_path / "emptied"),
+        RENTED_GPU_WORK=str(tmp_path / "work"),
+    )  # fmt: skip
+    assert again.returncode == 0 and "ceilings: done before" in again.stdout
+    assert "column sum: gpuflow" not in again.stdout.partition("# GPU acceptance")[0]
+
+
+def python_of_a_rented_gpu():
+    """A Python 3.12 with gpuflow's dependencies and pytest, or None."""
+    python = shutil.which("python3.12")
+    needed = "numpy, optree, ml_dtypes, scipy, opt_einsum, llvmlite, pytest"
+    command = [python or "", "-c", f"import {needed}"]
+    fine = python and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return python if fine else None
+
+
+@requires_cuda_tools
+@pytest.mark.skipif(
+    python_of_a_rented_gpu() is None, reason="there is no python3.12 with gpuflow's dependencies"
+)
+def test_both_parts_with_python_3_12(prepared, tmp_path):
+    """It needs no numba; without it doctor fails, which is recorded, and the others run."""
+    python = python_of_a_rented_gpu()
+    command = [python, "-c", "import numba_cuda"]
+    has_numba = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    walk_both_parts(prepared[0], tmp_path, python, doctor=0 if has_numba else 1)
 
 
 def test_more_than_may_travel_is_refused(perf, tmp_path, monkeypatch, capsys):
@@ -330,24 +473,3 @@ def test_more_than_may_travel_is_refused(perf, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(perf.prepare, "tree_bytes", lambda: 63_000_000)
     assert perf.prepare.main(["--bring", str(tmp_path / "bring")]) == 1
     assert "NOT COVERED: 64.0 MB are more than the 64 MB" in capsys.readouterr().out
-
-
-# --- limits of time --------------------------------------------------------------------------
-
-
-def test_doctor_may_take_as_long_as_its_trials(perf):
-    """Each of them may hang: that is then entered, within check's time."""
-    first, second = perf.parts.check_groups("cuda", tiny=False)[:2]
-    most = len(doctor_trials.TRIALS) * doctor_checks.TRIAL_SECONDS
-    (seconds,) = re.findall(r"check\) limit=(\d+)", (PERF / "rented_gpu.sh").read_text())
-    assert second[0].name == "doctor" and most + 15 <= second[0].seconds
-    assert first[0].seconds + second[0].seconds <= int(seconds)
-
-
-def test_whether_a_kernel_can_be_built_is_told_alone(perf, monkeypatch, capsys):
-    rows = iter([[("CUDA compiler", "built a kernel")], [("CUDA compiler", "MISSING: no NVVM")]])
-    monkeypatch.setattr(doctor, "cuda_compiler", lambda: next(rows))
-    assert perf.environment.main(["--toolchain"]) == 0
-    assert "built a kernel" in capsys.readouterr().out
-    assert perf.environment.main(["--toolchain"]) == 1
-    assert "WRONG: MISSING: no NVVM" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cuda_zoo
@@ -12,6 +13,7 @@ from plan_on_cuda import run_plan
 
 import gpuflow
 import gpuflow.numpy as jnp
+from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import KernelCache, cache_key
 from gpuflow.kir.nodes import Operand
 from gpuflow.kir.text import kernel_text
@@ -29,6 +31,18 @@ def test_the_key_depends_on_the_architecture_the_tools_and_the_variant():
     assert PARTS[:2] == ("cuda", "sm_90") and cache_parts((10, 0))[1] == "sm_100"
     assert len(PARTS) == 4 + len(cached.PACKAGES)
     assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cached.PACKAGES)
+
+
+def test_kernels_of_another_machine_are_found_by_its_versions(monkeypatch):
+    """Those that are not named are the versions of what is installed."""
+    versions = (("numba", "0.1"), ("nvidia-nvvm", "13.9"))
+    monkeypatch.setattr(
+        config, "environment", replace(config.environment, kernel_versions=versions)
+    )
+    parts = cache_parts.__wrapped__((9, 0))
+    named = dict(zip(cached.PACKAGES, parts[3:-1], strict=True))
+    assert named == {**dict(zip(cached.PACKAGES, PARTS[3:-1], strict=True)), **dict(versions)}
+    assert (*parts[:3], parts[-1]) == (*PARTS[:3], PARTS[-1])
 
 
 def test_the_key_holds_every_module_of_the_target():

@@ -1,7 +1,12 @@
-"""The CUDA platform on a real GPU. Skipped where there is none."""
+"""The CUDA platform on a real GPU. Skipped where there is none.
+
+With ``KERNEL_TESTS=cuda_sim`` the tests run on the simulated GPU, which builds their
+kernels (perf/prebuild.py does so).
+"""
 
 import gc
 import itertools
+import os
 import threading
 from dataclasses import replace
 
@@ -15,12 +20,14 @@ from gpuflow import lax, profiler
 from gpuflow.base.config import config
 from gpuflow.targets.platforms import seems_to_have_gpu
 
+PLATFORM = os.environ.get("KERNEL_TESTS", "cuda")
+
 
 def _devices():
-    if not seems_to_have_gpu():
+    if PLATFORM == "cuda" and not seems_to_have_gpu():
         return ()
     try:
-        return gf.devices("cuda")
+        return gf.devices(PLATFORM)
     except RuntimeError:
         return ()
 

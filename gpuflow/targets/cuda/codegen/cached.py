@@ -102,9 +102,13 @@ class CudaKernel:
 
 @cached
 def cache_parts(compute_capability: tuple[int, int]) -> tuple[str, ...]:
-    """What a CUDA kernel's code depends on besides its text and schedule; imports nothing."""
+    """What a CUDA kernel's code depends on besides its text and schedule; imports nothing.
+
+    Kernels that were built on another machine are found by the versions of that machine.
+    """
     major, minor = compute_capability
-    versions = tuple(version_of(package) for package in PACKAGES)
+    elsewhere = dict(config.environment.kernel_versions)
+    versions = tuple(elsewhere.get(package) or version_of(package) for package in PACKAGES)
     settings = " ".join(config.environment.numba)
     return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions, settings)
 
