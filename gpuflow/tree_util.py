@@ -237,10 +237,8 @@ def tree_reduce(
     """
     leaves = base_tree.leaves(tree, is_leaf)
     if initializer is _NOTHING:
-        check(
-            len(leaves) > 0,
-            lambda: "[tree_reduce] there must be leaves; got none. Fix: initializer=0.",
-        )
+        if not leaves:
+            raise TypeError("[tree_reduce] there must be leaves; got none. Fix: initializer=0.")
         return functools.reduce(function, leaves)
     return functools.reduce(function, leaves, initializer)
 
