@@ -24,6 +24,7 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Platform, register_platform
 from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
+from gpuflow.targets.cuda.driver.api import LoadedKernel
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 
 # Multiprocessors decide about grids alone; these are an H100's.
@@ -149,6 +150,9 @@ class PlannedApi:
 
     copy_inside = copy_in
 
+    def copy_peer(self, target: int, other: Any, source: int, count: int, stream: int) -> None:
+        """There is no memory."""
+
     def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
         """Zeros: loops that Python drives end, and branches are the first."""
         del source, stream
@@ -157,17 +161,23 @@ class PlannedApi:
     def clear(self, target: int, count: int, stream: int) -> None:
         """There is no memory."""
 
-    def load(self, kernel: Any) -> Any:
+    def load(self, kernel: Any) -> LoadedKernel:
         """The kernel, which is built."""
-        return kernel
+        return LoadedKernel(kernel, kernel)
+
+    def unload(self, module: Any) -> None:
+        """Nothing is loaded."""
+
+    def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
+        """There is no limit."""
 
     def bind(
-        self, function: Any, grid: Any, block: Any, words: array[int], stream: int,
-        shared_bytes: int = 0,
+        self, kernel: LoadedKernel, grid: Any, block: Any, words: array[int], stream: int,
+        shared_bytes: int = 0, touches: Any = None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch of nothing."""
-        del words, stream, shared_bytes
-        self.launched.append(Launched(function, grid, block))
+        del words, stream, shared_bytes, touches
+        self.launched.append(Launched(kernel.function, grid, block))
         return _nothing
 
     def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> None:
