@@ -9,7 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuflow.targets.cuda.blas.gemm import _SIGNATURES, CuBlas, find_cublas, load_cublas
+from gpuflow.targets.cuda.blas.gemm import (
+    _SIGNATURES,
+    CuBlas,
+    find_cublas,
+    load_cublas,
+    workspace_bytes,
+)
 from gpuflow.targets.cuda.driver.api import Gemm
 
 KINDS = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128", 14: "bfloat16"}
@@ -143,6 +149,12 @@ def test_tensorfloat32_only_where_that_may_be(dtype, blas):
 def test_sizes_beyond_32_bits_are_left_to_others(blas):
     f32 = np.dtype(np.float32)
     assert blas.gemm(Gemm(1 << 31, 1, 1, False, False, 1, 1, 1, 0, 0, 1, f32, f32)) is None
+
+
+@pytest.mark.parametrize("major, mebibytes", [(8, 4), (9, 32), (10, 32), (12, 12)])
+def test_the_workspace_is_what_nvidia_recommends(major, mebibytes):
+    """By the table at cublasSetWorkspace: Hopper and sm_100 32 MiB, sm_120 12 MiB, others 4 MiB."""
+    assert workspace_bytes(major) == mebibytes << 20
 
 
 def test_the_workspace_is_set_after_the_stream(blas):
