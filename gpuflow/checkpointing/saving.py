@@ -42,9 +42,7 @@ def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
 
     Raises:
         TypeError: a leaf that cannot be saved.
-        ImportError: if safetensors is not installed.
     """
-    files.require_safetensors()
     description, pairs = structure.described(tree)
     is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in pairs)
     is_first = process.index == 0 or not is_shared
