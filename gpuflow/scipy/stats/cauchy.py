@@ -172,7 +172,7 @@ def _standard_quantile(q: Any) -> Any:
     central = jnp.abs(q - 0.5) <= 0.25
     upper = q > 0.5
     tail = jnp.where(central, 0.25, jnp.where(upper, 1.0 - q, q))
-    far = 1.0 / jnp.tan(math.pi * tail)
+    far = 1.0 / jnp.tan(math.pi * jnp.abs(tail))  # -0.0 too is the probability of the lower end
     near = jnp.tan(math.pi * (jnp.where(central, q, 0.5) - 0.5))
     return quantile(jnp.where(central, near, jnp.where(upper, far, -far)), q)
 

@@ -34,7 +34,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         Array([-0.9189, -1.4189], dtype=float32)
     """
     y, scale = standardize("norm.logpdf", x, loc, scale)
-    return guarded(-0.5 * jnp.square(y) - HALF_LOG_2_PI - jnp.log(scale), scale > 0.0)
+    return guarded(-(0.5 * y) * y - HALF_LOG_2_PI - jnp.log(scale), scale > 0.0)
 
 
 @composite

@@ -1,0 +1,230 @@
+"""Elementwise functions at the ends of the range of each dtype, against NumPy and SciPy.
+
+Points are 0, -0.0, 1, infinities, nan, the largest, smallest normal and smallest subnormal numbers,
+their roots, and the arguments at which exponentials over- and underflow. The reference is computed
+at the same points in float64, for float64 in long double where NumPy has it. All functions of a
+dtype are one program under jit; those of float32 and float64 also run eagerly.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy.special as sp
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax, nn
+from gpuflow.scipy import special
+
+INF = np.inf
+NUMPY_UNARY = [
+    "abs", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin",
+    "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh",
+    "arctanh", "floor", "ceil", "trunc", "rint", "sign", "square", "reciprocal", "deg2rad",
+    "rad2deg", "i0",
+]  # fmt: skip
+NUMPY_BINARY = [
+    "add", "subtract", "multiply", "divide", "power", "arctan2", "hypot", "logaddexp",
+    "logaddexp2", "maximum", "minimum", "fmax", "fmin", "copysign", "remainder", "fmod",
+    "heaviside", "float_power",
+]  # fmt: skip
+SCIPY_UNARY = [
+    "erf", "erfc", "erfinv", "erfcx", "gamma", "digamma", "expit", "logit", "entr", "ndtri",
+    "i0e", "i1e", "exp1", "expi", "dawsn",
+]  # fmt: skip
+SCIPY_BINARY = [
+    "xlogy", "xlog1py", "gammainc", "gammaincc",
+]  # fmt: skip
+
+
+def _by_mpmath(function):
+    """Of numbers that are not far out, where SciPy has lost digits in float64."""
+
+    def evaluate(x):
+        with mp.workdps(40), np.errstate(over="ignore"):
+            return np.longdouble(mp.nstr(function(mp.mpf(float(x))), 25))
+
+    return np.vectorize(evaluate, otypes=[np.longdouble])
+
+
+def _near(exact, other):
+    def function(x):
+        near = np.abs(x) < 500
+        return np.where(near, exact(np.where(near, x, 0)), other(x.astype(np.float64)))
+
+    return function
+
+
+_ndtr = _near(_by_mpmath(mp.ncdf), sp.ndtr)
+_log_ndtr = _near(
+    _by_mpmath(lambda x: mp.log(mp.ncdf(x)) if x < 0 else mp.log1p(-mp.ncdf(-x))), sp.log_ndtr
+)
+
+
+def _log_gamma(x):
+    whole = x <= 0 and x == mp.floor(x)
+    return mp.inf if whole else mp.log(abs(mp.gamma(x)))
+
+
+_lgamma = _near(_by_mpmath(_log_gamma), lambda x: np.where(x == -INF, INF, sp.gammaln(x)))
+
+
+def _product(x, weight):
+    """Whose limit at -inf is 0."""
+    return np.where(x == -INF, 0, x * weight)
+
+
+def _squareplus(x):
+    root = np.hypot(x, 2)
+    return np.where(x < 0, 2 / (root - x), (x + root) / 2)
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0), "relu6": lambda x: np.clip(x, 0, 6), "sigmoid": sp.expit,
+    "softplus": lambda x: np.logaddexp(x, 0), "silu": lambda x: _product(x, sp.expit(x)),
+    "log_sigmoid": lambda x: -np.logaddexp(-x, 0), "hard_tanh": lambda x: np.clip(x, -1, 1),
+    "soft_sign": lambda x: np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x))),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "hard_sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "hard_silu": lambda x: _product(x, np.clip(x / 6 + 0.5, 0, 1)), "squareplus": _squareplus,
+    "mish": lambda x: _product(x, np.tanh(np.logaddexp(x, 0))),
+    "sparse_sigmoid": lambda x: np.clip((x + 1) / 2, 0, 1),
+}  # fmt: skip
+UNARY = {
+    **{f"jnp.{n}": (getattr(jnp, n), getattr(np, n), 4) for n in NUMPY_UNARY},
+    **{f"nn.{n}": (getattr(nn, n), f, 6) for n, f in ACTIVATIONS.items()},
+    **{f"special.{n}": (getattr(special, n), getattr(sp, n), 40) for n in SCIPY_UNARY},
+    "special.ndtr": (special.ndtr, _ndtr, 40),
+    "special.log_ndtr": (special.log_ndtr, _log_ndtr, 40),
+    "lax.logistic": (lax.logistic, sp.expit, 4),
+    "lax.rsqrt": (lax.rsqrt, lambda x: 1 / np.sqrt(x), 4),
+    "lax.lgamma": (lax.lgamma, _lgamma, 40),
+    # The operand of erfc is rounded, whose square the result is the exponential of.
+    "gelu": (lambda x: nn.gelu(x, approximate=False), lambda x: _product(x, _ndtr(x)), 1000),
+}
+BINARY = {
+    **{f"jnp.{n}": (getattr(jnp, n), getattr(np, n), 4) for n in NUMPY_BINARY},
+    **{f"special.{n}": (getattr(special, n), getattr(sp, n), 60) for n in SCIPY_BINARY},
+}
+# Where the result is a small difference of large terms, so many eps of the largest operand.
+CANCELLING = {"jnp.logaddexp", "jnp.logaddexp2", "lax.lgamma"}
+# Known to be wrong: infinite here, as in SciPy.
+MISSES = {("lax.lgamma", 5e-324), ("lax.lgamma", -5e-324)}
+
+
+def _points(dtype):
+    limits = ml_dtypes.finfo(dtype)
+    largest, tiny = float(limits.max), float(limits.tiny)
+    one_sided = [0, 0.5, 1, 2, 10, 30, 100, 1e3, INF, largest, tiny, 1.01 * largest**0.5,
+                 float(limits.smallest_subnormal), float(limits.eps), 0.7 * tiny**0.5]  # fmt: skip
+    others = [np.nan, 3, 1 - float(limits.epsneg), 1 + float(limits.eps), np.log(largest),
+              np.log(tiny)]  # fmt: skip
+    return np.array([*one_sided, *(-v for v in map(float, one_sided)), *others]).astype(dtype)
+
+
+def _reference(function, operands, dtype):
+    wide = np.longdouble if dtype == np.float64 else np.float64
+    with np.errstate(all="ignore"):
+        try:
+            return function(*[x.astype(wide) for x in operands])
+        except TypeError:  # SciPy has few functions of long doubles
+            return function(*[x.astype(np.float64) for x in operands])
+
+
+def _wrong(name, got, exact, operands, dtype, units):
+    """The points at which a result is not the exact number, up to roundings and underflow."""
+    limits = ml_dtypes.finfo(dtype)
+    largest, tiny, eps = (float(v) for v in (limits.max, limits.tiny, limits.eps))
+    got, exact = np.asarray(got).astype(np.longdouble), np.asarray(exact, np.longdouble)
+    with np.errstate(all="ignore"):
+        size = np.abs(exact)
+        allowed = units * eps * size + np.where(size < 2 * tiny, tiny, 0)
+        if name in CANCELLING:
+            allowed = allowed + eps * np.max(np.abs(np.array(operands, np.float64)), 0)
+        close = np.abs(got - exact) <= allowed
+        overflows = (size > 0.98 * largest) & (got == np.sign(exact) * INF)
+        same = (np.isnan(got) & np.isnan(exact)) | (got == exact)
+        bad = ~(close | overflows | same)
+    rows = [
+        (name, *(float(x[k]) for x in operands), float(got[k]), float(exact[k]))
+        for k in np.flatnonzero(bad)
+    ]
+    return [row for row in rows if row[:2] not in MISSES]
+
+
+def _takes(function, operands):
+    """Whether a function has this dtype at all: some of JAX's have only float32 and float64."""
+    try:
+        gf.eval_shape(function, *operands)
+    except TypeError:
+        return False
+    return True
+
+
+def _sweep(table, operands, dtype):
+    arrays = [jnp.asarray(x) for x in operands]
+    taken = {name: row for name, row in table.items() if _takes(row[0], arrays)}
+    assert len(taken) > 0.6 * len(table)
+    compiled = gf.jit(lambda *xs: {name: row[0](*xs) for name, row in taken.items()})(*arrays)
+    wrong = []
+    for name, (function, reference, units) in taken.items():
+        exact = _reference(reference, operands, dtype)
+        wrong += _wrong(name, compiled[name], exact, operands, dtype, units)
+        if dtype.itemsize > 2:
+            wrong += _wrong(name, function(*arrays), exact, operands, dtype, units)
+    assert wrong == []
+
+
+DTYPES = [np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_functions_of_one_operand(dtype):
+    with gf.enable_x64(dtype == np.float64):
+        _sweep(UNARY, [_points(dtype)], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_functions_of_two_operands(dtype):
+    """At all pairs, equal ones too."""
+    with gf.enable_x64(dtype == np.float64):
+        pairs = [x.ravel() for x in np.meshgrid(_points(dtype), _points(dtype))]
+        _sweep(BINARY, pairs, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_scalars_and_empty_arrays(dtype):
+    with gf.enable_x64(dtype == np.float64):
+        names = ["exp", "log1p", "tanh", "sinc", "abs", "square"]
+        x = np.array(0.5, dtype)
+        for name in names:
+            function = getattr(jnp, name)
+            expected = function(x[None])[0]
+            for call in (function, gf.jit(function)):
+                # Kernels and the library's functions round differently.
+                rounding = 4 * float(jnp.finfo(dtype).eps)
+                np.testing.assert_allclose(float(call(x)), float(expected), rtol=rounding)
+                assert call(x).shape == ()
+                assert call(x[None][:0]).shape == (0,)
+        for name in ("sum", "prod", "any", "all", "logaddexp.reduce"):
+            function = jnp.logaddexp.reduce if "." in name else getattr(jnp, name)
+            empty = np.zeros((0, 3), dtype)
+            want = np.logaddexp.reduce(np.zeros((0, 3))) if "." in name else getattr(np, name)(
+                np.zeros((0, 3)), axis=0)  # fmt: skip
+            for call in (lambda x, f=function: f(x, axis=0),
+                         gf.jit(lambda x, f=function: f(x, axis=0))):  # fmt: skip
+                np.testing.assert_array_equal(np.asarray(call(empty), np.float64), want)
+        for function in (jnp.mean, jnp.var, jnp.std, jnp.nanmean, jnp.median):
+            assert np.isnan(float(function(jnp.zeros(0, dtype))))
+
+
+def test_gamma_next_to_its_pole():
+    """gamma(-tiny) is representable, and was -inf."""
+    tiny = np.float32(np.finfo(np.float32).tiny)
+    for call in (special.gamma, gf.jit(special.gamma), gf.vmap(special.gamma)):
+        np.testing.assert_allclose(call(np.array([tiny, -tiny])), [1 / tiny, -1 / tiny], rtol=1e-6)
