@@ -19,4 +19,6 @@ SAMPLES = {
     "igamma_grad_a": [Sample(_PAIR, derivative=False)],
     "random_gamma_grad": [Sample(_PAIR, derivative=False)],
     "regularized_incomplete_beta": [Sample(((2, 3),) * 3, derivative=False)],
+    "betainc_grad_a": [Sample(((2, 3),) * 3, derivative=False)],
+    "betainc_grad_b": [Sample(((2, 3),) * 3, derivative=False)],
 }
