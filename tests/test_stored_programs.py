@@ -21,6 +21,12 @@ CASES = [
     for name, stored in STORED.items()
     for source in stored
 ]
+# Derivatives that JAX refuses, or gives as nan; these are the limits.
+LIMITS = {
+    "jax.grad(lambda x: jax.ops.segment_prod(x, jnp.array([0,0,1]), 2).sum())"
+    "(jnp.array([1.,2,3]))": [2, 1, 1],
+    "jax.jacrev(lambda z: (z ** jnp.arange(3.)))(0.)": [0, 1, 0],
+}
 # Functions of float32 and sums may differ in the last place; nothing here cancels.
 TOLERANCE = 3e-7
 
@@ -47,4 +53,8 @@ def close(actual, expected):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "source"), CASES)
 def test_program(name, source, spaces):
-    check(outcome(source, spaces[name]), STORED[name][source], close)
+    result = outcome(source, spaces[name])
+    if source in LIMITS:
+        assert list(map(float, result["values"])) == LIMITS[source]
+    else:
+        check(result, STORED[name][source], close)
