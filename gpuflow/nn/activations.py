@@ -567,4 +567,9 @@ def log1mexp(x: ArrayLike) -> Array:
 @log1mexp.defjvp
 def _log1mexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
-    return log1mexp(x), jnp.divide(t, jnp.expm1(x))
+    # 1 / expm1(x) in powers that vanish at infinity, whose own derivatives are finite there.
+    positive = jnp.greater(x, 0)
+    inside = jnp.negative(jnp.where(positive, x, 1))
+    slope = jnp.divide(jnp.exp(inside), jnp.negative(jnp.expm1(inside)))
+    outside = jnp.divide(1, jnp.expm1(jnp.where(positive, -1, x)))
+    return log1mexp(x), jnp.multiply(t, jnp.where(positive, slope, outside))

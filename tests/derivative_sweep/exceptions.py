@@ -28,6 +28,9 @@ _NO_LIMIT = "depends on how both go to infinity"
 # No 16-bit floats, as in JAX.
 ONLY_WIDE = {"special.ndtr", "special.ndtri", "special.log_ndtr"}
 
+# The derivative follows the permutation: of three equal elements any, where limits are of two.
+ORDER = {"sort", "top_k", "median", "quantile"}
+
 # mpmath computes these slowly.
 SLOW = {"special.ndtri", "lax.erf_inv", "lax.digamma", "special.i0",
         "special.factorial", "special.gamma", "jnp.i0"}  # fmt: skip

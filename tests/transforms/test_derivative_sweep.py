@@ -18,7 +18,7 @@ import mpmath
 import numpy as np
 import pytest
 from derivative_sweep import arrays, functions, limits
-from derivative_sweep.exceptions import EXCUSES, OF_VALUES, ONLY_WIDE, SLOW, STEPS
+from derivative_sweep.exceptions import EXCUSES, OF_VALUES, ONLY_WIDE, ORDER, SLOW, STEPS
 from mpmath import mp, mpf
 
 import gpuflow as gf
@@ -197,9 +197,12 @@ def test_of_two_operands(name, place):
         check_elementwise(name, functions.BINARY[name], [first, second], place, dtype, jitted)
 
 
-def awkward_vector(rng, values):
-    """Four numbers of few values, so that there are ties."""
-    return rng.choice(values, 4)
+def awkward_vector(rng, values, most=4):
+    """Four numbers of few values, so that there are ties of at most so many."""
+    while True:
+        x = rng.choice(values, 4)
+        if np.unique(x, return_counts=True)[1].max() <= most:
+            return x
 
 
 def vector_ways(function, jitted):
@@ -248,7 +251,8 @@ def test_of_vectors(name):
     for dtype, jitted in dtypes_of(name):
         rng, ways = generator(name), vector_ways(function, jitted)
         for _ in range(VECTORS):
-            x = awkward_vector(rng, [0.0, -0.0, 1.0, 1.0, 2.0, -3.0, 0.5, 10.0]).astype(dtype)
+            values = [0.0, -0.0, 1.0, 1.0, 2.0, -3.0, 0.5, 10.0]
+            x = awkward_vector(rng, values, 2 if name in ORDER else 4).astype(dtype)
             check_vector(name, ways, meaning, x, dtype, rng, precision(dtype))
 
 
