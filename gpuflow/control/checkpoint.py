@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from gpuflow.base import tree
+from gpuflow.base.arguments import as_items
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import STATIC, mend, told
@@ -80,7 +81,9 @@ def checkpoint(
         )
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    keep_apart = prevent_cse if isinstance(prevent_cse, bool) else any(prevent_cse)
+    keep_apart = prevent_cse
+    if not isinstance(prevent_cse, bool):
+        keep_apart = any(as_items("checkpoint", "prevent_cse", prevent_cse))
     return _named(_Checkpoint(fun, keep_apart, _hashable(policy), numbers, names), fun)
 
 

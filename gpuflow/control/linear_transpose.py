@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import as_items
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.mismatch import same_type
 from gpuflow.control.programs import Program, trace_program
@@ -83,8 +85,9 @@ def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
         NotImplementedError: there are any.
     """
     check(
-        not reduce_axes,
-        lambda: f"[{op}] reduce_axes must be empty; got {reduce_axes!r}. Fix: lax.psum the result.",
+        len(as_items(op, "reduce_axes", reduce_axes)) == 0,
+        lambda: f"[{op}] reduce_axes must be empty; got {told(reduce_axes)}. "
+        "Fix: lax.psum the result.",
         NotImplementedError,
     )
 

@@ -152,7 +152,7 @@ def _is_dtype(value: Any, is_strict: bool) -> bool:
 
 def _is_file(value: Any, is_strict: bool) -> bool:
     del is_strict
-    return isinstance(value, str | bytes | os.PathLike) or hasattr(value, "write")
+    return isinstance(value, str | os.PathLike) or hasattr(value, "write")
 
 
 def _is_sequence(value: Any, is_strict: bool) -> bool:

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.control.fori import while_loop
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -138,6 +139,11 @@ def qdwh(
     )
     most = 10 if max_iterations is None else int(max_iterations)
     precision = float(ml_dtypes.finfo(aval.dtype).eps) if eps is None else float(eps)
+    check(
+        precision > 0,
+        lambda: f"[qdwh] eps must be positive; got {told(eps)}. Fix: eps=None.",
+        ValueError,
+    )
     limit = np.asarray(np.cbrt(5.0 * precision), real_dtype(aval.dtype))
     if dynamic_shape is not None:
         for d, size in enumerate(dynamic_shape):

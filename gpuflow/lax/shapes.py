@@ -309,6 +309,12 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
         Array([[1, 2],
                [3, 4]], dtype=int32)
     """
+    operands = as_items("stack", "operands", operands)
+    check(
+        len(operands) > 0,
+        lambda: "[stack] at least one array is needed; got none. Fix: lax.stack([x]).",
+        IndexError,
+    )
     rank = aval_of(operands[0]).ndim + 1
     place = canonicalize_axis(axis, rank, "stack")
     return concatenate([expand_dims(x, (place,)) for x in operands], place)

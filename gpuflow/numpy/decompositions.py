@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base.arguments import as_truth
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -119,7 +120,7 @@ def svd(
                [0., 0.]], dtype=float32)
     """
     (a,) = matrices("svd", a)
-    if hermitian:
+    if as_truth("svd", "hermitian", hermitian):
         return _hermitian_svd(a, compute_uv, subset_by_index)
     decomposition = lax_linalg.svd(
         a, full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index

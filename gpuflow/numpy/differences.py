@@ -90,7 +90,7 @@ def diff(
         part = as_array("diff", part)
         parts.append(part if aval_of(part).ndim else broadcast_to(part, edge))
     x = concatenate(parts, here) if len(parts) > 1 else x
-    for _ in range(count):
+    for _ in range(min(count, aval_of(x).shape[here])):  # then nothing is left
         x = _steps(x, here)
     return x
 

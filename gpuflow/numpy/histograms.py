@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_items
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
@@ -304,8 +305,9 @@ def histogramdd(
     rank = _rank_of_points(operands)
     x, *optional_weights = promote_dtypes_inexact(*operands)
     per_axis = list(bins) if isinstance(bins, (tuple, list)) or np.ndim(bins) else [bins] * rank
+    pairs = [None] * rank if range is None else as_items("histogramdd", "range", range)
     check(
-        len(per_axis) == rank and (range is None or np.shape(range)[:1] == (rank,)),
+        len(per_axis) == rank and len(pairs) == rank,
         lambda: f"[histogramdd] there must be bins, and a range or None, for each of {rank} axes; "
         f"got {len(per_axis)} and {told(range)}. Fix: bins=[10] * {rank}.",
         ValueError,

@@ -6,10 +6,10 @@ An index with such slices is the index of a window: ``x[ds(i, 4), j]`` is ``w[:,
 
 from __future__ import annotations
 
-from operator import index as as_index
 from typing import Any
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.argument_kinds import explained
@@ -63,11 +63,7 @@ def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice
         return slice(None)
     if size is None:
         start, size = 0, start
-    check(
-        hasattr(size, "__index__"),
-        lambda: f"[ds] the size must be an int; got {size!r}. Fix: ds(start, 4).",
-    )
-    count, step = as_index(size), 1 if stride is None else stride
+    count, step = as_integer("ds", "size", size), 1 if stride is None else stride
     check(
         isinstance(step, int) and step >= 1 and count >= 0,
         lambda: (

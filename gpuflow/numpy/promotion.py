@@ -68,6 +68,8 @@ _KIND_OF_SCALAR = {"i": int, "f": float, "c": complex}
 
 def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
     """A Python scalar as a number of ``dtype``; a weak one stays a Python scalar if it can."""
+    if dtypes.is_extended(dtype):
+        raise TypeError(f"[promote] keys hold no numbers; got {value}. Fix: random.key_data(key).")
     if weak_type:
         kind = _KIND_OF_SCALAR[dtype.kind]
         if dtypes.canonicalize(kind) == dtype:

@@ -279,6 +279,14 @@ def make_array_from_process_local_data(
         Array([0, 1, 2], dtype=int32)
     """
     data = np.asarray(local_data)
+    check(
+        global_shape is None or len(global_shape) == data.ndim,
+        lambda: (
+            f"[make_array_from_process_local_data] global_shape must have {data.ndim} sizes, as "
+            f"the data; got {told(global_shape)}. Fix: leave it out."
+        ),
+        ValueError,
+    )
     held = holdings(sharding, data.ndim)[local_memories(sharding)[0].memory]
     count = [len(piece) for piece in held.pieces]
     follows = tuple(

@@ -432,7 +432,7 @@ def reshape(
         Array([1, 3, 2, 4], dtype=int32)
     """
     if dimensions is not None:
-        dimensions = as_items("reshape", "dimensions", dimensions)
+        dimensions = as_integers("reshape", "dimensions", dimensions)
     if out_sharding is not None:
         out = reshape(operand, new_sizes, dimensions)
         return in_sharding("reshape", out, out_sharding)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from math import comb
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import check_choice
-from gpuflow.base.errors import check
+from gpuflow.base.arguments import as_integer, check_choice
+from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.types import Array, DTypeLike
 from gpuflow.numpy.promotion import user_dtype
@@ -20,6 +19,27 @@ from gpuflow.numpy.promotion import user_dtype
 def _constant(values: Any, dtype: Any = None) -> Any:
     """Values of Python or NumPy in the default float dtype, each rounded once."""
     return jnp.asarray(np.asarray(values, np.float64), dtype or dtypes.default_float())
+
+
+_MOST_ROWS = 1 << 15  # 8 GiB of float64
+_MOST_BINOMIAL = 200  # larger ones have entries beyond float64
+
+
+def _size(name: str, n: Any, most: int = _MOST_ROWS) -> int:
+    """The size of a matrix that the host computes.
+
+    Raises:
+        TypeError: ``n`` is not an integer.
+        OutOfMemoryError: more than ``most`` rows.
+    """
+    size = as_integer(name, "n", n)
+    check(
+        size <= most,
+        lambda: f"[{name}] n must be at most {most:,}; got one of {size.bit_length()} bits. "
+        "Fix: a smaller n.",
+        OutOfMemoryError,
+    )
+    return size
 
 
 @explained
@@ -39,7 +59,7 @@ def hilbert(n: int) -> Array:
         >>> gf.scipy.linalg.hilbert(2)[0]
         Array([1. , 0.5], dtype=float32)
     """
-    place = np.arange(as_index(n), dtype=np.float64)
+    place = np.arange(_size("hilbert", n), dtype=np.float64)
     return _constant(1 / (place[:, None] + place + 1))
 
 
@@ -61,7 +81,7 @@ def invhilbert(n: int) -> Array:
         Array([[ 4., -6.],
                [-6., 12.]], dtype=float32)
     """
-    size = as_index(n)
+    size = _size("invhilbert", n, _MOST_BINOMIAL)
 
     def element(i: int, j: int) -> float:
         ways = comb(size + i, size - j - 1) * comb(size + j, size - i - 1) * comb(i + j, i) ** 2
@@ -115,7 +135,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
     """
     kind = "symmetric" if kind is None else kind
     check_choice("pascal", "kind", kind, _PASCAL_KINDS)
-    size = as_index(n)
+    size = _size("pascal", n, _MOST_BINOMIAL)
     lower = [[comb(i, j) for j in range(size)] for i in range(size)]
     return _constant(_pascal(lower, kind, False), np.float32).reshape(size, size)
 
@@ -143,7 +163,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
     """
     kind = "symmetric" if kind is None else kind
     check_choice("invpascal", "kind", kind, _PASCAL_KINDS)
-    size = as_index(n)
+    size = _size("invpascal", n, _MOST_BINOMIAL)
     lower = [[(-1) ** (i + j) * comb(i, j) for j in range(size)] for i in range(size)]
     return _constant(_pascal(lower, kind, True)).reshape(size, size)
 
@@ -168,7 +188,7 @@ def helmert(n: int, full: bool = False) -> Array:
         Array([[ 0.707, -0.707,  0.   ],
                [ 0.408,  0.408, -0.816]], dtype=float32)
     """
-    size = as_index(n)
+    size = _size("helmert", n)
     check(
         size >= 1, lambda: f"[helmert] n must be positive; got {size}. Fix: n=1.", ValueError
     )
@@ -199,7 +219,7 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
         Array([[ 1,  1],
                [ 1, -1]], dtype=int32)
     """
-    size = as_index(n)
+    size = _size("hadamard", n)
     check(
         size >= 1 and size & (size - 1) == 0,
         lambda: f"[hadamard] n must be a power of 2; got {size}. Fix: n=1, 2, 4, ...",
@@ -232,7 +252,7 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
         Array([[ 1.,  1.],
                [ 1., -1.]], dtype=float32)
     """
-    size = as_index(n)
+    size = _size("dft", n)
     if scale is not None:
         check_choice("dft", "scale", scale, ("sqrtn", "n"))
     dtype = dtypes.canonicalize(complex) if dtype is None else user_dtype(dtype, "dft")
