@@ -79,7 +79,7 @@ def test_checkify_looks_at_them():
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
     [
-        (lambda: gf.ds(0, 1.5), TypeError, r"\[ds\] the size must be an int"),
+        (lambda: gf.ds(0, 1.5), TypeError, r"\[ds\] size must be an integer"),
         (lambda: gf.jit(lambda n: gf.ds(0, n).size)(3), TypeError, "concrete|must be known|an int"),
         (lambda: gf.ds(0, -1), ValueError, "the size not negative; got stride None and size -1"),
         (lambda: gf.ds(0, 1, 0), ValueError, "the stride must be an int of at least 1"),
