@@ -496,10 +496,12 @@ def _squareplus(x: Any, b: Any) -> Any:
     # Squares may overflow, and for negative x the sum with the root would cancel.
     large = size > 1
     safe = jnp.where(large, size, 1)
-    far = safe * jnp.sqrt(1 + b / safe / safe)
-    root = jnp.where(large, far, jnp.sqrt(jnp.square(jnp.where(large, 0, x)) + b))
-    half = 0.5 * (size + root)
-    return jnp.where(x < 0, 0.25 * b / jnp.where(x < 0, half, 1), half)
+    far = jnp.multiply(safe, jnp.sqrt(jnp.add(1, jnp.divide(jnp.divide(b, safe), safe))))
+    near = jnp.sqrt(jnp.add(jnp.square(jnp.where(large, 0, x)), b))
+    half = jnp.multiply(0.5, jnp.add(size, jnp.where(large, far, near)))
+    negative = jnp.less(x, 0)
+    reflected = jnp.divide(jnp.multiply(0.25, b), jnp.where(negative, half, 1))
+    return jnp.where(negative, reflected, half)
 
 
 _squareplus.defjvps(squareplus_slope, squareplus_slope_by_b)

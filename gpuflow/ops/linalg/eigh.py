@@ -30,7 +30,6 @@ from gpuflow.ops.linalg.algebra import (
     to_dtype,
 )
 from gpuflow.ops.linalg.algorithms import EIGH_IMPLEMENTATIONS, EighImplementation, check_algorithm
-from gpuflow.ops.linalg.clusters import apart
 from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
@@ -115,7 +114,7 @@ def _eigh_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, subset_by_index: Subset,
     compute_vectors: bool, **params: Any,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """First-order perturbation of a matrix with distinct eigenvalues, or of one near it.
+    """First-order perturbation of a matrix with distinct eigenvalues.
 
     Source: Giles, Collected matrix derivative results for forward and reverse mode (2008), 3.1.
     """
@@ -136,7 +135,6 @@ def _eigh_jvp(
     d_values = real_of(diagonal_of(inner))
     if not compute_vectors:
         return [values], [d_values]
-    values = apart(values)
     gaps = sub(as_row(values), as_column(values))
     turn = mul(to_dtype(inverse_off_diagonal(gaps), aval_of(a).dtype), inner)
     return [vectors, values], [exact_matmul(vectors, turn), d_values]

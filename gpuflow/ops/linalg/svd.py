@@ -29,7 +29,6 @@ from gpuflow.ops.linalg.algebra import (
     to_dtype,
 )
 from gpuflow.ops.linalg.algorithms import SVD_ALGORITHMS, SvdAlgorithm, check_algorithm
-from gpuflow.ops.linalg.clusters import apart
 from gpuflow.ops.linalg.common import (
     Outputs,
     check_subset,
@@ -100,7 +99,7 @@ def _svd_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool,
     subset_by_index: Subset,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """First-order perturbation of a matrix with distinct singular values, or of one near it.
+    """First-order perturbation of a matrix with distinct singular values.
 
     Source: Giles (2008), 3.2; the part beyond the square from Townsend, Differentiating the
     singular value decomposition (2016). For complex matrices the free phases are shared so that
@@ -123,7 +122,6 @@ def _svd_jvp(
     d_values = real_of(diagonal_of(inner))
     if not compute_uv:
         return [values], [d_values]
-    values = apart(values)
     d_left, d_right = _vector_tangents(tangent, values, left, adjoint(right), inner)
     return [values, left, right], [d_values, d_left, adjoint(d_right)]
 
