@@ -259,7 +259,15 @@ FUNCTIONS = {
     "eigenvalues": lambda x: [
         linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
     ],
+    "eigenvectors": lambda x: [
+        without_phase(vectors) for vectors in linalg.eig(x, enable_eigvec_derivs=True)[1:]
+    ],
 }  # fmt: skip
+
+
+def without_phase(vectors):
+    """Products of the components of each vector, which its sign and phase leave as they are."""
+    return vectors[:, None, :] * vectors.conj()[None, :, :]
 
 
 def hermite(x):
