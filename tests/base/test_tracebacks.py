@@ -203,4 +203,4 @@ def test_unknown_values():
     with pytest.raises(ValueError, match=r"traceback_filtering must be one of .*quiet.*Fix:"):
         config.update("traceback_filtering", "loud")
     assert "GPUFLOW_TRACEBACK_FILTERING must be one of auto" in run(
-        "-c", "import gpuflow", filtering="loud").stderr  # fmt: skip
+        "-c", "import gpuflow; gpuflow.devices()", filtering="loud").stderr  # fmt: skip

@@ -59,7 +59,7 @@ def test_bad_variables(name, script, capsys, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "1")
     monkeypatch.setenv(name, "none")
     assert main(["launch", script]) == 2
-    assert f"gpuflow launch: [distributed] {name} must be " in capsys.readouterr().err
+    assert f"gpuflow launch: [config] {name} must be " in capsys.readouterr().err
 
 
 def test_no_such_script(capsys):

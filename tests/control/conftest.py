@@ -4,7 +4,7 @@ import pytest
 from control_interpreter import Interpreted, interpret
 
 import gpuflow as gf
-from gpuflow.control import entry, jit, programs
+from gpuflow.control import entry, programs
 
 
 @pytest.fixture
@@ -22,5 +22,5 @@ def interpreted(monkeypatch):
         del donated
         return Interpreted(lambda *operands: interpret(jaxpr, *operands))
 
-    for module in (jit, entry, programs):
+    for module in (entry, programs):
         monkeypatch.setattr(module, "executable_of", executable_of)
