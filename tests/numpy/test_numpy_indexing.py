@@ -236,8 +236,6 @@ def test_refusals():
         (ValueError, "must broadcast", lambda: x.at[1:3].set(np.ones((3, 3, 5)))),
         (ValueError, "mode", lambda: x.at[A].set(0, mode="wrap")),
         (ValueError, "step", lambda: x[::0]),
-        (NotImplementedError, "unique_indices", lambda: gf.grad(
-            lambda v: x.at[A].multiply(v).sum())(2.0)),
     ]  # fmt: skip
     for error, pattern, call in cases:
         with pytest.raises(error, match=pattern) as caught:

@@ -22,7 +22,7 @@ from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.driver import graph_api
 
 HERE = Path(__file__).parent
-MEMORY = 192 << 20
+MEMORY = 256 << 20
 
 
 def _why_not():

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import cupy
+import cupy_backends.cuda
 import numpy as np
 import pytest
 import stand_in
@@ -467,7 +468,9 @@ def calls(monkeypatch):
 
     libraries = {name: stand_in_cupy.Library(name, made, enqueue) for name in HANDLES}
     bindings = stand_in_cupy.Bindings(libraries)
+    # An import of the package gives the attribute, where there is one.
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", bindings)
+    monkeypatch.setattr(cupy_backends.cuda, "libs", bindings, raising=False)
     for name, number in HANDLES.items():
         monkeypatch.setattr(cupy.cuda.device, f"get_{name}_handle", lambda number=number: number)
     return made

@@ -20,8 +20,8 @@ from gpuflow.targets.cuda.driver import on_cupy
 
 on_cupy.find_cublas = lambda: sys.argv[1]
 # Calls that CuPy makes with Python's lock: they wait for no GPU, as the device's context is made
-# before communicators are.
-NEVER_WAIT = {"cudaSetDevice", "cudaMemGetInfo"}
+# before communicators are. A query of an event returns at once.
+NEVER_WAIT = {"cudaSetDevice", "cudaMemGetInfo", "cudaEventQuery"}
 CALLS = (
     "cuModuleLoadData",  # first: kernels are loaded once
     "cublasCreate_v2", "cublasGemmEx", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
