@@ -98,7 +98,7 @@ def _above_minus_infinity(x: ArrayLike) -> Any:
     dtype = aval_of(x).dtype
     if not dtypes.is_floating(dtype):
         return x
-    return lax.max(x, convert(float(ml_dtypes.finfo(dtype).min), dtype))
+    return lax.max(x, lax.full_like(x, float(ml_dtypes.finfo(dtype).min)))
 
 
 @composite
@@ -194,7 +194,10 @@ def soft_sign(x: ArrayLike) -> Array:
         >>> gf.nn.soft_sign(jnp.array([-1.0, 0.0, 3.0]))
         Array([-0.5 ,  0.  ,  0.75], dtype=float32)
     """
-    return _soft_sign(*promote_args_inexact("soft_sign", x))
+    (x,) = check_arraylike("soft_sign", x)
+    if not dtypes.is_inexact(aval_of(x).dtype):
+        return jnp.divide(x, jnp.add(jnp.abs(x), 1))
+    return _soft_sign(x)
 
 
 @custom_jvp
@@ -224,7 +227,7 @@ def mish(x: ArrayLike) -> Array:
         >>> gf.nn.mish(jnp.array([-1.0, 0.0, 1.0])).round(3)
         Array([-0.303,  0.   ,  0.865], dtype=float32)
     """
-    return _mish(*promote_args_inexact("mish", x))
+    return _mish(*check_arraylike("mish", x))
 
 
 @constant_slope_beyond(1000.0)
@@ -340,14 +343,17 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         >>> gf.nn.celu(jnp.array([-1.0, 0.0, 2.0]), 0.5).round(3)
         Array([-0.432,  0.   ,  2.   ], dtype=float32)
     """
+    x, alpha = check_arraylike("celu", x, alpha)
+    if not dtypes.is_inexact(aval_of(x).dtype):
+        return _bent_celu(x, alpha)
     return _celu(*promote_args_inexact("celu", x, alpha))
 
 
-@custom_jvp
-def _celu(x: Any, alpha: Any) -> Any:
+def _bent_celu(x: Any, alpha: Any) -> Any:
     return jnp.add(jnp.maximum(x, 0.0), jnp.multiply(alpha, celu_bent(x, alpha)))
 
 
+_celu = custom_jvp(_bent_celu)
 _celu.defjvps(celu_slope, celu_slope_by_alpha)
 
 
@@ -442,7 +448,7 @@ def hard_silu(x: ArrayLike) -> Array:
         >>> gf.nn.hard_silu(jnp.array([-3.0, 1.5, 3.0]))
         Array([-0.   ,  1.125,  3.   ], dtype=float32)
     """
-    return _hard_silu(*promote_args_inexact("hard_silu", x))
+    return _hard_silu(*check_arraylike("hard_silu", x))
 
 
 @constant_slope_beyond(8.0)
@@ -487,6 +493,9 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
         >>> gf.nn.squareplus(jnp.array([0.0, 1.5]))
         Array([1., 2.], dtype=float32)
     """
+    x, b = check_arraylike("squareplus", x, b)
+    if not dtypes.is_inexact(aval_of(x).dtype):
+        return jnp.divide(jnp.add(x, jnp.sqrt(jnp.add(jnp.square(x), b))), 2)
     return _squareplus(*promote_args_inexact("squareplus", x, b))
 
 

@@ -33,7 +33,11 @@ def constant_slope_beyond(bound: float) -> Callable[..., Any]:
 
         rule = custom_jvp(function)
         rule.defjvp(lambda primals, tangents: (rule(*primals), at_limited(*primals, *tangents)))
-        return rule
+
+        def call(x: Any) -> Any:
+            return rule(x) if dtypes.is_inexact(aval_of(x).dtype) else function(x)
+
+        return call
 
     return decorate
 

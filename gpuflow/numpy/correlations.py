@@ -175,8 +175,10 @@ def _covariance(
     wanted = aval_of(promote_dtypes_inexact(*operands)[0]).dtype if dtype is None else dtype
     # Sums and products of deviations leave the range of float16 before the covariance does.
     x = convert(x, working_dtype(wanted))
-    if weights is not None and dtype is not None:
+    if weights is not None:
         weights = convert(weights, working_dtype(wanted))
+    if importance is not None:
+        importance = convert(importance, working_dtype(wanted))
     center, total = average(x, 1, weights, returned=True)
     total = total[0]
     if weights is None:

@@ -447,7 +447,7 @@ def _sine_of_half_turns(x: Any) -> Any:
     nearest = lax.round(part, lax.RoundingMethod.TO_NEAREST_EVEN)
     half = lax.mul(like(0.5, part), nearest)
     is_even = lax.eq(half, lax.round(half, lax.RoundingMethod.TO_NEAREST_EVEN))
-    within = lax.sub(x, convert(nearest, aval_of(x).dtype))
+    within = lax.sub(x, convert(nearest, aval_of(x).dtype, aval_of(x).weak_type))
     sine = lax.sin(lax.mul(like(np.pi, x), within))
     return select_where(is_even, sine, lax.neg(sine))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,7 @@ from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
@@ -25,7 +26,11 @@ from gpuflow.ops.random.keys import random_clone
 from gpuflow.random.base import Shape, float_dtype, uniform_of
 from gpuflow.random.continuous import drawn_shape
 from gpuflow.random.keys import key_impl, typed_key
-from gpuflow.scipy.stats.common import log_binomial, log_poisson
+
+if TYPE_CHECKING:
+    from gpuflow.scipy.stats import common as probabilities
+else:
+    probabilities = LazyModule("gpuflow.scipy.stats.common")
 
 # Below this mean, waiting times are added up; above it, rejection takes less draws.
 SMALL_MEAN = 10
@@ -81,7 +86,7 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         k = lax.floor((2 * a / room + b) * u + mean + 0.43)
         height = lax.log(v * inverse / (a / (room * room) + b))
         # Its terms are many times larger than it, and in float32 would leave no digits.
-        bound = log_poisson(jnp.maximum(k, 0), mean)
+        bound = probabilities.log_poisson(jnp.maximum(k, 0), mean)
         inside = (room >= 0.07) & (v <= quick)
         outside = (k < 0) | ((room < 0.013) & (v > room))
         taken = inside | (~outside & (height <= bound))
@@ -192,7 +197,7 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
     center = count * p + 0.5
     quick = 0.92 - 4.2 / b
     alpha = (2.83 + 5.1 / b) * deviation
-    at_mode = log_binomial(jnp.floor((count + 1) * p), count, p, 1 - p)
+    at_mode = probabilities.log_binomial(jnp.floor((count + 1) * p), count, p, 1 - p)
 
     def goes_on(state: Any) -> Any:
         step, _, accepted, _ = state
@@ -208,7 +213,7 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
         k = jnp.floor((2 * a / room + b) * u + center)
         outside = (k < 0) | (k > count)
         height = jnp.log(v * alpha / (a / (room * room) + b))
-        bound = log_binomial(jnp.clip(k, 0, count), count, p, 1 - p) - at_mode
+        bound = probabilities.log_binomial(jnp.clip(k, 0, count), count, p, 1 - p) - at_mode
         taken = inside | (~outside & (height <= bound))
         return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
