@@ -46,6 +46,7 @@ OTHERS = {
     **dict.fromkeys(
         ("jnp.acosh", "jnp.arccosh", "lax.acosh"), "JAX's derivative below 1 is a number"
     ),
+    "nn.squareplus": "JAX's square overflows, of negative numbers to infinity",
     "jnp.sinc": "JAX's derivative near 0 divides rounding errors by x",
     "lax.bessel_i1e": "JAX's derivative at nan is 0.5",
     "special.i1e": "JAX's derivative at nan is 0.5",

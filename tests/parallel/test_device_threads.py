@@ -99,7 +99,15 @@ def test_calls_see_the_settings_and_context_of_their_caller(two):
     assert on_both(two, seen) == [("unset", False)] * 2 and VARIABLE.get() == "unset"
 
 
-def test_ctrl_c_ends_the_wait_and_the_next_call_works(two):
+@pytest.fixture
+def interrupts():
+    """Ctrl-C raises, also where tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_the_wait_and_the_next_call_works(two, interrupts):
     started, released = threading.Event(), threading.Event()
 
     def wait(device):
