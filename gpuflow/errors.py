@@ -12,6 +12,7 @@ from gpuflow.base.errors import JaxRuntimeError as JaxRuntimeError
 from gpuflow.base.errors import JAXTypeError as JAXTypeError
 from gpuflow.base.errors import KeyReuseError as KeyReuseError
 from gpuflow.base.errors import NonConcreteBooleanIndexError as NonConcreteBooleanIndexError
+from gpuflow.base.errors import OutOfMemoryError as OutOfMemoryError
 from gpuflow.base.errors import TracerArrayConversionError as TracerArrayConversionError
 from gpuflow.base.errors import TracerBoolConversionError as TracerBoolConversionError
 from gpuflow.base.errors import TracerIntegerConversionError as TracerIntegerConversionError
