@@ -26,7 +26,8 @@ def _both_infinite(x: float, y: float) -> bool:
 
 def _loses_exponent(x: float, y: float) -> bool:
     """Whether ``x ** (y - 1)`` is another number where 16 bits round ``y - 1``."""
-    return 0 < x < math.inf and abs(math.log(x)) > 8 and y != round(y)
+    is_between = math.isfinite(y) and y != math.floor(y)
+    return is_between and 0 < x < math.inf and abs(math.log(x)) > 8
 
 
 _NO_LIMIT = "depends on how both go to infinity"
