@@ -216,7 +216,7 @@ def structure_from(record: Any) -> TreeDef:
     """
     check_structure(record)
     try:
-        return tree.structure(_made(record))
+        return tree.check_keys(tree.structure(_made(record)))
     except ExportError:
         raise
     except Exception as error:  # of a user's class
