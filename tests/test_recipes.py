@@ -111,7 +111,8 @@ def test_the_job_set():
     words = shlex.split(line.replace("$JOB_COMPLETION_INDEX", "2"))
     assert words[:2] == ["exec", "gpuflow"]
     options = build_parser().parse_args(words[2:])
-    assert options.nnodes == job["parallelism"] == job["completions"] and options.node_rank == 2
+    assert int(options.nnodes) == job["parallelism"] == job["completions"]
+    assert int(options.node_rank) == 2
     # <job set>-<job>-<number of the job>-<number of the pod>.<job set>
     name = job_set["metadata"]["name"]
     port = container["ports"][0]["containerPort"]

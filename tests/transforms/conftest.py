@@ -4,7 +4,7 @@ import pytest
 from control_interpreter import Interpreted
 
 import gpuflow as gf
-from gpuflow.control import entry, jit
+from gpuflow.control import entry
 
 
 @pytest.fixture
@@ -22,5 +22,4 @@ def interpreted_jit(monkeypatch):
         del donated
         return Interpreted(jaxpr)
 
-    monkeypatch.setattr(jit, "executable_of", executable_of)
     monkeypatch.setattr(entry, "executable_of", executable_of)
