@@ -21,6 +21,7 @@ from pathlib import Path
 _CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 _MOST_PASSES = 50  # over what was started while others were killed
+_EMPTY_PASSES = 3  # without descendants, until none is left
 _PASS_SECONDS = 0.02
 
 
@@ -96,9 +97,12 @@ def become_subreaper() -> None:
 def kill_descendants() -> None:
     """Kill all that this process has started, and what that has started; they come here."""
     become_subreaper()
+    empty = 0
     for _ in range(_MOST_PASSES):
         found = descendants(os.getpid())
-        if not found:
+        # A process whose parent ends while /proc is read is missing from one picture.
+        empty = 0 if found else empty + 1
+        if empty == _EMPTY_PASSES:
             return
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
