@@ -4,7 +4,7 @@ The kernel cache of a run is a folder of its own, so that every run builds what 
 GPUFLOW_CACHE_DIR to keep one between runs. Helper modules beside this file can be imported.
 
 ``GPUFLOW_PLATFORM=cuda_sim pytest`` runs the tests that say something of a GPU on a simulated one:
-the op sweep and whole programs. Files that are named run there too, but for what is below.
+a sample of the op sweep, and whole programs (simulated_gpu.py).
 """
 
 import atexit
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import simulated_gpu
 
 if "GPUFLOW_CACHE_DIR" not in os.environ:
     _folder = tempfile.mkdtemp(prefix="gpuflow-tests-")
@@ -34,68 +35,19 @@ os.environ.setdefault("GPUFLOW_EXCESS_PRECISION", "0")
 
 # --- a simulated GPU -----------------------------------------------------------------------
 
-ON_SIMULATED_GPU = os.environ.get("GPUFLOW_PLATFORM") == "cuda_sim"
-ON_GPU = ON_SIMULATED_GPU or os.environ.get("GPUFLOW_PLATFORM") == "cuda"
-WHOLE_SWEEP = bool(os.environ.get("WHOLE_SWEEP"))
-
-# What runs there when no files are named. Nearly all of the time goes into building kernels.
-SIMULATED = (
-    "ops/test_every_op.py",
-    "ops/test_gradients_on_gpu.py",
-    "ops/test_gather_scatter.py::test_windows_that_overlap_at_many_places",
-    "control/test_control_flow.py",
-    "control/test_jit.py",
-    "control/test_jit_calls.py",
-    "control/test_jit_options.py",
-    "nn/test_nn_attention.py",
-    "targets/cuda_sim/test_cuda_sim.py",
-    "test_examples.py",
-    "test_fuzz_programs.py",
-)
-NOT_NAMED = (
-    "the compiler's tests, kernels/, runtime/ and targets/ choose their platform themselves; "
-    "surfaces are made of the ops of the sweep"
-)
-
-# What does not run there, by the beginning of its name, with the reason.
-_RULES = "is about rules and the meaning of KernelIR, which are the same on every platform"
-_SWEEP = "ops/test_every_op.py::"
-IN_WHOLE_SWEEP = {
-    **{
-        _SWEEP + name: _RULES
-        for name in ("test_jaxpr", "test_kernel", "test_transpose", "test_neutral", "test_wrong")
-    },
-    _SWEEP + "test_derivatives": "gradients are compared with the CPU's, in test_gradients_on_gpu",
-    _SWEEP + "test_vmap": "a mapped op is an op on one more dimension",
-}
-_STEPS = "hundreds of steps of training; their ops are in the sweep, whole programs in the fuzz"
-NEVER = {
-    "test_examples.py::test_the_spectral_radius_is_learned": "3,000 steps; another test takes 20",
-    "test_examples.py::test_a_gpt_recites_and_its_cache_changes_nothing": _STEPS,
-    "test_examples.py::test_a_cnn_tells_shapes_apart": _STEPS,
-    "test_examples.py::test_a_vae_finds_two_coordinates": _STEPS,
-    "test_examples.py::test_a_network_learns_a_law_of_motion": _STEPS,
-    "test_examples.py::test_a_gaussian_process_finds_its_noise": _STEPS,
-    "test_examples.py::test_a_graph_network_finds_groups": _STEPS,
-    "test_examples.py::test_what_lanes_compute_is_known[nuts]": "chains of many steps; hmc runs",
-    "ops/test_fft_kernels.py": "is about kernels of the CPU",
-    "ops/test_scan_kernels.py": "is about kernels of the CPU",
-    "ops/test_scatter_parts.py": "is about kernels of the CPU",
-}
-_SIGNS = "signs of eigenvectors are each library's choice; kernels/test_kernel_eig.py asks the rest"
-_EIG = "[eig-compute_left_eigenvectors="
-OF_OTHER_SIGNS = {
-    _SWEEP + "test_values" + _EIG + f"{left}-compute_right_eigenvectors=True": _SIGNS
-    for left in (False, True)
-}
-NOT_SIMULATED = {**NEVER, **OF_OTHER_SIGNS, **({} if WHOLE_SWEEP else IN_WHOLE_SWEEP)}
+ON_GPU = simulated_gpu.ON_SIMULATED_GPU or os.environ.get("GPUFLOW_PLATFORM") == "cuda"
 
 
-def pytest_configure(config):
-    """Choose files, unless some were named."""
-    nothing_named = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if ON_SIMULATED_GPU and nothing_named:
-        config.args[:] = [str(Path(__file__).parent / name) for name in SIMULATED]
+def _files_are_named(config):
+    return config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import no file that has nothing for a simulated GPU, unless it was named."""
+    if not simulated_gpu.ON_SIMULATED_GPU or _files_are_named(config):
+        return None
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and not simulated_gpu.may_be_marked(collection_path) else None
 
 
 def pytest_collection_finish(session):
@@ -110,14 +62,11 @@ def pytest_collection_finish(session):
 
 
 def pytest_report_header(config):
-    """Say what does not run, and why."""
-    if not ON_SIMULATED_GPU:
+    """Say which part of the tests this is."""
+    if not simulated_gpu.ON_SIMULATED_GPU:
         return []
-    reasons = {}
-    for name, reason in NOT_SIMULATED.items():
-        reasons.setdefault(reason, []).append(name)
-    named = [f"  {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-    return ["simulated GPU; not run there:", f"  other files, unless named: {NOT_NAMED}", *named]
+    part = "all" if simulated_gpu.WHOLE else f"a sample of the op sweep (seed {simulated_gpu.SEED})"
+    return [f"simulated GPU: {part}; tests/simulated_gpu.py says what runs there"]
 
 
 def pytest_collection_modifyitems(config, items):
@@ -130,13 +79,20 @@ def pytest_collection_modifyitems(config, items):
     settings.update("traceback_filtering", "off")  # here they are what is of interest
 
     skip_without_packages(items)
-    if not ON_SIMULATED_GPU:
+    if not simulated_gpu.ON_SIMULATED_GPU:
         return
-    prefixes = tuple(f"tests/{name}" for name in NOT_SIMULATED)
-    left_out = [item for item in items if item.nodeid.startswith(prefixes)]
-    items[:] = [item for item in items if not item.nodeid.startswith(prefixes)]
-    if left_out:
+    kept = simulated_gpu.chosen(items, _files_are_named(config))
+    if left_out := [*set(items).difference(kept)]:
         config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Seconds of each phase go into --junitxml, which else has their sum: perf/ci_times.py."""
+    if item.config.option.xmlpath:
+        item.user_properties.append((call.when, f"{call.duration:.4f}"))
+    return (yield)
 
 
 # --- products ------------------------------------------------------------------------------

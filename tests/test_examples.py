@@ -15,6 +15,11 @@ import pytest
 
 import gpuflow as gf
 
+pytestmark = pytest.mark.simulated_gpu
+MANY_STEPS = pytest.mark.not_simulated(
+    "hundreds of steps; the sweep has their ops, the fuzz whole programs"
+)
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
 
 
@@ -30,6 +35,7 @@ def spectral_radius():
     return load("spectral_radius")
 
 
+@pytest.mark.not_simulated("3,000 steps; another test takes 20")
 def test_the_spectral_radius_is_learned(spectral_radius):
     """All 3,000 steps; the best constant would leave 0.40."""
     losses = spectral_radius.train()
@@ -89,7 +95,9 @@ PRINTED = {
 PICTURES = {"mandelbrot": (480, 480), "lorenz_ensemble": (400, 400)}
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MANY_STEPS) if name == "nuts" else name for name in PRINTED]
+)
 def test_what_lanes_compute_is_known(name, monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(str(EXAMPLES))  # where their pictures are
     monkeypatch.chdir(tmp_path)
@@ -184,6 +192,7 @@ def example(monkeypatch):
     return load
 
 
+@MANY_STEPS
 def test_a_gpt_recites_and_its_cache_changes_nothing(example):
     gpt = example("gpt")
     params, losses = gpt.train(120)
@@ -196,6 +205,7 @@ def test_a_gpt_recites_and_its_cache_changes_nothing(example):
     np.testing.assert_allclose(logits, gf.jit(gpt.logits_of)(params, tokens), atol=1e-3)
 
 
+@MANY_STEPS
 def test_a_cnn_tells_shapes_apart(example):
     """A third would be right by chance."""
     cnn = example("cnn")
@@ -205,6 +215,7 @@ def test_a_cnn_tells_shapes_apart(example):
     assert np.mean([cnn.share_right(params, *batch) for batch in unseen]) > 0.85
 
 
+@MANY_STEPS
 def test_a_vae_finds_two_coordinates(example):
     vae = example("vae")
     params, losses = vae.train(200)
@@ -215,6 +226,7 @@ def test_a_vae_finds_two_coordinates(example):
     assert picture.shape == (36, 36) and picture.min() >= 0 and picture.max() <= 1
 
 
+@MANY_STEPS
 def test_a_network_learns_a_law_of_motion(example):
     """A network that knows nothing is 1 away."""
     neural_ode = example("neural_ode")
@@ -223,6 +235,7 @@ def test_a_network_learns_a_law_of_motion(example):
     assert neural_ode.error(params) < 0.25
 
 
+@MANY_STEPS
 def test_a_gaussian_process_finds_its_noise(example):
     process = example("gaussian_process")
     x, y = process.data()
@@ -242,6 +255,7 @@ def test_a_gaussian_process_finds_its_noise(example):
     assert abs(process.negative_evidence(params, x, y) - exact) < 1e-2
 
 
+@MANY_STEPS
 def test_a_graph_network_finds_groups(example):
     """A third would be right by chance."""
     network = example("graph_network")

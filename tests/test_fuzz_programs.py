@@ -33,6 +33,8 @@ from hypothesis import strategies as st
 
 import gpuflow as gf
 
+pytestmark = pytest.mark.simulated_gpu
+
 STORED = json.loads((Path(__file__).parent / "data" / "fuzz_programs.json").read_text())
 FLAGS = st.lists(st.booleans(), min_size=4, max_size=4)
 

@@ -7,6 +7,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 
+pytestmark = pytest.mark.simulated_gpu
+
 DTYPES = ["bool", "int8", "uint32", "int32", "float16", "bfloat16", "float32", "complex64"]
 
 

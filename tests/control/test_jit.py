@@ -15,6 +15,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.errors import DeletedArrayError
 
+pytestmark = pytest.mark.simulated_gpu
+
 
 class Counted:
     """A jitted function that counts how often Python runs it."""

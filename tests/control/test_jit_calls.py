@@ -10,6 +10,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import DeletedArrayError
 
+pytestmark = pytest.mark.simulated_gpu
+
 Point = collections.namedtuple("Point", "x y")
 X = jnp.arange(3.0)
 

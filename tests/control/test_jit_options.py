@@ -12,6 +12,8 @@ import gpuflow.numpy as jnp
 from gpuflow.core.trace import Tracer
 from gpuflow.sharding import PartitionSpec
 
+pytestmark = pytest.mark.simulated_gpu
+
 X = np.array([1.0, 2.0, 3.0], "f")
 
 

@@ -11,6 +11,8 @@ import gpuflow
 import gpuflow.numpy as jnp
 from gpuflow import nn
 
+pytestmark = pytest.mark.simulated_gpu
+
 
 def operands(query, key, dtype=np.float32):
     rng = np.random.default_rng(0)

@@ -7,7 +7,6 @@ the primitives that are not plain elementwise.
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import simulated_gpu
 
 import gpuflow.ops
 from gpuflow.base import dtypes
@@ -46,8 +46,7 @@ DTYPES_64 = tuple(np.dtype(name) for name in ("int64", "float64", "complex128"))
 
 # On a simulated GPU each op on each type is a kernel that must be built, op by op too. There one
 # type stands for all that kernels hold in the same way; WHOLE_SWEEP=1 runs all of them.
-ON_SIMULATED_GPU = config.environment.platform == "cuda_sim"
-WHOLE = not ON_SIMULATED_GPU or bool(os.environ.get("WHOLE_SWEEP"))
+WHOLE = simulated_gpu.WHOLE or not simulated_gpu.ON_SIMULATED_GPU
 
 
 # Of products in samples: primitives that are bound directly do not know the setting.
@@ -72,6 +71,7 @@ class Sample:
         derivative: False for ops whose jvp is not the derivative (stop_gradient).
         unordered: the results' last dimension is in any order, which may differ between one matrix
             and several.
+        signs: False where the signs of results are the choice of the library that computes them.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -84,6 +84,7 @@ class Sample:
     widen: bool = True
     derivative: bool = True
     unordered: bool = False
+    signs: bool = True
 
     def params_for(self, dtype: Any) -> dict[str, Any]:
         """The parameters for one swept dtype."""

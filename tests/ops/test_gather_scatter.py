@@ -243,6 +243,7 @@ def test_refusals():
         assert "Fix:" in str(caught.value)
 
 
+@pytest.mark.simulated_gpu
 @pytest.mark.parametrize("combine", ["add", "min", "set"])
 @pytest.mark.parametrize("count", [65, 400])
 def test_windows_that_overlap_at_many_places(combine, count):

@@ -5,8 +5,8 @@
 
 import numpy as np
 import pytest
+import simulated_gpu
 from op_sweep import (
-    ON_SIMULATED_GPU,
     as_numpy,
     bound,
     operands,
@@ -19,7 +19,9 @@ from test_every_op import CASES, differentiable, directions, every_case
 import gpuflow as gf
 from gpuflow.core.lowering import Elementwise
 
-if not ON_SIMULATED_GPU:
+pytestmark = pytest.mark.simulated_gpu
+
+if not simulated_gpu.ON_SIMULATED_GPU:
     pytest.skip("it needs GPUFLOW_PLATFORM=cuda_sim", allow_module_level=True)
 
 # Operands of an elementwise op that are repeated have the gradient of broadcasting besides.
@@ -30,6 +32,7 @@ ONCE = [
 ]
 
 
+@pytest.mark.sampled
 @every_case(ONCE)
 def test_gradient(primitive, sample):
     """In double precision, so that the way of adding up leaves no difference to look at."""

@@ -14,6 +14,8 @@ from gpuflow.kir.verify import verify
 from gpuflow.ops.reductions.cumulative import cumprod_p, cumsum_p
 from gpuflow.ops.reductions.cumulative_kernels import BLOCK
 
+pytestmark = pytest.mark.not_simulated("is about kernels of the CPU")
+
 OPS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
 # One row, a prime length, few columns, many columns, an axis of one, long rows.
 SHAPES = [

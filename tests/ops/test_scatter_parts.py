@@ -14,6 +14,8 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
 from gpuflow.ops.indexing.scatter_parts import MOST_SHARES, SMALLEST, scatter_parts_p, shares
 
+pytestmark = pytest.mark.not_simulated("is about kernels of the CPU")
+
 COUNT, SIZE = SMALLEST + 627, 37  # shares of unequal lengths
 FUNCTIONS = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
 

@@ -14,7 +14,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax, random
 from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
-pytestmark = requires_cuda_tools
+pytestmark = [requires_cuda_tools, pytest.mark.simulated_gpu]
 
 X = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32)
