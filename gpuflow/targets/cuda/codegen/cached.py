@@ -29,6 +29,7 @@ from gpuflow.targets.cuda.intrinsics import (
 from gpuflow.targets.cuda.printing import (
     columns,
     combining,
+    computed_loads,
     full,
     groups,
     members,
@@ -39,6 +40,7 @@ from gpuflow.targets.cuda.printing import (
     printers,
     scalar_text,
     segments,
+    vectors,
 )
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.cuda.schedules import spread
@@ -56,6 +58,8 @@ _EMITTERS = (
     printers,
     point_printer,
     points,
+    vectors,
+    computed_loads,
     pieces,
     phases,
     members,

@@ -79,7 +79,18 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
         return types.CPointer(element)(types.CPointer(types.uint8), types.int64, dtype), emit
 
-    functions = (load_readonly, load_shared_by_gpu, pointer_from_address, pointer_within)
+    @tools.intrinsic
+    def address_of(typingctx, pointer):
+        """The address that a pointer holds, as an integer."""
+
+        def emit(context, builder, signature, args):
+            return builder.ptrtoint(args[0], ir.IntType(64))
+
+        return types.int64(pointer), emit
+
+    functions = (
+        address_of, load_readonly, load_shared_by_gpu, pointer_from_address, pointer_within
+    )  # fmt: skip
     return {function._name: function for function in functions}
 
 
