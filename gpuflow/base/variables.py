@@ -237,8 +237,8 @@ _USERS = (
     ),
     Variable(
         "GPUFLOW_DUMP", TEXT, "not set",
-        "A folder that receives the output of all levels as files, independent of "
-        "`GPUFLOW_DEBUG`.",
+        "A folder that receives the output of all levels as new files, independent of "
+        "`GPUFLOW_DEBUG`. Existing files are never overwritten.",
     ),
     Variable(
         "GPUFLOW_CHECK", FLAG, "0",

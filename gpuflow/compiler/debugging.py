@@ -7,13 +7,15 @@ Levels: 1 compiles and cache misses, 2 the program after each pass, 3 KernelIR, 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from gpuflow.base.config import config
 
-_numbers = itertools.count()
+_NUMBERED = re.compile(r"([0-9]{4,})_.*\.txt")
 
 
 def show(level: int, title: str, text: Callable[[], str]) -> None:
@@ -31,17 +33,30 @@ def show(level: int, title: str, text: Callable[[], str]) -> None:
     if environment.debug >= level:
         print(f"[gpuflow] {title}\n{body}", file=sys.stderr)
     if environment.dump:
-        name = title.replace(" ", "_").replace("/", "_")
-        _write(Path(environment.dump), f"{next(_numbers):04d}_{name}.txt", body)
+        _write(Path(environment.dump), title.replace(" ", "_").replace("/", "_"), body)
 
 
-def _write(folder: Path, name: str, body: str) -> None:
+def _write(folder: Path, title: str, body: str) -> None:
+    """Write a new file; files that are there, of earlier runs or of other programs, stay."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(body)
+        for number in _unused_numbers(folder):
+            try:
+                with open(folder / f"{number:04d}_{title}.txt", "x") as file:
+                    file.write(body)
+                return
+            except FileExistsError:  # another process writes here too
+                continue
     except OSError as error:
         raise OSError(
             error.errno,
             f"[config] GPUFLOW_DUMP must be a folder that can be written; got {folder} "
             f"({error.strerror}). Fix: export GPUFLOW_DUMP=/tmp/dump, or unset it.",
         ) from None
+
+
+@cache
+def _unused_numbers(folder: Path) -> Iterator[int]:
+    """Numbers above those of the files of earlier runs."""
+    found = [match[1] for path in folder.iterdir() if (match := _NUMBERED.fullmatch(path.name))]
+    return itertools.count(1 + max(map(int, found), default=-1))

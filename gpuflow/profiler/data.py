@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from gpuflow.base.private_files import open_regular, parse_json
 from gpuflow.base.records import record
 
 _COUNTERS = -1  # the row of what is counted
+# What reading events raises where the text is JSON of another form.
+_OTHER_FORMS = (AttributeError, KeyError, TypeError, ValueError)
 
 
 @record
@@ -64,19 +66,21 @@ class ProfileData:
         """Read a ``*.trace.json.gz`` that ``stop_trace`` wrote.
 
         Raises:
-            ValueError: the file is no such trace.
+            OSError: if there is no such file, or it is something else, such as a FIFO.
+            ValueError: if the file is not such a trace.
         """
-        content = Path(path).read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
         try:
             text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-            events = json.loads(text)["traceEvents"]
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            events = parse_json(text)["traceEvents"]
+            processes = dict.fromkeys(event["pid"] for event in events)
+            return cls(tuple(_plane([e for e in events if e["pid"] == pid]) for pid in processes))
+        except (OSError, EOFError, zlib.error, *_OTHER_FORMS) as error:
             raise ValueError(
                 f"[ProfileData] the file must be a trace in the Chrome format; got {path} "
                 f"({type(error).__name__}). Fix: pass a *.trace.json.gz."
             ) from None
-        processes = dict.fromkeys(event["pid"] for event in events)
-        return cls(tuple(_plane([e for e in events if e["pid"] == pid]) for pid in processes))
 
     @property
     def planes(self) -> Iterator[ProfilePlane]:

@@ -35,6 +35,11 @@ _BUSIEST = 0.05  # of the time that may go into looking at arrays
 _MOST_GROUPS = 50
 _MOST_LETTERS = 200  # of a command
 _REQUEST = "watched"
+# The form of a file: what ``state_of_process`` gives.
+_FORM: dict[str, type | tuple[type, ...]] = {
+    "pid": int, "command": str, "version": str, "time": (int, float), "devices": dict,
+    "arrays": int, "bytes": int, "groups": list,
+}  # fmt: skip
 
 
 class FolderError(RuntimeError):
@@ -100,7 +105,8 @@ def _begin() -> None:
 
 
 def _remove(path: Path, pid: int) -> None:
-    if os.getpid() == pid:  # children inherit what runs at exit
+    # Children inherit what runs at exit.
+    if os.getpid() == pid and state_in(path) is not None:
         path.unlink(missing_ok=True)
 
 
@@ -112,6 +118,8 @@ def _publish(folder: Path, path: Path) -> None:
         with suppress(OSError):  # nobody has asked yet, or the folder is gone
             if time.time() - request.stat().st_mtime < _WATCHED:
                 begun = time.perf_counter()
+                if path.exists() and state_in(path) is None:
+                    continue  # somebody else's file
                 replace_file(path, json.dumps(state_of_process()).encode())
                 pause = max(PERIOD, (time.perf_counter() - begun) / _BUSIEST)
 
@@ -131,19 +139,31 @@ def request(folder: Path) -> None:
 
 
 def processes(folder: Path) -> list[Mapping[str, Any]]:
-    """What processes have written, by number; files of those that have ended are removed."""
+    """What processes have written, by number; files of those that have ended are removed.
+
+    Files of another form, whatever their names, are neither read nor removed.
+    """
     states = []
     for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name)):
-        if not path.stem.isdigit():
+        state = state_in(path)
+        if state is None:
             continue
-        if not _is_running(int(path.stem)):
+        if _is_running(state["pid"]):
+            states.append(state)
+        else:
             path.unlink(missing_ok=True)
-            continue
-        with suppress(OSError, ValueError):  # it is being replaced, or is no file of ours
-            state = parse_json(read_private(path))
-            if isinstance(state, dict) and state.get("pid") == int(path.stem):
-                states.append(state)
     return states
+
+
+def state_in(path: Path) -> Mapping[str, Any] | None:
+    """What a process has written to its file; None if it is not a file of that form."""
+    with suppress(OSError, ValueError):
+        state = parse_json(read_private(path))
+        has_form = isinstance(state, dict) and state.keys() == _FORM.keys()
+        if has_form and all(isinstance(state[name], kind) for name, kind in _FORM.items()):
+            is_named = state["pid"] > 0 and path.name == f"{state['pid']}.json"
+            return state if is_named else None
+    return None
 
 
 def _is_running(pid: int) -> bool:

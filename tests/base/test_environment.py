@@ -207,3 +207,19 @@ def test_a_dump_folder_that_cannot_be_written(monkeypatch):
     monkeypatch.setattr(config, "environment", replace(config.environment, dump="/dev/null/x"))
     with pytest.raises(OSError, match=r"GPUFLOW_DUMP must be a folder .* got /dev/null/x"):
         show(1, "title", lambda: "text")
+
+
+def test_a_dump_overwrites_nothing(monkeypatch, tmp_path):
+    """Neither a user's file, nor an earlier run's, nor what another process writes meanwhile."""
+    (tmp_path / "0000_title.txt").write_text("notes")
+    (tmp_path / "0003_more.txt").write_text("an earlier run")
+    (tmp_path / "readme").write_text("notes")
+    monkeypatch.setattr(config, "environment", replace(config.environment, dump=str(tmp_path)))
+    show(1, "title", lambda: "first")
+    (tmp_path / "0005_title.txt").write_text("another process")
+    show(1, "title", lambda: "second")
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert texts == {
+        "0000_title.txt": "notes", "0003_more.txt": "an earlier run", "readme": "notes",
+        "0004_title.txt": "first", "0005_title.txt": "another process", "0006_title.txt": "second",
+    }  # fmt: skip

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,11 +132,53 @@ def test_files_that_are_no_states(folder):
     assert publishing.processes(folder) == []
     (folder / f"{number}.json").write_text("[" * 100)
     assert publishing.processes(folder) == []
-    (folder / f"{number}.json").write_text(json.dumps({"pid": number}))
-    assert publishing.processes(folder) == [{"pid": number}]
+    state = publishing.state_of_process()
+    (folder / f"{number}.json").write_text(json.dumps(state))
+    assert publishing.processes(folder) == [state]
     # What is missing or of another type is shown as nothing.
     strange = {"pid": number, "groups": [3], "devices": {"cpu:0": 3}, "bytes": "x", "time": None}
     assert f"process {number}" in smi.report([strange], 5)
+
+
+def test_files_of_users_stay(folder):
+    """Any file of digits was removed, where no process had the number."""
+    folder.mkdir(mode=0o700)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    number = ended.pid
+    state = {**publishing.state_of_process(), "pid": number}
+    path = folder / f"{number}.json"
+    stays = ['{"notes": 1}', "[]", "text", "", json.dumps({"pid": number}),
+             json.dumps({**state, "more": 1}), json.dumps({**state, "groups": 3}),
+             json.dumps({**state, "pid": number + 1})]  # fmt: skip
+    for text in stays:
+        path.write_text(text)
+        assert publishing.processes(folder) == [] and path.read_text() == text
+    negative = folder / "-1.json"
+    negative.write_text(json.dumps({**state, "pid": -1}))
+    path.write_text(json.dumps(state))
+    assert publishing.processes(folder) == [] and not path.exists() and negative.exists()
+
+
+def test_a_process_does_not_touch_the_file_of_another(folder):
+    """A file that has its name already is neither replaced nor removed at its end."""
+    folder.mkdir(mode=0o700)
+    code = f"""
+import os, pathlib, time
+folder = pathlib.Path({str(folder)!r})
+own = folder / f"{{os.getpid()}}.json"
+own.write_text("notes")
+own.chmod(0o600)
+(folder / "watched").touch()
+import gpuflow
+time.sleep(1.5)
+print(own)
+"""
+    environment = {**os.environ, "GPUFLOW_SMI": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert Path(run.stdout.strip()).read_text() == "notes"
 
 
 def test_a_terminal_obeys_nothing_that_is_shown():
