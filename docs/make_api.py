@@ -21,6 +21,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from generated_file import write_or_check
+
 from gpuflow import Array
 from gpuflow.as_jax.aliases import target_of
 
@@ -244,14 +246,5 @@ def page() -> str:
     return "\n".join([intro, *overview, "", *sections]).rstrip("\n") + "\n"
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or compare it."""
-    text = page()
-    if "--check" in arguments:
-        return int(OUTPUT.read_text(encoding="utf-8") != text)
-    OUTPUT.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(OUTPUT, page()))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated_file import write_or_check
+
 from gpuflow.base.variables import FLAG, TABLES, TEXT, Variable
 
 OUTPUT = Path(__file__).resolve().parent / "env_vars.md"
@@ -37,14 +39,5 @@ def page(text: str) -> str:
     return text
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    text = OUTPUT.read_text(encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        return int(page(text) != text)
-    OUTPUT.write_text(page(text), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(OUTPUT, page(OUTPUT.read_text(encoding="utf-8"))))

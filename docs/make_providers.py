@@ -16,6 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from generated_file import write_or_check
+
 import gpuflow.ops
 from gpuflow.compiler.target import Providers
 from gpuflow.core.lowering import Library
@@ -65,14 +67,5 @@ def page(text: str) -> str:
     return before + BEGIN + table() + END + behind
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    text = OUTPUT.read_text(encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        return int(page(text) != text)
-    OUTPUT.write_text(page(text), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(OUTPUT, page(OUTPUT.read_text(encoding="utf-8"))))

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from generated_file import write_or_check
+
 from gpuflow import ref
 from gpuflow.core import types as core_types
 from gpuflow.core.aval import HasAval, HasShape
@@ -111,13 +113,5 @@ def need(value: Any, name: str, module: str, imports: Imports) -> None:
     imports[module].add(name)
 
 
-def main() -> int:
-    """Write the file, or compare it."""
-    if "--check" in sys.argv[1:]:
-        return int(OUTPUT.read_text(encoding="utf-8") != stub())
-    OUTPUT.write_text(stub(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(OUTPUT, stub()))

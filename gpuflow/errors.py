@@ -18,6 +18,7 @@ from gpuflow.base.errors import TracerBoolConversionError as TracerBoolConversio
 from gpuflow.base.errors import TracerIntegerConversionError as TracerIntegerConversionError
 from gpuflow.base.errors import TypePromotionError as TypePromotionError
 from gpuflow.base.errors import UnexpectedTracerError as UnexpectedTracerError
+from gpuflow.base.errors import UnpartitionedWarning as UnpartitionedWarning
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish
 from gpuflow.core.jaxpr import JaxprTypeError as JaxprTypeError

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "docs")]
 import simulated_gpu
 
 if "GPUFLOW_CACHE_DIR" not in os.environ:

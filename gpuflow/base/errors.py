@@ -85,6 +85,13 @@ class CacheWarning(UserWarning):
     """The kernel cache folder could not be used; kernels were built again."""
 
 
+class UnpartitionedWarning(UserWarning):
+    """Each device computes all of an operation, on operands of more than 1 MB that are gathered.
+
+    A program warns once for each line of the user's code.
+    """
+
+
 def check(condition: bool, message: Callable[[], str], error: type[Exception] = TypeError) -> None:
     """Raise ``error(message())`` unless ``condition`` holds; the text is built only then."""
     if not condition:

@@ -16,8 +16,8 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within, serving
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from gpuflow.errors import UnpartitionedWarning
 from gpuflow.ops.collectives.psum import psum_p
-from gpuflow.parallel.partition.programs import UnpartitionedWarning
 from gpuflow.parallel.partition.whole_programs import partition
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device, device_counts, devices, local_devices, set_process

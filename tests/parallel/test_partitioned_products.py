@@ -13,8 +13,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.base.config import config
+from gpuflow.errors import UnpartitionedWarning
 from gpuflow.parallel.partition import programs
-from gpuflow.parallel.partition.programs import UnpartitionedWarning
 from gpuflow.runtime.device import devices, local_devices
 
 pytestmark = requires_cuda_tools

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base import dtypes
+from gpuflow.base.errors import UnpartitionedWarning
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
@@ -54,13 +55,6 @@ _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin
 # Smaller gathers cost little more than a call.
 QUIET_BYTES = 1_000_000
 _warned_lines: set[Any] = set()
-
-
-class UnpartitionedWarning(UserWarning):
-    """Each device computes all of an operation, on operands of more than 1 MB that are gathered.
-
-    A program warns once for each line of the user's code.
-    """
 
 
 def _warn(eqn: Eqn, gathered_bytes: int) -> None:
