@@ -245,6 +245,12 @@ def _entry(cls: type) -> Any:
     return optree.register_pytree_node.get(cls, namespace=NAMESPACE)  # type: ignore[attr-defined]
 
 
+def node_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+    """How nodes of a registered class are flattened, and made of their data and children."""
+    entry = _entry(cls)
+    return entry.flatten_func, entry.unflatten_func
+
+
 def node_of(cls: type, aux: Any, children: Iterable[Any]) -> Any:
     """A node of a registered class."""
     return _entry(cls).unflatten_func(aux, tuple(children))

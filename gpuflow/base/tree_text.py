@@ -1,125 +1,168 @@
 """Straight-line code for trees of a known structure: ten times as fast as walking them.
 
 A jitted function sees the same structures again and again. For each, ``reader`` prints a function
-that checks a tree and takes it apart, and ``builder`` one that puts results together.
+that checks the arguments of a call and takes their leaves, and ``builder`` one that puts results
+together.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gpuflow.base.tree import TreeDef, is_namedtuple_type, unflatten
+import optree
 
-Read = Callable[[Any], "list[Any] | None"]
+from gpuflow.base.tree import TreeDef, node_functions, sorted_keys, unflatten
+from gpuflow.base.treedef_text import data_of_nodes
+
+# From args, kwargs, the first item of the key and perhaps a function that replaces the leaves.
+Read = Callable[..., "tuple[list[Any], tuple[Any, ...]] | None"]
 Build = Callable[[list[Any]], Any]
 
 _LITERAL_KEYS = (str, int)
 # Deeper trees are read and built node by node: the functions here call themselves for each level.
 _MOST_LEVELS = 100
+_Kind = optree.PyTreeKind
 
 
-def reader(treedef: TreeDef) -> Read | None:
-    """A function that gives the leaves of trees with this structure, and None for others.
+def reader(treedef: TreeDef, statics: Iterable[int | str] = ()) -> Read | None:
+    """A function that gives the leaves of a call's arguments, and a key of their types.
+
+    It is called with ``(args, kwargs, first, convert=None)`` and returns the leaves, those that
+    ``convert`` makes of them if it is given, and the key ``(first, *avals, *statics)``: ``first``,
+    each leaf's ``aval``, then of each static argument its type and its value. It returns None for
+    arguments of another structure, and raises AttributeError if a leaf has no ``aval``.
 
     Leaves are not looked at: a container where a leaf should be is returned as one.
 
     Args:
-        treedef: the structure; of dicts, lists, tuples, namedtuples and None.
+        treedef: the structure of ``(args, kwargs)`` without the static arguments; of dicts, lists,
+            tuples, namedtuples, None and nodes of registered classes.
+        statics: positions, in ascending order, and then names of the static arguments.
 
     Returns:
         The function; None for structures with other nodes.
     """
-    template = unflatten(treedef, [_Leaf(k) for k in range(treedef.num_leaves)])
-    text = _Text()
-    leaves: list[str] = [""] * treedef.num_leaves
-
-    def take(node: Any, name: str, level: int) -> bool:
-        kind = type(node)
-        if kind is _Leaf:
-            leaves[node.number] = name
-            return True
-        if node is None:
-            text.line(f"if {name} is not None: return None")
-            return True
-        children = _children(node)
-        if children is None or level > _MOST_LEVELS:
-            return False
-        text.line(f"if type({name}) is not {text.constant(kind)}: return None")
-        parts = [text.fresh() for _ in children]
-        if kind is dict:
-            text.line(f"if len({name}) != {len(parts)}: return None")
-            for part, key in zip(parts, node, strict=True):
-                text.line(f"{part} = {name}[{text.key(key)}]")
+    args, kwargs = optree.PyTreeSpec.children(treedef)
+    positional: list[TreeDef | None] = [*optree.PyTreeSpec.children(args)]
+    children = optree.PyTreeSpec.children(kwargs)
+    named: dict[str, TreeDef | None] = dict(zip(kwargs.entries(), children, strict=True))
+    for where in statics:
+        if isinstance(where, int):
+            positional.insert(where, None)
         else:
-            text.line(f"[{', '.join(parts)}] = {name}")
-        return all(take(child, part, level + 1) for child, part in zip(children, parts))
-
-    if not take(template, "tree", 0):
-        return None
-    body = text.indented(f"return [{', '.join(leaves)}]", depth=2)
+            named[where] = None
+    text = _Text()
+    names = [text.fresh() for _ in (*positional, *named)]
+    text.line(f"[{', '.join(names[: len(positional)])}] = args")
+    text.line(f"if len(kwargs) != {len(named)}: return None" if named else "if kwargs: return None")
+    for name, keyword in zip(names[len(positional) :], named, strict=True):
+        text.line(f"{name} = kwargs[{keyword!r}]")
+    leaves: list[str] = []
+    fixed: list[str] = []
+    for name, node in zip(names, [*positional, *named.values()], strict=True):
+        if node is None:
+            fixed += [f"type({name})", name]
+        elif not _take(text, node, name, leaves):
+            return None
+    body = text.indented(depth=2)
+    listed = ", ".join(leaves)
+    key = ", ".join(["first", *[f"{leaf}.aval" for leaf in leaves], *fixed])
     # A wrong number of items is a ValueError, a key that is not there a KeyError.
     return text.function(
-        f"def function(tree):\n    try:\n{body}\n"
+        "def function(args, kwargs, first, convert=None):\n"
+        f"    try:\n{body}\n"
         "    except (KeyError, ValueError):\n        return None\n"
+        f"    if convert is not None: [{listed}] = convert([{listed}])\n"
+        f"    return [{listed}], ({key},)\n"
     )
+
+
+def _take(text: _Text, node: TreeDef, name: str, leaves: list[str], level: int = 0) -> bool:
+    """Print how a subtree is checked and taken apart; False if it has other nodes."""
+    if node.kind is _Kind.LEAF:
+        leaves.append(name)
+        return True
+    if node.kind is _Kind.NONE:
+        text.line(f"if {name} is not None: return None")
+        return True
+    if level > _MOST_LEVELS:
+        return False
+    children = optree.PyTreeSpec.children(node)
+    parts = [text.fresh() for _ in children]
+    text.line(f"if type({name}) is not {text.constant(node.type)}: return None")
+    if node.kind is _Kind.DICT:
+        text.line(f"if len({name}) != {len(parts)}: return None")
+        for part, key in zip(parts, node.entries(), strict=True):
+            text.line(f"{part} = {name}[{text.key(key)}]")
+    elif node.kind is _Kind.CUSTOM:
+        flatten, data = text.constant(node_functions(node.type)[0]), text.fresh()
+        text.line(f"{name}, {data} = {flatten}({name})")
+        text.line(f"if not {data} == {text.constant(data_of_nodes(node)[-1])}: return None")
+        text.line(f"[{', '.join(parts)}] = {name}")
+    elif node.kind in _SEQUENCES:
+        text.line(f"[{', '.join(parts)}] = {name}")
+    else:
+        return False
+    pairs = zip(children, parts, strict=True)
+    return all(_take(text, child, part, leaves, level + 1) for child, part in pairs)
 
 
 def builder(treedef: TreeDef) -> Build:
     """A function that makes trees of this structure from a list of its leaves."""
-    template = unflatten(treedef, [_Leaf(k) for k in range(treedef.num_leaves)])
     text = _Text()
     leaves = [text.fresh() for _ in range(treedef.num_leaves)]
     text.line(f"[{', '.join(leaves)}] = leaves")
-
-    def make(node: Any, level: int) -> str | None:
-        if type(node) is _Leaf:
-            return leaves[node.number]
-        if node is None:
-            return "None"
-        children = _children(node) if level <= _MOST_LEVELS else None
-        parts = None if children is None else [make(child, level + 1) for child in children]
-        if parts is None or None in parts:
-            return None
-        listed = ", ".join(str(part) for part in parts)
-        if type(node) is dict:
-            keys = [text.key(key) for key in node]
-            pairs = ", ".join(f"{key}: {part}" for key, part in zip(keys, parts, strict=True))
-            expression = f"{{{pairs}}}"
-        elif type(node) is list:
-            expression = f"[{listed}]"
-        elif type(node) is tuple:
-            expression = f"({listed},)" if parts else "()"
-        else:
-            expression = f"{text.constant(type(node))}({listed})"
-        name = text.fresh()
-        text.line(f"{name} = {expression}")
-        return name
-
-    result = make(template, 0)
+    result = _make(text, sorted_keys(treedef), iter(leaves))
     if result is None:
         return lambda leaves: unflatten(treedef, leaves)
-    body = text.indented(f"return {result}", depth=1)
-    return text.function(f"def function(leaves):\n{body}\n")
+    body = text.indented(depth=1)
+    return text.function(f"def function(leaves):\n{body}\n    return {result}\n")
 
 
-class _Leaf:
-    """Stands for a leaf in a tree that shows a structure."""
+def _make(text: _Text, node: TreeDef, leaves: Any, level: int = 0) -> str | None:
+    """Print how a subtree is put together: its name; None if it has other nodes."""
+    if node.kind is _Kind.LEAF:
+        return next(leaves)
+    if node.kind is _Kind.NONE:
+        return "None"
+    if level > _MOST_LEVELS:
+        return None
+    parts = []
+    for child in optree.PyTreeSpec.children(node):
+        part = _make(text, child, leaves, level + 1)
+        if part is None:
+            return None
+        parts.append(part)
+    expression = _expression(text, node, parts)
+    if expression is None:
+        return None
+    name = text.fresh()
+    text.line(f"{name} = {expression}")
+    return name
 
-    __slots__ = ("number",)
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _children(node: Any) -> list[Any] | None:
-    kind = type(node)
-    if kind is dict:
-        return list(node.values())
-    if kind is list or kind is tuple or is_namedtuple_type(kind):
-        return list(node)
+def _expression(text: _Text, node: TreeDef, parts: Sequence[str]) -> str | None:
+    """A node of these children; None for other nodes."""
+    listed = ", ".join(parts)
+    as_tuple = f"({listed},)" if parts else "()"
+    if node.kind is _Kind.DICT:
+        keys = map(text.key, node.entries())
+        return f"{{{', '.join(f'{key}: {part}' for key, part in zip(keys, parts, strict=True))}}}"
+    if node.kind is _Kind.LIST:
+        return f"[{listed}]"
+    if node.kind is _Kind.TUPLE:
+        return as_tuple
+    if node.kind is _Kind.NAMEDTUPLE:
+        return f"{text.constant(node.type)}({listed})"
+    if node.kind is _Kind.CUSTOM:
+        unflatten_node = text.constant(node_functions(node.type)[1])
+        return f"{unflatten_node}({text.constant(data_of_nodes(node)[-1])}, {as_tuple})"
     return None
+
+
+_SEQUENCES = (_Kind.TUPLE, _Kind.LIST, _Kind.NAMEDTUPLE)
 
 
 class _Text:
@@ -143,8 +186,8 @@ class _Text:
     def key(self, key: Any) -> str:
         return repr(key) if type(key) in _LITERAL_KEYS else self.constant(key)
 
-    def indented(self, last: str, depth: int) -> str:
-        return "\n".join("    " * depth + line for line in [*self.lines, last])
+    def indented(self, depth: int) -> str:
+        return "\n".join("    " * depth + line for line in self.lines)
 
     def function(self, source: str) -> Callable[..., Any]:
         namespace: dict[str, Any] = {name: value for name, value in self._constants.values()}

@@ -18,6 +18,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import is_users, safe_zip
 from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.control import shared_traces
+from gpuflow.control.call_shardings import check_asked, constrained, sharding_of
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import Retraces, check_may_trace, explain_miss, told_time
@@ -30,9 +31,9 @@ from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.ref_programs import RefUse, record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
-from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from gpuflow.core.sharding import NamedSharding, Sharding
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
-from gpuflow.ops.effects.device_put import device_put, sharding_constraint
+from gpuflow.ops.effects.device_put import device_put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import default_device, in_use
 from gpuflow.runtime.memories import is_in_one_memory
@@ -116,18 +117,19 @@ class JitFunction(Generic[_P, _T]):
         if is_eager:
             # The common case: arrays in a tree that was seen before.
             for form in self._forms:
-                leaves = form.read((args, kwargs))
-                if leaves is None:
-                    continue
                 try:
-                    entry = form.entries[settings, *[leaf.aval for leaf in leaves]]
-                except KeyError:
-                    break  # new types
+                    found = form.read(args, kwargs, settings)
+                    if found is None:
+                        continue
+                    leaves, key = found
+                    entry = form.entries[key]
+                except (KeyError, TypeError):
+                    break  # new types or static values, or such without a hash
                 except AttributeError:  # other values than Arrays
                     try:
-                        leaves = [array_of(x) if type(x) in NUMBERS else x for x in leaves]
-                        entry = form.entries[settings, *[leaf.aval for leaf in leaves]]
-                    except (AttributeError, KeyError, OverflowError):
+                        leaves, key = form.read(args, kwargs, settings, _as_arrays)
+                        entry = form.entries[key]
+                    except (AttributeError, KeyError, TypeError, OverflowError):
                         break
                     if entry.executable.donated:  # which a number's array must not be
                         break
@@ -179,13 +181,13 @@ class JitFunction(Generic[_P, _T]):
         options, hidden = self._options, entry.hidden
         if options.in_shardings is not None:
             asked = self._asked_shardings(args, kwargs)
-            operands = [*operands[:hidden], *_asking(operands[hidden:], asked)]
+            operands = [*operands[:hidden], *constrained(operands[hidden:], asked)]
         if options.inline:
             outs = entry.jaxpr(*operands)
         else:
             outs = jit_p.bind(*operands, **self._params(entry))
         if options.out_shardings is not None:
-            outs = _asking(outs, self._asked_results(entry))
+            outs = constrained(outs, self._asked_results(entry))
         return outs
 
     def _params(self, entry: Entry) -> dict[str, Any]:
@@ -208,7 +210,7 @@ class JitFunction(Generic[_P, _T]):
             for k, (sharding, value) in enumerate(safe_zip(asked, operands[entry.hidden :])):
                 if sharding is not None:
                     sharding.shard_shape(aval_of(value).shape)
-                    _check_asked(self.name, value, sharding)
+                    check_asked(self.name, value, sharding)
                     shardings[entry.hidden + k] = sharding
         asks = bool(asked_shardings(entry.jaxpr.jaxpr))
         if any(shardings) or asks or options.out_shardings is not None:
@@ -258,14 +260,14 @@ class JitFunction(Generic[_P, _T]):
         """For each leaf of the arguments the sharding that ``in_shardings`` gives."""
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         asked = tree.broadcast_prefix(self._options.in_shardings, dynamic, "jit in_shardings")
-        return [*map(_sharding, asked), *[None] * len(tree.leaves(dynamic_kwargs))]
+        return [*map(sharding_of, asked), *[None] * len(tree.leaves(dynamic_kwargs))]
 
     def _asked_results(self, entry: Entry) -> list[Sharding | None]:
         """For each output the sharding that ``out_shardings`` gives; refs have none."""
         count = entry.out_tree.num_leaves
         result = tree.unflatten(entry.out_tree, range(count))
         asked = tree.broadcast_prefix(self._options.out_shardings, result, "jit out_shardings")
-        return [*map(_sharding, asked), *[None] * (len(entry.jaxpr.out_avals) - count)]
+        return [*map(sharding_of, asked), *[None] * (len(entry.jaxpr.out_avals) - count)]
 
     def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
         """Run the program where it is wanted."""
@@ -382,17 +384,20 @@ class JitFunction(Generic[_P, _T]):
 
     def _keep(self, key: tuple[Any, ...], entry: Entry) -> None:
         """Let the next call of this signature find the entry."""
-        treedef, avals, _, settings = key
+        treedef, avals, statics, settings = key
         # What has to be moved or checked takes the way through _run.
         options = self._options
         is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
         is_plain = is_plain and not settings.debug_key_reuse
         is_placed = options.in_shardings is not None or options.out_shardings is not None
         is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
-        is_plain = is_plain and entry.refs is None and not self._has_statics
+        is_plain = is_plain and entry.refs is None
         is_plain = is_plain and not asked_shardings(entry.jaxpr.jaxpr)
         is_short = is_plain and not is_placed and is_here
-        self._signatures.add(key, entry, (treedef, (settings, *avals)) if is_short else None)
+        shape = treedef, tuple([where for where, _, _ in statics])
+        values = [item for _, kind, value in statics for item in (kind, value)]
+        short = (shape, (settings, *avals, *values)) if is_short else None
+        self._signatures.add(key, entry, short)
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -493,58 +498,14 @@ class JitFunction(Generic[_P, _T]):
         return tuple(flags)
 
 
+def _as_arrays(leaves: list[Any]) -> list[Any]:
+    """Leaves with the arrays of numbers in their places."""
+    return [array_of(x) if type(x) in NUMBERS else x for x in leaves]
+
+
 def _donated_leaves(arg: Any, is_donated: bool) -> list[bool]:
     """A flag for each leaf: the array in a ref may be held by whoever read it."""
     return [is_donated and type(leaf) is not Ref for leaf in tree.leaves(arg)]
-
-
-def _sharding(asked: Any) -> Sharding | None:
-    """What a user gave as a sharding: a PartitionSpec is one of the mesh in force.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if isinstance(asked, PartitionSpec) and config.mesh is not None:
-        return NamedSharding(config.mesh, asked)
-    if asked is not None and not isinstance(asked, Sharding):
-        raise TypeError(
-            f"[jit] in_shardings and out_shardings must hold Shardings or None; got {asked!r}. "
-            "Fix: NamedSharding(mesh, PartitionSpec(...)), or a PartitionSpec under set_mesh."
-        )
-    return asked
-
-
-def _check_asked(name: str, value: Any, asked: Sharding) -> None:
-    """Check that an array that was put somewhere is where ``in_shardings`` wants it.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if not isinstance(value, Array) or isinstance(value, Tracer):
-        return
-    sharding, ndim = value.sharding, value.aval.ndim
-    is_placed = value.device.is_committed or not isinstance(sharding, SingleDeviceSharding)
-    if is_placed and not sharding.is_equivalent_to(asked, ndim):
-        raise ValueError(
-            f"[jit] arguments of {name} that were put on devices must have the shardings of "
-            f"in_shardings; got {sharding} where {asked} is asked for. "
-            "Fix: device_put(x, sharding) before the call, or leave out in_shardings."
-        )
-
-
-def _asking(values: Sequence[Any], asked: Sequence[Sharding | None]) -> list[Any]:
-    """Traced values, which are wanted with shardings.
-
-    Raises:
-        ValueError: a sharding that does not divide its value.
-    """
-    for value, sharding in safe_zip(values, asked):
-        if sharding is not None:
-            sharding.shard_shape(aval_of(value).shape)
-    return [
-        value if sharding is None else sharding_constraint(value, sharding)
-        for value, sharding in safe_zip(values, asked)
-    ]
 
 
 def _snapshot(const: Any) -> Any:

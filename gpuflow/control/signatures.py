@@ -39,17 +39,21 @@ class Signature(NamedTuple):
     settings: Settings
 
 
+# The structure of ``(args, kwargs)`` without static arguments; the positions and names of these.
+Shape = tuple[tree.TreeDef, tuple[Any, ...]]
+
+
 @record
 class Form:
     """A structure of arguments and what was traced for it.
 
     Attributes:
-        treedef: of ``(args, kwargs)``.
-        read: takes the arguments apart; None if they have another structure.
-        entries: by the settings and the types of the leaves.
+        shape: the structure of ``(args, kwargs)``, and where there are static arguments.
+        read: gives the leaves and the key; None if the arguments have another structure.
+        entries: by the settings, the types of the leaves, and the static arguments.
     """
 
-    treedef: tree.TreeDef
+    shape: Shape
     read: Read
     entries: dict[tuple[Any, ...], Entry]
 
@@ -59,7 +63,7 @@ class _Known:
     """An entry, and where the short way to it begins: a structure and a key; None: nowhere."""
 
     entry: Entry
-    short: tuple[tree.TreeDef, tuple[Any, ...]] | None
+    short: tuple[Shape, tuple[Any, ...]] | None
 
 
 class Signatures(Recent[tuple[Any, ...], _Known]):
@@ -89,7 +93,7 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
         return known.entry
 
     def add(
-        self, key: tuple[Any, ...], entry: Entry, short: tuple[tree.TreeDef, tuple[Any, ...]] | None
+        self, key: tuple[Any, ...], entry: Entry, short: tuple[Shape, tuple[Any, ...]] | None
     ) -> None:
         """Keep an entry; ``short``: the structure of its arguments and its key in a Form."""
         self._added += 1
@@ -109,13 +113,13 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
         """Let calls with Arrays of these types find the entry without flattening."""
         if known.short is None:
             return
-        treedef, key = known.short
+        shape, key = known.short
         for form in self.forms:
-            if form.treedef == treedef:
+            if form.shape == shape:
                 form.entries[key] = known.entry
                 return
-        if len(self.forms) < _MOST_FORMS and (read := reader(treedef)) is not None:
-            self.forms.append(Form(treedef, read, {key: known.entry}))
+        if len(self.forms) < _MOST_FORMS and (read := reader(*shape)) is not None:
+            self.forms.append(Form(shape, read, {key: known.entry}))
 
     def drop(self, known: _Known) -> None:
         """Forget the short way as well."""

@@ -1,0 +1,63 @@
+"""Shardings of jitted calls: those of ``in_shardings`` and ``out_shardings``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.config import config
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import aval_of
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.effects.device_put import sharding_constraint
+from gpuflow.runtime.array import Array
+
+
+def sharding_of(asked: Any) -> Sharding | None:
+    """The sharding that a user gave; a PartitionSpec refers to the mesh of ``set_mesh``.
+
+    Raises:
+        TypeError: if it is not a sharding.
+    """
+    if isinstance(asked, PartitionSpec) and config.mesh is not None:
+        return NamedSharding(config.mesh, asked)
+    if asked is not None and not isinstance(asked, Sharding):
+        raise TypeError(
+            f"[jit] in_shardings and out_shardings must hold Shardings or None; got {asked!r}. "
+            "Fix: NamedSharding(mesh, PartitionSpec(...)), or a PartitionSpec under set_mesh."
+        )
+    return asked
+
+
+def check_asked(name: str, value: Any, asked: Sharding) -> None:
+    """Check that an array that was put on devices has the sharding of ``in_shardings``.
+
+    Raises:
+        ValueError: if it has another one.
+    """
+    if not isinstance(value, Array) or isinstance(value, Tracer):
+        return
+    sharding, ndim = value.sharding, value.aval.ndim
+    is_placed = value.device.is_committed or not isinstance(sharding, SingleDeviceSharding)
+    if is_placed and not sharding.is_equivalent_to(asked, ndim):
+        raise ValueError(
+            f"[jit] arguments of {name} that were put on devices must have the shardings of "
+            f"in_shardings; got {sharding} where {asked} is asked for. "
+            "Fix: device_put(x, sharding) before the call, or leave out in_shardings."
+        )
+
+
+def constrained(values: Sequence[Any], asked: Sequence[Sharding | None]) -> list[Any]:
+    """Traced values with constraints to these shardings.
+
+    Raises:
+        ValueError: if a sharding does not divide its value.
+    """
+    for value, sharding in safe_zip(values, asked):
+        if sharding is not None:
+            sharding.shard_shape(aval_of(value).shape)
+    return [
+        value if sharding is None else sharding_constraint(value, sharding)
+        for value, sharding in safe_zip(values, asked)
+    ]
