@@ -14,11 +14,29 @@ from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import RefUse, check_once, put_back
 from gpuflow.core.refs import Ref, lend, values_of
-from gpuflow.core.sharding import Sharding
+from gpuflow.core.sharding import Sharding, SingleDeviceSharding
 from gpuflow.ops.elementwise.convert import copy
+from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_device, in_use
 from gpuflow.runtime.eager import together
 from gpuflow.runtime.execute import Executable, executable_of
+from gpuflow.runtime.sharded import ShardedArray, whole_of
+
+# Placements of operands that an entry remembers; new ones are looked up in full.
+_MOST_PLACEMENTS = 64
+
+
+@record
+class _Placement:
+    """Shardings of results for operands with certain shardings or devices, all in one memory.
+
+    Attributes:
+        places: the shardings and devices, which are found by identity and so are kept alive.
+        shardings: of the results; None for one without.
+    """
+
+    places: tuple[Any, ...]
+    shardings: tuple[Sharding | None, ...]
 
 
 @record(frozen=False)
@@ -33,9 +51,14 @@ class Entry:
     out_tree: tree.TreeDef
     donated: tuple[bool, ...]
     refs: RefUse | None = None
+    # Whether the program, or the options of its function, ask for shardings.
+    asks: bool = False
+    # Whether calls look first for what ``remember_placement`` was given.
+    is_placed: bool = False
     _executable: Executable | None = None
     _build: Build | None = None
     _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
+    _placements: dict[tuple[int, ...], _Placement] = field(default_factory=dict)
 
     @property
     def hidden(self) -> int:
@@ -59,8 +82,17 @@ class Entry:
                 values[k] = copy(values[k])  # whoever read the ref keeps what was in it
         return [*self.consts, *values]
 
-    def run(self, arrays: list[Any], operands: Sequence[Any]) -> Any:
-        """The results of a program without refs, for Arrays and their data, which is forgotten."""
+    def run(
+        self, arrays: list[Any], operands: Sequence[Any],
+        shardings: Sequence[Sharding | None] | None = None,
+    ) -> Any:  # fmt: skip
+        """The results of a program without refs, for Arrays and their data, which is forgotten.
+
+        Args:
+            arrays: the data of the operands.
+            operands: the operands, none with a sharding.
+            shardings: of the results, which divide them; None if no result has one.
+        """
         if in_use.several:
             device, moved = together("jit", operands, arrays, self.counted(operands))
             if moved is not arrays:
@@ -69,7 +101,49 @@ class Entry:
             del moved
         else:
             device = operands[-1].device if operands else default_device()
-        return self.build(self.executable.run(arrays, operands, device))
+        outs = self.executable.run(arrays, operands, device)
+        if shardings is not None:
+            outs = [
+                out if sharding is None else ShardedArray(out, sharding)
+                for out, sharding in zip(outs, shardings, strict=True)
+            ]
+        return self.build(outs)
+
+    def run_placed(self, operands: Sequence[Any]) -> tuple[Any] | None:
+        """The results for Arrays of which some have shardings, in a tuple.
+
+        Returns:
+            None: they were not run with these shardings before, or one was deleted.
+        """
+        key = tuple([id(x._sharding if type(x) is ShardedArray else x.device) for x in operands])
+        placement = self._placements.get(key)
+        if placement is None:
+            return None
+        try:
+            arrays = [(x.whole if type(x) is ShardedArray else x)._data for x in operands]
+        except AttributeError:
+            return None
+        if in_use.several or self.executable.donated:
+            operands = [*map(whole_of, operands)]
+        return (self.run(arrays, operands, placement.shardings),)
+
+    def remember_placement(
+        self, operands: Sequence[Any], shardings: Sequence[Sharding | None]
+    ) -> None:
+        """Let ``run_placed`` run Arrays with the shardings of these.
+
+        Args:
+            operands: of a run in one memory.
+            shardings: those of its results.
+        """
+        if not all(type(x) is ShardedArray or type(x) is Array for x in operands):
+            return
+        places = tuple([x._sharding if type(x) is ShardedArray else x.device for x in operands])
+        given = [None if isinstance(s, SingleDeviceSharding) else s for s in shardings]
+        if len(self._placements) >= _MOST_PLACEMENTS:
+            self._placements.clear()
+        self._placements[tuple(map(id, places))] = _Placement(places, tuple(given))
+        self.is_placed = True
 
     def counted(self, operands: Sequence[Any]) -> list[Any]:
         """The operands that say where the program runs: the arguments that it reads."""

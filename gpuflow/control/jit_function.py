@@ -135,10 +135,16 @@ class JitFunction(Generic[_P, _T]):
                         break
                 if entry.consts:
                     leaves = [*entry.consts, *leaves]
+                if entry.is_placed:
+                    result = entry.run_placed(leaves)
+                    if result is not None:
+                        return result[0]
+                if entry.asks:
+                    break
                 try:
                     arrays = [leaf._data for leaf in leaves]
                 except AttributeError:
-                    break  # a deleted one
+                    break  # a deleted one, or one with a sharding
                 return entry.run(arrays, leaves)
         if settings.disable_jit:
             return self._function(*as_arrays(args), **as_arrays(kwargs))  # type: ignore[call-arg]
@@ -161,7 +167,7 @@ class JitFunction(Generic[_P, _T]):
         """
         key = (config.trace_context(), *map(aval_of, operands))
         entries = [form.entries.get(key) for form in self._forms]
-        return next((entry for entry in entries if entry is not None), None)
+        return next((entry for entry in entries if entry is not None and not entry.asks), None)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -212,28 +218,31 @@ class JitFunction(Generic[_P, _T]):
                     sharding.shard_shape(aval_of(value).shape)
                     check_asked(self.name, value, sharding)
                     shardings[entry.hidden + k] = sharding
-        asks = bool(asked_shardings(entry.jaxpr.jaxpr))
-        if any(shardings) or asks or options.out_shardings is not None:
+        has_shardings = any(shardings) or entry.asks
+        if has_shardings:
             wanted = options.out_shardings and self._asked_results(entry)
             inside = [*shardings, *(wanted or ()), *asked_shardings(entry.jaxpr.jaxpr)]
             places = [sharding for sharding in inside if sharding]
             check_places("jit", entry.counted(operands), places)
-        if in_use.parted or options.out_shardings is not None or any(shardings) or asks:
+        if in_use.parted or has_shardings:
             outs = self._run_in_parts(entry, operands, shardings)
             if outs is not None:
                 return outs
         outs = self._run(entry, [whole_of(value) for value in operands])
-        wanted = entry.shardings(tuple(shardings)) if any(shardings) or asks else None
+        wanted = entry.shardings(tuple(shardings)) if has_shardings else None
         if options.out_shardings is not None:
             asked = self._asked_results(entry)
             propagated = wanted or [None] * len(outs)
             wanted = [sharding or other for sharding, other in safe_zip(asked, propagated)]
         if wanted is None:
-            return outs
-        return [
+            wanted = [None] * len(outs)
+        outs = [
             out if sharding is None else with_sharding(out, sharding)
             for out, sharding in safe_zip(outs, wanted)
         ]
+        if has_shardings and options.device is None:
+            entry.remember_placement(operands, wanted)
+        return outs
 
     def _run_in_parts(
         self, entry: Entry, operands: list[Any], operand_shardings: list[Sharding | None]
@@ -389,11 +398,8 @@ class JitFunction(Generic[_P, _T]):
         options = self._options
         is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
         is_plain = is_plain and not settings.debug_key_reuse
-        is_placed = options.in_shardings is not None or options.out_shardings is not None
         is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
-        is_plain = is_plain and entry.refs is None
-        is_plain = is_plain and not asked_shardings(entry.jaxpr.jaxpr)
-        is_short = is_plain and not is_placed and is_here
+        is_short = is_plain and is_here and entry.refs is None
         shape = treedef, tuple([where for where, _, _ in statics])
         values = [item for _, kind, value in statics for item in (kind, value)]
         short = (shape, (settings, *avals, *values)) if is_short else None
@@ -470,7 +476,10 @@ class JitFunction(Generic[_P, _T]):
         """What a trace is with the options of this function."""
         donated = self._donated(dynamic, dynamic_kwargs)
         donated = (False,) * (len(trace.jaxpr.in_avals) - len(donated)) + donated
-        return Entry(trace.jaxpr, trace.consts, trace.out_tree, donated, refs)
+        options = self._options
+        asks = options.in_shardings is not None or options.out_shardings is not None
+        asks = asks or bool(asked_shardings(trace.jaxpr.jaxpr))
+        return Entry(trace.jaxpr, trace.consts, trace.out_tree, donated, refs, asks)
 
     def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}
