@@ -217,6 +217,9 @@ class Switches:
     no_tracing: bool = False
     check_tracer_leaks: bool = False  # whether a trace looks for tracers that outlive it
     traceback_filtering: str = "auto"  # whose frames tracebacks show; see base/tracebacks.py
+    # Traces of one function after its first one that take this long get a warning; None: never.
+    # Below it a reader of the warning has little to save.
+    retrace_warning_seconds: float | None = 3.0
 
 
 _NAMES = tuple(field.name for field in fields(Settings))

@@ -55,6 +55,8 @@ class Entry:
     asks: bool = False
     # Whether calls look first for what ``remember_placement`` was given.
     is_placed: bool = False
+    # The seconds that compiling the program took, so far.
+    build_seconds: list[float] = field(default_factory=lambda: [0.0])
     _executable: Executable | None = None
     _build: Build | None = None
     _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
@@ -194,4 +196,5 @@ class Entry:
                 for k in self.refs.written:
                     donated[len(self.consts) + k] = True
             self._executable = executable_of(self.jaxpr, tuple(donated))
+            self._executable.build_seconds = self.build_seconds
         return self._executable

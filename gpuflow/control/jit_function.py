@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import perf_counter
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -21,9 +22,10 @@ from gpuflow.control import shared_traces
 from gpuflow.control.call_shardings import check_asked, constrained, sharding_of
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
-from gpuflow.control.jit_log import Retraces, check_may_trace, explain_miss, told_time
+from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
+from gpuflow.control.retraces import Retraces
 from gpuflow.control.shared_traces import Trace
 from gpuflow.control.signatures import Signature, Signatures
 from gpuflow.control.stages import Lowered, Places, Traced
@@ -108,7 +110,7 @@ class JitFunction(Generic[_P, _T]):
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
         self._signatures = Signatures()
         self._forms = self._signatures.forms
-        self._retraces = Retraces() if is_users(function) else None
+        self._retraces = Retraces(function) if is_users(function) else None
         _functions.add(self)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -378,14 +380,16 @@ class JitFunction(Generic[_P, _T]):
                 known = [Signature(*other) for other in self._signatures]
                 explain_miss(self.name, Signature(*key), known)
             check_may_trace(self.name)
-            if self._retraces is not None:
-                names = functools.partial(self._argument_names, dynamic, dynamic_kwargs)
-                self._retraces.note(self._function, Signature(*key), names)
             arguments = _Arguments(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
+            start = perf_counter()
             if switches.log_compiles:
                 entry = self._trace_told(leaves, arguments, key)
             else:
                 entry = self._trace(arguments, key)
+            if self._retraces is not None:
+                names = functools.partial(self._argument_names, dynamic, dynamic_kwargs)
+                seconds = perf_counter() - start - entry.build_seconds[0]
+                self._retraces.note(Signature(*key), names, seconds, entry.build_seconds)
             is_lasting = entry.refs is None or entry.refs.outlives_traces
             if is_lasting and not any(isinstance(const, Tracer) for const in entry.consts):
                 self._keep(key, entry)

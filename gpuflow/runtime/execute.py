@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.config import config
@@ -70,7 +71,11 @@ class Compiled:
 
 
 class Executable:
-    """A program to run on Arrays, compiled for each driver at first use."""
+    """A program to run on Arrays, compiled for each driver at first use.
+
+    Attributes:
+        build_seconds: a list of one number, to which the time of compiling is added.
+    """
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
         self.jaxpr, self.in_avals = jaxpr, tuple(jaxpr.in_avals)
@@ -79,6 +84,7 @@ class Executable:
         # What is checked may have to be run again.
         self.donated = tuple(k for k, flag in enumerate(donated) if flag and not self._is_checked)
         self._compiled: dict[Driver, Compiled] = {}
+        self.build_seconds = [0.0]
 
     def compiled(self, device: Device | None = None) -> Compiled:
         """The program compiled for a device, by default the one for new arrays."""
@@ -86,7 +92,9 @@ class Executable:
         compiled = self._compiled.get(driver)
         if compiled is None:
             others = list(self._compiled.values())
+            start = perf_counter()
             compiled = Compiled(self.jaxpr, self.donated, driver, others)
+            self.build_seconds[0] += perf_counter() - start
             self._compiled[driver] = compiled
         return compiled
 

@@ -1,0 +1,221 @@
+"""A warning about a function that is traced again and again, once this has cost some seconds.
+
+Counted are traces of functions that are defined at one line: those of one jitted function for new
+arguments, and those of new functions, such as a closure in a loop. Most programs trace a function
+a few times, on purpose, so only their cost tells which of them should change.
+"""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable
+from dataclasses import field
+from functools import partial
+from types import CodeType, FunctionType
+from typing import Any
+
+from gpuflow.base import tree_keys
+from gpuflow.base.config import config
+from gpuflow.base.recent import Recent
+from gpuflow.base.records import record
+from gpuflow.base.util import warn
+from gpuflow.control.jit_options import name_of
+from gpuflow.control.signatures import Signature
+
+# Training and evaluation, two dtypes and a last batch make four traces.
+_FEWEST_TRACES = 4
+_MOST_SIGNATURES, _MOST_LINES = 4, 1024
+
+
+@record(frozen=False)
+class _Line:
+    """A line that defines functions, and the cost of tracing them after the first trace.
+
+    Attributes:
+        traces: how many, with the first one.
+        tracing, compiling: seconds.
+        pending: the seconds of compiling the latest program, which happens after its trace.
+        is_reported: whether the warning was given.
+    """
+
+    traces: int = 0
+    tracing: float = 0.0
+    compiling: float = 0.0
+    pending: list[float] = field(default_factory=lambda: [0.0])
+    is_reported: bool = False
+
+
+_lines: Recent[tuple[str, int, str], _Line] = Recent(_MOST_LINES)
+
+
+class Retraces:
+    """The traces of one jitted function.
+
+    Args:
+        function: the function.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._code = code_of(function)
+        self._is_traced = False
+        self._known: list[Signature] = []
+
+    def note(
+        self, new: Signature, names: Callable[[], list[str]], seconds: float, compiling: list[float]
+    ) -> None:
+        """Count a trace.
+
+        Args:
+            new: the signature that it was for.
+            names: gives the names of the leaves of the arguments.
+            seconds: what it took.
+            compiling: a list of the seconds that compiling its program will have taken.
+
+        Warns:
+            UserWarning: if traces after the first one took ``retrace_warning_seconds``.
+        """
+        known, was_traced = self._known, self._is_traced
+        self._known, self._is_traced = [*known, new][-_MOST_SIGNATURES:], True
+        if self._code is None or (was_traced and not known):  # the user cleared its cache
+            return
+        if any(new[:3] == other[:3] for other in known):  # only settings differ
+            return
+        line = self._line(self._code)
+        if line.traces:
+            line.tracing += seconds
+            line.compiling += line.pending[0] if line.traces > 1 else 0.0
+        line.traces, line.pending = line.traces + 1, compiling
+        total, limit = line.tracing + line.compiling, config.retrace_warning_seconds
+        if line.is_reported or line.traces < _FEWEST_TRACES or limit is None or total < limit:
+            return
+        line.is_reported = True
+        changed, fix = self._reason(new, known, names)
+        place = f"{self._code.co_filename}:{self._code.co_firstlineno}"
+        warn(
+            f"[jit] {name_of(self._function)} should be traced rarely; got {line.traces} traces of "
+            f"the function at {place}, of which all but the first took {total:.1f} s "
+            f"({line.tracing:.1f} s tracing, {line.compiling:.1f} s compiling): {changed}. "
+            f"Fix: {fix}; gf.explain_cache_misses() logs each trace."
+        )
+
+    def forget(self) -> None:
+        """Hold no signature any more."""
+        self._known = []
+
+    def _line(self, code: CodeType) -> _Line:
+        key = code.co_filename, code.co_firstlineno, code.co_name
+        line = _lines.get(key)
+        if line is None:
+            line = _Line()
+            _lines.put(key, line)
+        return line
+
+    def _reason(
+        self, new: Signature, known: list[Signature], names: Callable[[], list[str]]
+    ) -> tuple[str, str]:
+        """What differs from the traces before, and what to write."""
+        if not known:
+            return (
+                "each is of a new function, defined at this line",
+                "call gf.jit once, outside of the loop, and pass what changes as arguments",
+            )
+        closest = max(reversed(known), key=lambda other: _likeness(new, other))
+        return _difference(self._function, new, closest, names())
+
+
+def _check_seconds(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(
+            f"[config] retrace_warning_seconds must be a number of at least 0; got {value!r}. "
+            "Fix: 3.0, or None for no warning."
+        )
+
+
+config.register_check("retrace_warning_seconds", _check_seconds)
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The code of a function, or of the one that a wrapper or a partial function calls."""
+    while True:
+        inner = getattr(function, "func", None) or getattr(function, "__wrapped__", None)
+        if inner is None:
+            return getattr(function, "__code__", None)
+        function = inner
+
+
+def _likeness(one: Signature, other: Signature) -> int:
+    """How many properties of two signatures agree, types of arguments one by one."""
+    pairs = [*zip(_types(one), _types(other), strict=False)]
+    sizes = zip(one.avals, other.avals, strict=False)
+    alike = sum(a == b for a, b in pairs) + sum(a == b for a, b in sizes)
+    return alike + (one.treedef == other.treedef) + (one.statics == other.statics)
+
+
+def _types(signature: Signature) -> tuple[tuple[Any, ...], ...]:
+    """The types of the arguments without their sizes."""
+    return tuple([
+        (type(aval), len(aval.shape), aval.dtype, aval.weak_type) for aval in signature.avals
+    ])
+
+
+def _difference(
+    function: Callable[..., Any], new: Signature, before: Signature, names: list[str]
+) -> tuple[str, str]:
+    """The first difference that matters most, and what to write."""
+    if new.treedef != before.treedef:
+        trees = [tree_keys.skeleton(signature.treedef) for signature in (new, before)]
+        text = f"the tree of arguments differs from the one before {tree_keys.difference(*trees)}"
+        return text, "pass trees of one structure"
+    for types in (_types, lambda signature: signature.avals):
+        for k, (now, old) in enumerate(zip(types(new), types(before), strict=True)):
+            if now != old:
+                weak = ["", " (a Python number)"]
+                texts = [f"{s.avals[k]}{weak[s.avals[k].weak_type]}" for s in (new, before)]
+                text = f"argument {names[k]} is {texts[0]} and was {texts[1]}"
+                same_kind = types is not _types
+                return text, "pad to few shapes" if same_kind else "pass one dtype and rank"
+        if new.statics != before.statics:
+            return _static_difference(function, new, before)
+    return "the settings differ", "leave gpuflow.config as it is"
+
+
+def _static_difference(
+    function: Callable[..., Any], new: Signature, before: Signature
+) -> tuple[str, str]:
+    olds = {where: value for where, _, value in before.statics}
+    for where, kind, value in new.statics:
+        if (where, kind, value) in before.statics:
+            continue
+        name = f"static argument {_parameter(function, where)}"
+        if where not in olds:
+            return f"{name} was left out before", "pass the same static arguments"
+        old, code = olds[where], code_of(value)
+        if isinstance(value, FunctionType | partial) and code is not None and code is code_of(old):
+            return (
+                f"{name} is a new function each time, defined at {code.co_filename}:"
+                f"{code.co_firstlineno}",
+                f"define {code.co_name} once, outside of the loop or function that passes it",
+            )
+        if kind is type(old) and kind.__eq__ is object.__eq__:
+            return (
+                f"{name} is another object of {kind.__qualname__}, which has no __eq__, so that "
+                "each object counts as new",
+                f"give {kind.__qualname__} __eq__ and __hash__, or reuse one object",
+            )
+        return (
+            f"{name} is {reprlib.repr(value)} and was {reprlib.repr(old)}",
+            "pass it as an ordinary argument if it determines no shape",
+        )
+    return "static arguments were left out", "pass the same static arguments"
+
+
+def _parameter(function: Callable[..., Any], where: int | str) -> str:
+    """The name of a parameter, or its position if the signature is unknown."""
+    if isinstance(where, str):
+        return where
+    try:
+        return list(inspect.signature(function).parameters)[where]
+    except (TypeError, ValueError, IndexError):
+        return f"number {where}"
