@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import threading
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +26,8 @@ def _as_before():
         "enable_x64", "debug_nans", "debug_infs", "disable_jit", "default_matmul_precision",
         "numpy_rank_promotion", "numpy_dtype_promotion", "log_compiles", "explain_cache_misses",
         "threefry_partitionable", "default_device", "no_tracing",
-        "check_tracer_leaks",
+        "check_tracer_leaks", "random_seed_offset", "enable_custom_prng",
+        "high_dynamic_range_gumbel",
     ]  # fmt: skip
     values = [config.read(name) for name in names]
     yield
@@ -242,6 +248,90 @@ def test_unknown_names_and_values():
 
 
 def test_settings_that_mean_nothing_here_say_so():
-    with pytest.warns(UserWarning, match="jax_compilation_cache_dir has no effect in gpuflow"):
+    reason = "has no effect in gpuflow: gpuflow caches compiled kernels always, in the folder of"
+    with pytest.warns(UserWarning, match=f"jax_compilation_cache_dir {reason} GPUFLOW_CACHE_DIR"):
         config.update("jax_compilation_cache_dir", "/tmp/x")
     assert config.jax_compilation_cache_dir == "/tmp/x"
+    config.update("jax_compilation_cache_dir", None)  # JAX's default: nothing to warn of
+    assert config.jax_compilation_cache_dir is None
+
+
+# Settings of JAX 0.10.2 with their defaults.
+JAX_SETTINGS = json.loads((Path(__file__).parent / "data" / "jax_settings.json").read_text())
+OWN_DEFAULTS = (  # other defaults, or from the environment
+    "jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_traceback_filtering",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(JAX_SETTINGS))
+def test_every_setting_of_jax_takes_its_default(name):
+    default = JAX_SETTINGS[name]
+    assert name in config.values
+    if name not in OWN_DEFAULTS:
+        assert config.read(name) == default
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            config.update(name, default)
+        assert config.values[name] == default
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("jax_no_execution", True), ("jax_explicit_x64_dtypes", "allow")]
+)
+def test_settings_that_would_change_results_are_refused(name, value):
+    with pytest.raises(NotImplementedError, match=rf"{name} must be .* gpuflow: .* got {value!r}"):
+        config.update(name, value)
+    assert config.read(name) != value
+
+
+def test_names_of_methods_are_close_names_too():
+    with pytest.raises(AttributeError, match=r"Fix: use 'parse_flags_with_absl'"):
+        config.parse_flags  # noqa: B018
+
+
+def test_settings_of_random_numbers_do_as_in_jax():
+    """The numbers are those of JAX 0.10.2."""
+    gumbel = [2.564756, -1.023512, -0.04578244]
+    plain = gpuflow.random.gumbel(gpuflow.random.key(3), (3,))
+    config.update("jax_high_dynamic_range_gumbel", True)
+    np.testing.assert_allclose(gpuflow.random.gumbel(gpuflow.random.key(3), (3,)), gumbel, 1e-6)
+    assert not np.allclose(plain, gumbel)
+    config.update("jax_random_seed_offset", 5)
+    assert gpuflow.random.PRNGKey(0).tolist() == [0, 5]
+    folded = gpuflow.jit(lambda seed: gpuflow.random.fold_in(gpuflow.random.key(seed), 2))(1)
+    assert gpuflow.random.key_data(folded).tolist() == [549229066, 726512204]
+    config.update("jax_enable_custom_prng", True)
+    key = gpuflow.random.PRNGKey(3)
+    assert key.shape == () and gpuflow.random.split(key).shape == (2,)
+    raw = np.array([0, 3], np.uint32)
+    assert gpuflow.random.split(raw).shape == (2,) and gpuflow.random.fold_in(raw, 1).shape == ()
+
+
+FLAGS = """
+import sys
+import gpuflow
+from gpuflow import config
+def main(_):
+    values = config.x64_enabled, config._read("jax_numpy_rank_promotion"), config.jax_debug_nans
+    print(*values)
+FLAGGED
+"""
+SET = ["--jax_enable_x64", "--jax_numpy_rank_promotion=raise", "--mine=3", "--", "--jax_debug_nans"]
+
+
+@pytest.mark.parametrize("flagged", [
+    "config.parse_flags_with_absl(); config.parse_flags_with_absl(); main(None)",
+    "from absl import app, flags; flags.DEFINE_integer('mine', 1, ''); config.config_with_absl();"
+    "app.run(lambda _: main(flags.FLAGS.mine))",
+])  # fmt: skip
+def test_settings_are_flags_of_absl(flagged):
+    pytest.importorskip("absl")
+    code = FLAGS.replace("FLAGGED", flagged)
+    done = subprocess.run([sys.executable, "-c", code, *SET], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "raise", "False"], done.stderr
+
+
+def test_flags_without_absl(monkeypatch):
+    monkeypatch.setitem(sys.modules, "absl", None)
+    with pytest.raises(ImportError, match=r"\[config\] settings as flags need absl.* pip install"):
+        config.config_with_absl()

@@ -50,7 +50,7 @@ KERNEL_ROOMS = frozenset({"printing", "codegen", "image", "intrinsics", "schedul
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.
 LAZY_PACKAGES = frozenset(
     {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "nvmath", "opt_einsum"}
-    | {"cupy_backends", "pygments", "rich", "safetensors", "scipy", "sklearn"}
+    | {"absl", "cupy_backends", "pygments", "rich", "safetensors", "scipy", "sklearn"}
 )
 
 # Files that may touch the process environment, each with its reason.

@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuflow.base import variables
-from gpuflow.base.config_names import WITHOUT_EFFECT, unknown_setting
+from gpuflow.base.config_flags import FlagsAndValues
+from gpuflow.base.config_names import WITHOUT_EFFECT, name_in_jax, unknown_setting
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.base.variables import MOST_DEVICES, Kind
@@ -184,6 +185,9 @@ class Settings:
     numpy_rank_promotion: str = "allow"
     default_matmul_precision: str | None = None
     default_prng_impl: str = "threefry2x32"
+    enable_custom_prng: bool = False  # whether PRNGKey makes typed keys
+    random_seed_offset: int = 0  # added to seeds
+    high_dynamic_range_gumbel: bool = False
     threefry_partitionable: bool = True
     debug_nans: bool = False
     debug_infs: bool = False
@@ -274,7 +278,7 @@ class _Local(threading.local):
     process: Settings | None = None
 
 
-class Config:
+class Config(FlagsAndValues):
     """The settings in force: those of the process, and what blocks of a thread set instead.
 
     Attributes:
@@ -361,8 +365,18 @@ class Config:
                 value = (value or "").split(",")[0]  # of those in a list the first counts
             self.environment = replace(self.environment, **{_STARTING[short]: value})
         else:
-            warn(f"[config] {name} has no effect in gpuflow.")
-            self._ignored[short] = value
+            self._ignore(name, short, getattr(value, "value", value))
+
+    def _ignore(self, name: str, short: str, value: Any) -> None:
+        idle = WITHOUT_EFFECT[short]
+        if value != idle.default and idle.is_refused:
+            raise NotImplementedError(
+                f"[config] {name} must be {idle.default!r} in gpuflow: {idle.reason}; got "
+                f"{value!r}. Fix: leave it out."
+            )
+        if value != idle.default:
+            warn(f"[config] {name} has no effect in gpuflow: {idle.reason}.")
+        self._ignored[short] = value
 
     def before_devices(self) -> None:
         """Read XLA_FLAGS once more: programs may set them until devices are first used.
@@ -377,9 +391,13 @@ class Config:
             self.environment = replace(self.environment, cpu_devices=count)
         self._xla_devices = count
 
-    def read(self, name: str) -> Any:
-        """The value of a setting in this thread."""
-        return getattr(self, name)
+    def names(self) -> dict[str, str]:
+        """All settings: from their names in JAX to their own names."""
+        return {name_in_jax(short): short for short in (*_PUBLIC, *WITHOUT_EFFECT)}
+
+    def choices_of(self, short: str) -> tuple[Any, ...]:
+        """The values that a setting takes; none if there is no such list."""
+        return _CHOICES.get(short, ())
 
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
@@ -417,14 +435,14 @@ class Config:
         # Only reached for names that are not attributes of the object itself.
         if name.startswith("_"):
             raise AttributeError(name)
-        short = self._known(name)
+        short = self._known(name, _METHODS)
         if short in _NAMES:
             return getattr(self.trace_context(), short)
         if short in _SWITCHES:
             return getattr(self.switches(), short)
         if short in _STARTING:
             return getattr(self.environment, _STARTING[short])
-        return self._ignored.get(short)
+        return self._ignored.get(short, WITHOUT_EFFECT[short].default)
 
     def adopt_jax_variables(self) -> None:
         """Set what JAX's own environment variables ask for, as ``import jax`` does.
@@ -455,11 +473,11 @@ class Config:
         else:
             self.update(name, value)
 
-    def _known(self, name: str) -> str:
+    def _known(self, name: str, methods: tuple[str, ...] = ()) -> str:
         short = name.removeprefix("jax_")
         if short in _NAMES or short in _PUBLIC or short in WITHOUT_EFFECT:
             return short
-        raise AttributeError(unknown_setting(name, _PUBLIC))
+        raise AttributeError(unknown_setting(name, _PUBLIC, methods))
 
     def _check(self, name: str, value: Any) -> None:
         choices = (True, False) if name in _FLAGS else _CHOICES.get(name)
@@ -478,6 +496,7 @@ class Config:
         self.may_check = self.may_check or asked
 
 
+_METHODS = tuple(name for name in dir(Config) if not name.startswith("_"))
 config = Config()
 for _message in variables.unknown_variables(os.environ):
     warn(_message)

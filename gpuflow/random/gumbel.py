@@ -11,6 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -43,7 +44,8 @@ def gumbel(
         shape: sizes of the result.
         dtype: a float dtype.
         mode: ``"high"`` takes twice as many bits, for rare large numbers; ``"highest"`` makes full
-            use of them in float32, and is like ``"high"`` in other dtypes; None: ``"low"``.
+            use of them in float32, and is like ``"high"`` in other dtypes; None: ``"low"``, or
+            ``"high"`` with the setting ``high_dynamic_range_gumbel``.
         out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
             device.
 
@@ -57,9 +59,11 @@ def gumbel(
         >>> gf.random.gumbel(gf.random.key(0), (2, 3)).shape
         (2, 3)
     """
-    check_mode("gumbel", mode or "low", ("low", "high", "highest"))
+    if mode is None:
+        mode = "high" if config.trace_context().high_dynamic_range_gumbel else "low"
+    check_mode("gumbel", mode, ("low", "high", "highest"))
     is_finest = mode == "highest" and float_dtype("gumbel", dtype) == dtypes.float32
-    draw = _finest_gumbel if is_finest else _gumbel if mode in (None, "low") else _fine_gumbel
+    draw = _finest_gumbel if is_finest else _gumbel if mode == "low" else _fine_gumbel
     return in_sharding("gumbel", drawn("gumbel", draw, key, shape, dtype), out_sharding)
 
 

@@ -29,6 +29,9 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
             "Fix: use gpuflow.vmap for several seeds."
         ),
     )
+    offset = config.trace_context().random_seed_offset
+    if offset:
+        seed = seed + offset
     return random_ops.random_seed(seed, impl or default_implementation())
 
 
@@ -86,7 +89,8 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
         impl: the name of the generator; by default the one of the setting ``default_prng_impl``.
 
     Returns:
-        u32[2], or u32[4] as the generator has it.
+        u32[2], or u32[4] as the generator has it; with the setting ``enable_custom_prng`` a typed
+        key.
 
     Raises:
         TypeError: ``seed`` is no integer.
@@ -96,7 +100,13 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
         >>> gf.random.PRNGKey(42)
         Array([ 0, 42], dtype=uint32)
     """
-    return key_ops.random_unwrap(_seeded("PRNGKey", seed, _generator("PRNGKey", impl)))
+    return _in_form(_seeded("PRNGKey", seed, _generator("PRNGKey", impl)), True)
+
+
+def _in_form(typed: Any, raw: bool) -> Any:
+    """Keys as raw ones, unless the setting ``enable_custom_prng`` asks for typed ones."""
+    as_typed = not raw or config.trace_context().enable_custom_prng
+    return typed if as_typed else key_ops.random_unwrap(typed)
 
 
 def check_raw(name: str, key: Any, implementation: str) -> None:
@@ -161,7 +171,7 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
 
 @composite
 def _split_raw(key: ArrayLike, shape: tuple[int, ...]) -> Array:
-    return key_ops.random_unwrap(random_ops.random_split(typed_key("split", key)[0], shape))
+    return _in_form(random_ops.random_split(typed_key("split", key)[0], shape), True)
 
 
 def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
@@ -189,7 +199,7 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
     )
     word = data if type(data) is int else convert(data, dtypes.uint32)
     folded = random_ops.random_fold_in(typed, word)
-    return key_ops.random_unwrap(folded) if raw else folded
+    return _in_form(folded, raw)
 
 
 def key_data(keys: ArrayLike) -> Array:
