@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 from gpuflow.base.errors import check
 from gpuflow.base.recording import span
 from gpuflow.core.argument_kinds import explained
+from gpuflow.core.source_info import extend_name_stack
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -37,14 +38,18 @@ class named_scope(contextlib.ContextDecorator):
             TypeError,
         )
         self.name = name
-        self._open: list[span] = []
+        self._open: list[tuple[span, extend_name_stack]] = []
 
     def __enter__(self) -> named_scope:
-        self._open.append(span("host", self.name).__enter__())
+        opened = span("host", self.name), extend_name_stack(self.name)
+        for block in opened:
+            block.__enter__()
+        self._open.append(opened)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._open.pop().__exit__(*exception)
+        for block in self._open.pop():
+            block.__exit__(*exception)
 
 
 @explained

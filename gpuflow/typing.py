@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 import numpy as np
 
@@ -17,8 +17,11 @@ class SupportsDType(Protocol):
     def dtype(self) -> np.dtype: ...
 
 
-# What functions take for an array; lists are not among them.
-ArrayLike = Array | np.ndarray | np.bool_ | np.number | bool | int | float | complex
+# What functions take for an array; lists are not among them. A Union, since libraries that print
+# annotations read its name.
+ArrayLike = Union[  # noqa: UP007
+    Array, np.ndarray, np.bool_, np.number, bool, int, float, complex
+]
 # What functions take for a dtype: a name, a type of numbers, a dtype, or what has one.
 DTypeLike = str | type[Any] | np.dtype | SupportsDType
 

@@ -283,7 +283,7 @@ def test_helpers_of_signatures_and_trees():
 
 def test_frames_of_excluded_files_are_not_the_users(monkeypatch):
     frame = inspect.currentframe()
-    monkeypatch.setattr(tracebacks, "_excluded", [])
+    monkeypatch.setattr(tracebacks, "excluded", [])
     assert traceback_util.include_frame(frame)
     traceback_util.register_exclusion(__file__)
     assert not traceback_util.include_frame(frame)

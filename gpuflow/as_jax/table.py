@@ -15,6 +15,7 @@ MODULES = {
     "jax.experimental.colocated_python": f"{_INTERNALS}.colocated_python",
     "jax.experimental.hijax": f"{_INTERNALS}.hijax",
     "jax.experimental.pallas": f"{_INTERNALS}.pallas",
+    "jax.lib": f"{_INTERNALS}.lib",
     "jax.version": "gpuflow.as_jax.versions",
     "jaxlib": f"{_INTERNALS}.jaxlib",
 }

@@ -23,18 +23,18 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (os.path.join(_STANDARD, "site-packages"), os.path.join(_STANDARD, "dist-packages"))
 _NOTE = "Frames of gpuflow are left out: GPUFLOW_TRACEBACK_FILTERING=off shows them.\n"
 
-_excluded: list[str] = []  # files of libraries that want to be left out as well
+excluded: list[str] = []  # files of libraries that want to be left out as well
 _marked: set[str] = {""}  # names of modules; with "": there are more to come at once
 
 
 def exclude(path: str) -> None:
     """Leave out the frames of a file, or of all files below a folder, as well."""
-    _excluded.append(path)
+    excluded.append(path)
 
 
 def is_own(name: str) -> bool:
     """Whether a file is of this package, or was excluded."""
-    return name.startswith((*_OWN, *_excluded))
+    return name.startswith((*_OWN, *excluded))
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -186,15 +186,7 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
         )
     sizes = [type_of(leaf).shape[0] for leaf in leaves]
     if length is not None:
-        check(
-            hasattr(length, "__index__") and not isinstance(length, Tracer),
-            lambda: (
-                f"[{op}] length must be a Python int; got {length!r}. Fix: a static argument "
-                "(static_argnums), or lax.while_loop."
-            ),
-            ConcretizationTypeError if isinstance(length, Tracer) else TypeError,
-        )
-        length = length.__index__()
+        length = _as_count(op, length)
         check(
             length >= 0,
             lambda: f"[{op}] length must not be negative; got {length}. Fix: length=0 or more.",
@@ -214,6 +206,19 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
             "Fix: slice xs to one length."
         )
     return length
+
+
+def _as_count(op: str, length: Any) -> int:
+    """A number as an int, as ``int`` has it: programs pass quotients such as ``total / size``."""
+    if not isinstance(length, Tracer):
+        try:
+            return int(length)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise (ConcretizationTypeError if isinstance(length, Tracer) else TypeError)(
+        f"[{op}] length must be a Python int; got {length!r}. Fix: a static argument "
+        "(static_argnums), or lax.while_loop."
+    )
 
 
 def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:

@@ -143,7 +143,7 @@ class ShapedArray:
         weak_type = self.weak_type and dtype != dtypes.float0
         return ShapedArray(self.shape, dtype, weak_type, self.mat)
 
-    to_tangent_aval = tangent  # its name in JAX
+    to_tangent_aval = at_least_vspace = tangent  # its names in JAX
 
     def str_short(self, short_dtypes: bool = False) -> str:
         """The type as ``float32[2,3]``; ``short_dtypes``: as ``f32[2,3]``."""

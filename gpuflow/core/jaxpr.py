@@ -13,6 +13,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import SourceLine, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.primitive import Primitive
+from gpuflow.core.source_info import DebugInfo, NameStack, SourceInfo
 from gpuflow.core.trace import thread_state
 
 
@@ -111,9 +112,9 @@ class Eqn:
         return self.outputs
 
     @property
-    def source_info(self) -> SourceLine | None:
+    def source_info(self) -> SourceInfo:
         """The line of source that made the equation."""
-        return self.source
+        return SourceInfo(self.source, NameStack())
 
 
 @record(eq=False)
@@ -136,8 +137,19 @@ class Jaxpr:
     def out_avals(self) -> list[ShapedArray]:
         return [var.aval for var in self.outvars]
 
+    @property
+    def debug_info(self) -> DebugInfo:
+        """The names of the arguments, as far as they are known."""
+        return DebugInfo("jit", "<unknown>", self.argument_names or None)
+
     def replace(self, **changes: Any) -> Jaxpr:
-        """A copy with some fields changed, and with fresh caches."""
+        """A copy with some fields changed, and with fresh caches.
+
+        ``debug_info`` gives the names of arguments.
+        """
+        debug_info = changes.pop("debug_info", None)
+        if debug_info is not None:
+            changes["argument_names"] = tuple(debug_info.arg_names or ())
         names = ("constvars", "invars", "outvars", "eqns", "effects", "argument_names")
         fields = {name: getattr(self, name) for name in names}
         return Jaxpr(**{**fields, **changes})

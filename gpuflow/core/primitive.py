@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.core.trace import thread_state
+from gpuflow.core.trace import current_trace, thread_state
 
 
 def no_effects(params: dict[str, Any]) -> frozenset[Any]:
@@ -108,6 +108,14 @@ class Primitive:
     def bind(self, *operands: Any, **params: Any) -> Any:
         """Apply the op under the current trace."""
         return thread_state.trace.process(self, operands, params)
+
+    def bind_with_trace(
+        self, trace: Any, args: Sequence[Any], avals: Sequence[Any], params: dict[str, Any]
+    ) -> Any:
+        """Apply the op under a trace, for traces of others; ``avals`` are those of ``args``."""
+        del avals
+        with current_trace(trace):
+            return trace.process(self, tuple(args), params)
 
     def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
         """What ``bind`` takes for the params of an equation: interpreters of jaxprs ask."""

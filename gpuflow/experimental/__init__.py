@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish
 from gpuflow.callbacks import io_callback as io_callback
+from gpuflow.experimental.type_state import cur_qdd as cur_qdd
 
 if TYPE_CHECKING:
     from gpuflow.experimental import checkify as checkify

@@ -6,18 +6,32 @@ In a single process they do what a group of one would.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+import gpuflow.numpy as jnp
+from gpuflow.api.places import device_put
 from gpuflow.base import tree
 from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
 from gpuflow.core.communicator import Communicator
+from gpuflow.core.mesh import Mesh
+from gpuflow.core.sharding import NamedSharding
+from gpuflow.core.trace import Tracer
 from gpuflow.parallel.partition.whole_programs import whole_of_parts
+from gpuflow.parallel.placement import make_array_from_process_local_data
 from gpuflow.parallel.processes.distributed import is_initialized, world
-from gpuflow.runtime.parted import PartedArray
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import process
+from gpuflow.runtime.memories import holdings
+from gpuflow.runtime.parted import PartedArray, local_memories
 
-__all__ = ["assert_equal", "broadcast_one_to_all", "process_allgather", "sync_global_devices"]
+__all__ = [
+    "assert_equal", "broadcast_one_to_all", "global_array_to_host_local_array",
+    "host_local_array_to_global_array", "process_allgather", "sync_global_devices",
+]  # fmt: skip
 
 
 def _world() -> Communicator | None:
@@ -131,3 +145,106 @@ def reached_preemption_sync_point(step_id: int) -> bool:
     """
     del step_id
     return False
+
+
+def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+    """Arrays on a mesh, of which each process gives the rows, columns, ... of its devices.
+
+    Args:
+        local_inputs: arrays of this process, or a tree of them.
+        global_mesh: the mesh of all processes. This process's devices are a block of it.
+        pspecs: PartitionSpecs, as a tree prefix of ``local_inputs``.
+
+    Returns:
+        A tree of arrays: along an axis that is split over several processes as many times as long.
+        Arrays that lie in several processes already are returned as they are.
+
+    Raises:
+        ValueError: if a PartitionSpec is None.
+
+    Example:
+        >>> from gpuflow.experimental import multihost_utils
+        >>> mesh = gf.make_mesh((1,), ("x",))
+        >>> multihost_utils.host_local_array_to_global_array(np.arange(3), mesh, gf.P("x"))
+        Array([0, 1, 2], dtype=int32)
+    """
+
+    def one(leaf: Any, spec: Any) -> Any:
+        if isinstance(leaf, Tracer):
+            return _traced(leaf, global_mesh)
+        if isinstance(leaf, Array) and not leaf.is_fully_addressable:
+            return leaf
+        return make_array_from_process_local_data(NamedSharding(global_mesh, spec), leaf)
+
+    return _with_specs("host_local_array_to_global_array", one, local_inputs, pspecs)
+
+
+def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+    """The rows, columns, ... of arrays that this process's devices have, as arrays of its own.
+
+    Args:
+        global_inputs: arrays, or a tree of them.
+        global_mesh: the mesh of all processes. This process's devices are a block of it.
+        pspecs: PartitionSpecs, as a tree prefix of ``global_inputs``.
+
+    Returns:
+        A tree of arrays on this process's part of the mesh. Arrays that lie in this process alone
+        are returned as they are.
+
+    Raises:
+        ValueError: if a PartitionSpec is None.
+
+    Example:
+        >>> from gpuflow.experimental import multihost_utils
+        >>> mesh = gf.make_mesh((1,), ("x",))
+        >>> multihost_utils.global_array_to_host_local_array(jnp.ones(2), mesh, gf.P("x"))
+        Array([1., 1.], dtype=float32)
+    """
+
+    def one(leaf: Any, spec: Any) -> Any:
+        if isinstance(leaf, Tracer):
+            return _traced(leaf, global_mesh)
+        sharding = NamedSharding(global_mesh, spec)
+        array = jnp.asarray(leaf)
+        if array.is_fully_addressable:
+            return array
+        if array.sharding != sharding:
+            array = device_put(array, sharding)
+        held = holdings(sharding, array.ndim)[local_memories(sharding)[0].memory]
+        data = np.empty(held.shape(array.shape), array.dtype)
+        for shard in array.addressable_shards:
+            data[held.place(shard.index, array.shape)] = np.asarray(shard.data)
+        return device_put(data, NamedSharding(_local_mesh(global_mesh), spec))
+
+    return _with_specs("global_array_to_host_local_array", one, global_inputs, pspecs)
+
+
+def _with_specs(
+    op: str, one: Callable[[Any, Any], Any], inputs: Any, pspecs: Any
+) -> Any:
+    """``one`` of each leaf and its PartitionSpec."""
+    leaves, structure = tree.flatten(inputs)
+    specs = tree.broadcast_prefix(pspecs, inputs, op)
+    check(
+        None not in specs,
+        lambda: f"[{op}] pspecs must be PartitionSpecs; got None. Fix: PartitionSpec().",
+        ValueError,
+    )
+    return tree.unflatten(structure, [one(leaf, spec) for leaf, spec in safe_zip(leaves, specs)])
+
+
+def _local_mesh(mesh: Mesh) -> Mesh:
+    """The block of a mesh whose devices are this process's."""
+    ours = np.vectorize(lambda device: device.process_index == process.index)(mesh.devices)
+    block = tuple(slice(int(at.min()), int(at.max()) + 1) for at in np.nonzero(ours))
+    return Mesh(mesh.devices[block], mesh.axis_names, mesh.axis_types)
+
+
+def _traced(tracer: Tracer, mesh: Mesh) -> Tracer:
+    """The value itself, where this process has the whole mesh."""
+    if _local_mesh(mesh).size != mesh.size:
+        raise NotImplementedError(
+            "[multihost_utils] arrays of several processes must be converted outside of jit; got "
+            f"a traced {tracer.aval}. Fix: convert it before the call."
+        )
+    return tracer

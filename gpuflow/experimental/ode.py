@@ -14,6 +14,7 @@ from gpuflow.api.derivatives import vjp
 from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.linear_transpose import closure_convert
@@ -35,6 +36,9 @@ from gpuflow.ops.linalg.algebra import real_dtype
 from gpuflow.tree_util import tree_flatten, tree_map, tree_unflatten
 
 zip = safe_zip
+
+# JAX's module has it: programs make the debug_info of ravel_first_arg with it.
+api_util = LazyModule("gpuflow.as_jax.internals.api_util")
 
 # The state in the middle of a step, by the slopes of its stages.
 # Source: Shampine, Some practical Runge-Kutta formulas, Math. Comp. 46 (1986), 135.

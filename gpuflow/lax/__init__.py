@@ -72,6 +72,10 @@ from gpuflow.lax.programs import scatter_min as scatter_min
 from gpuflow.lax.programs import scatter_mul as scatter_mul
 from gpuflow.lax.programs import scatter_sub as scatter_sub
 from gpuflow.lax.programs import top_k as top_k
+from gpuflow.lax.section_primitives import split_p as split_p
+from gpuflow.lax.section_primitives import stack_p as stack_p
+from gpuflow.lax.section_primitives import tile_p as tile_p
+from gpuflow.lax.section_primitives import unstack_p as unstack_p
 from gpuflow.lax.shapes import asarray as asarray
 from gpuflow.lax.shapes import batch_matmul as batch_matmul
 from gpuflow.lax.shapes import broadcast as broadcast

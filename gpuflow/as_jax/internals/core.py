@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from gpuflow.api.programs import ensure_compile_time_eval as ensure_compile_time_eval
+from gpuflow.as_jax.internals.api_util import safe_map as safe_map
+from gpuflow.as_jax.internals.effects import Effect as Effect
+from gpuflow.as_jax.internals.effects import Effects as Effects
+from gpuflow.as_jax.internals.effects import no_effects as no_effects
+from gpuflow.as_jax.internals.primitives import CallPrimitive as CallPrimitive
 from gpuflow.as_jax.internals.primitives import Primitive as Primitive
+from gpuflow.as_jax.internals.primitives import call_impl as call_impl
+from gpuflow.as_jax.internals.primitives import call_p as call_p
+from gpuflow.as_jax.internals.primitives import closed_call_p as closed_call_p
 from gpuflow.as_jax.internals.type_tables import pytype_aval_mappings as pytype_aval_mappings
 from gpuflow.base import dtypes
+from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError
+from gpuflow.base.errors import InconclusiveDimensionOperation as InconclusiveDimensionOperation
 from gpuflow.base.names import public_names, publish
+from gpuflow.base.util import safe_zip as safe_zip
 from gpuflow.core import aval as core_aval
 from gpuflow.core.jaxpr import Atom as Atom
 from gpuflow.core.jaxpr import ClosedJaxpr as ClosedJaxpr
@@ -23,12 +35,15 @@ from gpuflow.core.jaxpr import Literal as Literal
 from gpuflow.core.jaxpr import Var as Var
 from gpuflow.core.jaxpr import check_jaxpr as check_jaxpr
 from gpuflow.core.jaxpr import evaluate, subjaxprs  # noqa: F401
+from gpuflow.core.source_info import DebugInfo as DebugInfo
 from gpuflow.core.trace import Trace as Trace
 from gpuflow.core.trace import Tracer as Tracer
 from gpuflow.core.trace import current_trace as set_current_trace
 from gpuflow.core.trace import eval_trace, thread_state
 
 AbstractValue = core_aval.ShapedArray
+ParamDict = dict[str, Any]
+Value = Any
 get_aval = core_aval.aval_of
 
 
@@ -74,9 +89,36 @@ def new_jaxpr_eqn(
 ) -> JaxprEqn:  # fmt: skip
     """An equation."""
     del ctx
-    return JaxprEqn(
-        primitive, tuple(invars), tuple(outvars), params, source_info, frozenset(effects)
-    )
+    line = None if source_info is None else source_info.traceback
+    return JaxprEqn(primitive, tuple(invars), tuple(outvars), params, line, frozenset(effects))
+
+
+class JaxprEqnContext:
+    """The settings under which an equation was made: accepted, and without effect."""
+
+    def __init__(
+        self, compute_type: str | None = None, threefry_partitionable: bool = True,
+        xla_metadata: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.compute_type = compute_type
+        self.threefry_partitionable = threefry_partitionable
+        self.xla_metadata = xla_metadata
+
+    @property
+    def manager(self) -> AbstractContextManager[None]:
+        """A block without effect."""
+        return nullcontext()
+
+
+def gensym(suffix: str = "") -> Callable[[core_aval.ShapedArray], Var]:
+    """A function that makes a new variable of a type; variables have no names of their own."""
+    del suffix
+    return Var
+
+
+def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """A function that evaluates a closed jaxpr: it is one itself."""
+    return jaxpr
 
 
 def mapped_aval(size: int, axis: int | None, aval: core_aval.ShapedArray) -> core_aval.ShapedArray:
@@ -114,6 +156,117 @@ def find_top_trace(values: Any) -> Trace:
     """The current trace."""
     del values
     return thread_state.trace
+
+
+@contextmanager
+def eval_context() -> Iterator[None]:
+    """A block in which operations run at once, whatever is being traced around it."""
+    with set_current_trace(eval_trace):
+        yield
+
+
+class AxisEnv:
+    """The named axes in scope.
+
+    Attributes:
+        axis_sizes: the size of each by its name.
+    """
+
+    def __init__(self, axis_sizes: Mapping[Any, int]) -> None:
+        self.axis_sizes = dict(axis_sizes)
+
+    def axis_size(self, axis_name: Any) -> int:
+        """The size of an axis.
+
+        Raises:
+            NameError: if it is not in scope.
+        """
+        if axis_name not in self.axis_sizes:
+            raise NameError(
+                f"[axis_size] the axis must be in scope; got {axis_name!r}, not one of "
+                f"{self.axis_names()}. Fix: vmap with axis_name={axis_name!r}."
+            )
+        return self.axis_sizes[axis_name]
+
+    def axis_exists(self, axis_name: Any) -> bool:
+        """Whether an axis is in scope."""
+        return axis_name in self.axis_sizes
+
+    def axis_names(self) -> tuple[Any, ...]:
+        """The names, outermost first."""
+        return tuple(self.axis_sizes)
+
+
+class TracingContext:
+    """The transformation and the named axes that are current in this thread."""
+
+    @property
+    def trace(self) -> Trace:
+        """The current trace."""
+        return thread_state.trace
+
+    @property
+    def axis_env(self) -> AxisEnv:
+        """The named axes in scope."""
+        return AxisEnv(dict(config.axis_env))
+
+    def set_trace(self, trace: Trace | None) -> None:
+        """Make a trace current; None: the one that evaluates."""
+        thread_state.trace = eval_trace if trace is None else trace
+
+    def is_top_level(self) -> bool:
+        """Whether nothing is traced, and no axis is in scope."""
+        return self.trace is eval_trace and not config.axis_env
+
+
+trace_ctx = TracingContext()
+
+
+def unsafe_get_axis_names_DO_NOT_USE() -> list[Any]:
+    """The named axes in scope, outermost first."""
+    return list(trace_ctx.axis_env.axis_sizes)
+
+
+def get_referent(x: Any) -> Any:
+    """The value itself."""
+    return x
+
+
+def physical_aval(aval: core_aval.ShapedArray) -> core_aval.ShapedArray:
+    """The type of the numbers inside: of keys, uint32 with a dimension more."""
+    dtype = aval.dtype
+    if not isinstance(dtype, core_aval.KeyDType):
+        return aval
+    return aval.update(shape=(*aval.shape, *dtype.key_shape), dtype=dtypes.uint32)
+
+
+def is_constant_dim(d: Any) -> bool:
+    """Whether a size is a known integer, and not a symbolic one."""
+    if isinstance(d, Tracer) and not is_concrete(d):
+        return False
+    try:
+        operator.index(d)
+    except (TypeError, ValueError, InconclusiveDimensionOperation):
+        return False
+    return True
+
+
+def min_dim(d1: Any, d2: Any) -> Any:
+    """The smaller of two sizes.
+
+    Raises:
+        InconclusiveDimensionOperation: if symbolic sizes leave open which it is.
+    """
+    return d1 if d1 <= d2 else d2
+
+
+def max_dim(d1: Any, d2: Any) -> Any:
+    """The larger of two sizes.
+
+    Raises:
+        InconclusiveDimensionOperation: if symbolic sizes leave open which it is.
+    """
+    return d1 if d1 >= d2 else d2
 
 
 class TraceTag:

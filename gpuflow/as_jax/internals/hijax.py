@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from gpuflow.as_jax.internals.absent import absent_class
+from gpuflow.as_jax.internals.effects import (
+    control_flow_allowed_effects as control_flow_allowed_effects,
+)
 from gpuflow.core.aval import ShapedArray as ShapedArray
 from gpuflow.core.refs import AbstractRef as AbstractRef
 from gpuflow.core.rules import Zero as Zero
@@ -61,14 +64,3 @@ class aval_method:
 def register_hitype(cls: type, aval: Any) -> None:
     """Declare a type; no value is of it."""
     del cls, aval
-
-
-class _Effects:
-    """Of types of one's own; effects of programs are in gpuflow.core.effects."""
-
-    def add_type(self, effect: type) -> None:
-        """Nothing has such an effect."""
-        del effect
-
-
-control_flow_allowed_effects = _Effects()

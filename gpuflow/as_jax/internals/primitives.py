@@ -68,14 +68,6 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
         self.abstract_eval = without_effects
         return rule
 
-    def bind_with_trace(
-        self, trace: Any, args: Sequence[Any], avals: Sequence[Any], params: dict[str, Any]
-    ) -> Any:
-        """Apply the op under a trace."""
-        del avals
-        with current_trace(trace):
-            return trace.process(self, tuple(args), params)
-
     # --- rules, as gpuflow asks for them ---------------------------------------------------
 
     def _refuse(self, what: str, mend: str) -> NoReturn:
@@ -129,6 +121,43 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
         if rule is None:
             self._refuse("vmap", "batching.primitive_batchers[primitive] = rule")
         return rule(axis, operands, dims, **params)
+
+
+class CallPrimitive(Primitive):
+    """A primitive that calls a function; jaxprs have the operations of the function in its place.
+
+    ``bind(*operands, subfuns=(function,), **params)`` with a ``linear_util.WrappedFun``.
+    """
+
+    call_primitive = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.multiple_results = True
+
+    def bind(self, *operands: Any, subfuns: Sequence[Any], **params: Any) -> Any:
+        """The outputs of the function."""
+        (function,) = subfuns
+        call = call_impl if self.impl is None else self.impl
+        return call(function, *operands, **params)
+
+    def bind_with_trace(
+        self, trace: Any, args: Sequence[Any], avals: Sequence[Any], params: dict[str, Any]
+    ) -> Any:
+        """The outputs of the function under a trace."""
+        del avals
+        with current_trace(trace):
+            return self.bind(*args, **params)
+
+
+def call_impl(function: Any, *operands: Any, **params: Any) -> Any:
+    """The outputs of a ``linear_util.WrappedFun``; params belong to the primitive."""
+    del params
+    return function.call_wrapped(*operands)
+
+
+# Of functions that JAX's programs call; those of gpuflow hold programs.
+call_p, closed_call_p = CallPrimitive("call"), CallPrimitive("closed_call")
 
 
 class LoweringRuleContext:

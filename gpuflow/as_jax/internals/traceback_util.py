@@ -14,6 +14,11 @@ def api_boundary(fun: Callable[..., Any], **_: Any) -> Callable[..., Any]:
     return fun
 
 
+# Libraries append to it, and remove from it.
+_exclude_paths = tracebacks.excluded
+filter_traceback = tracebacks.users_part
+
+
 def register_exclusion(path: str) -> None:
     """Have the frames of a file left out."""
     tracebacks.exclude(path)

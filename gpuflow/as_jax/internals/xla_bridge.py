@@ -7,6 +7,8 @@ from typing import Any
 from gpuflow.as_jax.internals.extend.backend import backends as backends
 from gpuflow.as_jax.internals.extend.backend import get_backend as get_backend
 from gpuflow.runtime.device import are_in_use
+from gpuflow.runtime.device import devices as devices
+from gpuflow.runtime.device import local_devices as local_devices
 
 
 def backends_are_initialized() -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import KEY_DTYPES, KeyDType, aval_of
 from gpuflow.ops.collectives.named_axes import row
 from gpuflow.ops.elementwise.comparison import bitwise_xor
 from gpuflow.ops.layout.axes import reshape
@@ -152,3 +152,38 @@ _GENERATORS = {
         _unsafe_fold_in, _rbg_bits,
     ),
 }  # fmt: skip
+
+
+def register_generator(
+    name: str, tag: str, words: int, seed: Callable[..., Any], split: Callable[..., Any],
+    fold_in: Callable[..., Any], bits: Callable[..., Any],
+) -> KeyDType:  # fmt: skip
+    """A generator of a user, whose functions take and return the uint32 numbers inside keys.
+
+    Args:
+        name, tag: for printing; two generators may have the same.
+        words: how many numbers a key has, 2 or 4.
+        seed, split, fold_in, bits: as of ``Generator``.
+
+    Returns:
+        The dtype of its keys.
+    """
+    implementation, copies = name, 1
+    while implementation in KEY_DTYPES:
+        copies += 1
+        implementation = f"{name} {copies}"
+
+    def wrapped(numbers: Any) -> Any:
+        return random_wrap(numbers, implementation)
+
+    def consumed(key: Any) -> Any:
+        return random_unwrap(random_consume(key))
+
+    KEY_DTYPES[implementation] = KeyDType(implementation, tag, words)
+    _GENERATORS[implementation] = Generator(
+        lambda value: wrapped(seed(value)),
+        lambda key, shape: wrapped(split(consumed(key), shape)),
+        lambda key, data: wrapped(fold_in(random_unwrap(key), data)),
+        lambda key, width, shape: bits(consumed(key), width, shape),
+    )
+    return KEY_DTYPES[implementation]

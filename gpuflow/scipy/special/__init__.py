@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gpuflow.scipy.special.gammas import multigammaln as multigammaln
     from gpuflow.scipy.special.gammas import poch as poch
     from gpuflow.scipy.special.gammas import polygamma as polygamma
+    from gpuflow.scipy.special.harmonics import lpmn_values as lpmn_values
     from gpuflow.scipy.special.harmonics import sph_harm_y as sph_harm_y
     from gpuflow.scipy.special.hypergeometric import hyp1f1 as hyp1f1
     from gpuflow.scipy.special.hypergeometric import hyp2f1 as hyp2f1
@@ -75,7 +76,7 @@ _FAMILIES = {
         "beta", "betainc", "betaln", "comb", "digamma", "factorial", "gammainc", "gammaincc",
         "gammaln", "gammasgn", "multigammaln", "poch", "polygamma",
     ),
-    "harmonics": ("sph_harm_y",),
+    "harmonics": ("lpmn_values", "sph_harm_y"),
     "hypergeometric": ("hyp1f1", "hyp2f1"),
     "logarithms": (
         "boxcox", "boxcox1p", "entr", "expit", "kl_div", "logit", "rel_entr", "xlog1py", "xlogy",

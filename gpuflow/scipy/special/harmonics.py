@@ -6,6 +6,8 @@ import math
 from operator import index
 from typing import Any
 
+import numpy as np
+
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
@@ -19,24 +21,23 @@ from gpuflow.numpy.arguments import known
 from gpuflow.scipy.special.common import number_like
 
 
-def _legendre(degree: Any, order: Any, theta: Any, top: int) -> Any:
-    """The normalized associated Legendre function of ``cos(theta)``, for ``0 <= order <= degree``.
+def _legendre(degree: Any, order: Any, cosine: Any, sine: Any, top: int) -> Any:
+    """The normalized associated Legendre function of ``cosine``, for ``0 <= order <= degree``.
 
     Along the diagonal to ``order``, then up to ``degree``. Source: DLMF 14.30.1, 14.10.3.
     """
-    cosine, sine = jnp.cos(theta), jnp.sin(theta)
 
     def along_diagonal(i: Any, value: Any) -> Any:
-        k = number_like(i + 1, theta)
+        k = number_like(i + 1, cosine)
         step = -jnp.sqrt((2.0 * k + 1.0) / (2.0 * k)) * sine
         return jnp.where(k <= order, value * step, value)
 
-    start = jnp.full_like(theta, 0.5 / math.sqrt(math.pi))
+    start = jnp.full_like(cosine, 0.5 / math.sqrt(math.pi))
     diagonal = lax.fori_loop(0, top, along_diagonal, start)
 
     def up(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         below, here = state
-        k = number_like(i + 1, theta)
+        k = number_like(i + 1, cosine)
         square = order * order
         rises = (k > order) & (k <= degree)
         width = jnp.where(rises, k * k - square, 1.0)
@@ -47,7 +48,7 @@ def _legendre(degree: Any, order: Any, theta: Any, top: int) -> Any:
         above = first * cosine * here - second * below
         return jnp.where(rises, here, below), jnp.where(rises, above, here)
 
-    return lax.fori_loop(0, top, up, (jnp.zeros_like(theta), diagonal))[1]
+    return lax.fori_loop(0, top, up, (jnp.zeros_like(cosine), diagonal))[1]
 
 
 @composite
@@ -109,9 +110,70 @@ def sph_harm_y(
 
 
 def _harmonic(degree: Any, order: Any, theta: Any, phi: Any, negative: Any, top: int) -> Any:
-    size = _legendre(degree, order, theta, top)
+    size = _legendre(degree, order, jnp.cos(theta), jnp.sin(theta), top)
     angle = order * phi
     odd = order - 2.0 * jnp.floor(0.5 * order)
     sign = jnp.where(negative & (odd != 0.0), -1.0, 1.0)
     turn = jnp.where(negative, -1.0, 1.0)
     return lax.complex(sign * size * jnp.cos(angle), sign * turn * size * jnp.sin(angle))
+
+
+@composite
+def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
+    """Associated Legendre functions of the first kind, with the Condon-Shortley phase.
+
+    Args:
+        m: the highest order, a known int equal to ``n``.
+        n: the highest degree.
+        z: f32[k] or f64[k], from -1 to 1.
+        is_normalized: whether the functions times ``exp(1j * order * phi)`` are orthonormal on the
+            sphere.
+
+    Returns:
+        An array of shape ``(n + 1, n + 1, k)``, by order, degree and point; 0 where the order is
+        larger than the degree.
+
+    Raises:
+        TypeError: if ``z`` is neither float32 nor float64.
+        ValueError: if ``z`` is not a vector.
+        NotImplementedError: if ``m`` and ``n`` differ.
+
+    Example:
+        >>> gf.scipy.special.lpmn_values(1, 1, jnp.array([0.5]), False)[0]
+        Array([[1. ],
+               [0.5]], dtype=float32)
+
+    Source: DLMF 14.10.3; the factor of the norm is that of 14.30.1.
+    """
+    aval = aval_of(z)
+    check(
+        aval.dtype in (dtypes.float32, dtypes.float64),
+        lambda: f"[lpmn_values] z must be float32 or float64; got {aval}. Fix: z.astype(float).",
+    )
+    check(
+        aval.ndim == 1,
+        lambda: f"[lpmn_values] z must be a vector; got {aval}. Fix: z.ravel().",
+        ValueError,
+    )
+    top, same = index(n), index(m)
+    if top != same:
+        raise NotImplementedError(
+            f"[lpmn_values] m and n must be equal; got {same} and {top}. Fix: a slice of the "
+            "result for the larger one."
+        )
+    order, degree = np.mgrid[: top + 1, : top + 1]
+    defined = order <= degree
+    factor = np.where(defined, 1.0, 0.0)
+    if not is_normalized:
+        logs = np.array([math.lgamma(k + 1) for k in range(2 * top + 1)])
+        ratio = logs[degree + order] - logs[np.abs(degree - order)]
+        norm = 0.5 * (ratio + np.log(4.0 * math.pi / (2.0 * degree + 1.0)))
+        factor = factor * np.exp(np.where(defined, norm, 0.0))
+    grid = [v.astype(aval.dtype)[:, :, None] for v in (degree, order, factor)]
+    points = jnp.asarray(z)
+    shape = (top + 1, top + 1, aval.shape[0])
+    cosine, sine = (
+        jnp.broadcast_to(v, shape) for v in (points, jnp.sqrt(1.0 - points * points))
+    )
+    values = _legendre(grid[0], grid[1], cosine, sine, top)
+    return jnp.where(defined[:, :, None], values * grid[2], number_like(0, values))

@@ -1,3 +1,15 @@
-"""``jax.extend.source_info_util``: which files do not count as the user's."""
+"""``jax.extend.source_info_util``: lines and scopes of operations."""
 
 from gpuflow.as_jax.internals.traceback_util import register_exclusion as register_exclusion
+from gpuflow.core.source_info import NameStack as NameStack
+from gpuflow.core.source_info import SourceInfo as SourceInfo
+from gpuflow.core.source_info import current as current
+from gpuflow.core.source_info import current_name_stack as current_name_stack
+from gpuflow.core.source_info import extend_name_stack as extend_name_stack
+from gpuflow.core.source_info import new_name_stack as new_name_stack
+from gpuflow.core.source_info import new_source_info as new_source_info
+from gpuflow.core.source_info import reset_name_stack as reset_name_stack
+from gpuflow.core.source_info import set_name_stack as set_name_stack
+from gpuflow.core.source_info import summarize as summarize
+from gpuflow.core.source_info import transform_name_stack as transform_name_stack
+from gpuflow.core.source_info import user_context as user_context

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpuflow.as_jax.internals.linear_util import WrappedFun
 from gpuflow.as_jax.internals.primitives import Primitive
 from gpuflow.as_jax.internals.primitives import primitive_jvps as primitive_jvps
 from gpuflow.as_jax.internals.primitives import primitive_transposes as primitive_transposes
@@ -21,6 +23,8 @@ from gpuflow.ops.zeros import instantiate as instantiate_zeros
 from gpuflow.ops.zeros import zeros_of as zeros_like_aval  # noqa: F401
 from gpuflow.transforms.jvp import JVPTrace as JVPTrace
 from gpuflow.transforms.jvp import JVPTracer as JVPTracer
+from gpuflow.transforms.jvp import jvp_flat
+from gpuflow.transforms.linearize import linearize_flat
 from gpuflow.transforms.transpose import backward_pass as backward_pass
 from gpuflow.tree_util import register_pytree_node
 
@@ -118,6 +122,78 @@ def defbilinear(primitive: Primitive, left: Rule, right: Rule) -> None:
         return None, right(cotangent, x, y, **params)
 
     primitive_transposes[primitive] = transpose
+
+
+def jvp(
+    fun: Callable[..., Any] | WrappedFun, primals: Sequence[Any] | None = None,
+    tangents: Sequence[Any] | None = None, has_aux: bool = False,
+    instantiate: bool | Sequence[bool] = True, transform_stack: bool = True,
+) -> Any:  # fmt: skip
+    """The derivative of a function of flat arguments along tangents.
+
+    Args:
+        fun: returns a sequence, with ``has_aux`` a pair of one and other values.
+        primals, tangents: of its arguments; tangents may be ``Zero``. Without them the derivative
+            is returned as a WrappedFun of both, as in versions of JAX before 0.9.
+        has_aux: whether there are other values, which are returned as they are.
+        instantiate: which results have arrays in place of ``Zero``.
+        transform_stack: without effect.
+
+    Returns:
+        The results and their tangents, and the other values.
+    """
+    if primals is None or tangents is None:
+        later = functools.partial(
+            jvp, fun, has_aux=has_aux, instantiate=instantiate, transform_stack=transform_stack
+        )
+        return WrappedFun(later, getattr(fun, "debug_info", None))
+    aux: list[Any] = []
+
+    def call(*operands: Any) -> Sequence[Any]:
+        out = fun.call_wrapped(*operands) if isinstance(fun, WrappedFun) else fun(*operands)
+        if has_aux:
+            out, more = out
+            aux.append(more)
+        return out
+
+    outs, out_tangents = jvp_flat(call, list(primals), list(tangents))
+    flags = [instantiate] * len(outs) if isinstance(instantiate, bool) else instantiate
+    out_tangents = [
+        instantiate_zeros(tangent) if flag else tangent
+        for tangent, flag in safe_zip(out_tangents, flags)
+    ]
+    return outs, out_tangents, *aux
+
+
+def linearize(
+    traceable: Callable[..., Any] | WrappedFun, primals: Sequence[Any], has_aux: bool = False,
+    is_vjp: bool = False,
+) -> Any:  # fmt: skip
+    """The value of a function of flat arguments, and the linear map of its derivative.
+
+    Args:
+        traceable: returns a sequence, with ``has_aux`` a pair of one and other values.
+        primals: its arguments.
+        has_aux: whether there are other values, which are returned as they are.
+        is_vjp: without effect.
+
+    Returns:
+        The results; which of them have no derivative; a jaxpr from the tangents of the arguments to
+        those of the other results; the values of its constants; the other values.
+    """
+    del is_vjp
+    aux: list[Any] = []
+
+    def call(*operands: Any) -> Sequence[Any]:
+        function = traceable.call_wrapped if isinstance(traceable, WrappedFun) else traceable
+        out = function(*operands)
+        if has_aux:
+            out, more = out
+            aux.append(more)
+        return out
+
+    outs, jaxpr, consts, nonzeros = linearize_flat(call, list(primals), None, False)
+    return outs, [not flag for flag in nonzeros], jaxpr, consts, *aux
 
 
 __getattr__ = missing_name(__name__, "jax.interpreters.ad", public_names(globals()))

@@ -10,6 +10,7 @@ from gpuflow.as_jax.internals.primitives import Primitive, lowerings
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.callbacks import pure_callback
 from gpuflow.control.stages import struct_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 
 Rule = Callable[..., Any]
 
@@ -40,6 +41,22 @@ def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> Rule:
         return outs if multiple_results else [outs]
 
     return rule
+
+
+def core_call_lowering(
+    ctx: LoweringRuleContext, *args: Any, name: str, backend: str | None = None,
+    call_jaxpr: ClosedJaxpr | Jaxpr,
+) -> list[Any]:  # fmt: skip
+    """The lowering that is a program: its operations, in place of a call.
+
+    Args:
+        ctx: of the lowering. args: traced values.
+        name, backend: of the call; without effect.
+        call_jaxpr: the program.
+    """
+    del ctx, name, backend
+    closed = ClosedJaxpr(call_jaxpr) if isinstance(call_jaxpr, Jaxpr) else call_jaxpr
+    return closed(*args)
 
 
 def emit_python_callback(

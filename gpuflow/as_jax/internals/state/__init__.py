@@ -1,1 +1,3 @@
-"""``jax._src.state``: the part that libraries import."""
+"""``jax._src.state``: the type of refs."""
+
+from gpuflow.core.refs import AbstractRef as AbstractRef

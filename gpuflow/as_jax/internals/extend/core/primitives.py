@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from gpuflow.as_jax.internals.primitives import Primitive
+from gpuflow.as_jax.internals.primitives import call_p as call_p
+from gpuflow.as_jax.internals.primitives import closed_call_p as closed_call_p
 from gpuflow.as_jax.internals.primitives import stop_gradient_p as stop_gradient_p
 from gpuflow.core.primitive import registry
-
-# Of functions that JAX's programs call; those of gpuflow hold programs.
-call_p, closed_call_p = Primitive("call"), Primitive("closed_call")
 
 _OTHER_NAMES = {"add_jaxvals": "add_any", "linear_solve": "custom_linear_solve"}
 

@@ -1,0 +1,29 @@
+"""``jax._src.config``: settings as objects with a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.base.config import config as config
+
+
+class State:
+    """A setting; ``value`` is what it has in this thread.
+
+    Args:
+        name: of the setting.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def value(self) -> Any:
+        """Its value."""
+        return config.read(self.name)
+
+
+def __getattr__(name: str) -> State:
+    if name.startswith("_") or f"jax_{name}" not in config.names():
+        raise AttributeError(f"[jax._src.config] the name must be a setting; got {name!r}.")
+    return State(name)

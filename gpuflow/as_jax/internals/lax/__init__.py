@@ -1,0 +1,1 @@
+"""``jax._src.lax``: the modules of jax.lax that libraries import."""

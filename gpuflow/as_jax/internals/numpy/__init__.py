@@ -1,0 +1,1 @@
+"""``jax._src.numpy``: the modules of jax.numpy that libraries import."""

@@ -1,0 +1,3 @@
+"""``jax._src.random``, which is ``jax.random``."""
+
+from gpuflow.random import *  # noqa: F403

@@ -1,0 +1,26 @@
+"""``jax._src.source_info_util``: jax.extend.source_info_util, and the frame of a line."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuflow.as_jax.internals.extend.source_info_util import *  # noqa: F403
+from gpuflow.base.util import SourceLine
+
+
+class Frame(NamedTuple):
+    """A line of a program; columns are not known."""
+
+    file_name: str
+    function_name: str
+    start_line: int
+    start_column: int
+    end_line: int
+    end_column: int
+
+
+def user_frame(traceback: SourceLine | None) -> Frame | None:
+    """The frame of a line of the user's program."""
+    if traceback is None:
+        return None
+    return Frame(traceback.file, traceback.function, traceback.line, 0, traceback.line, 0)

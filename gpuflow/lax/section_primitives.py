@@ -1,0 +1,19 @@
+"""Primitives of JAX for which gpuflow's functions use other ops: split, stack, unstack and tile.
+
+``lax.split`` and the like are slices, concatenations and broadcasts. Programs that bind JAX's
+primitives get equations of these names, whose rules are those of the functions.
+"""
+
+from __future__ import annotations
+
+from gpuflow.control.outside import define_primitive
+from gpuflow.lax import shapes, windows
+
+split_p = define_primitive(
+    "split", lambda x, *, sizes, axis: shapes.split(x, sizes, axis), multiple_results=True
+)
+stack_p = define_primitive("stack", lambda *operands, axis: shapes.stack(operands, axis))
+unstack_p = define_primitive(
+    "unstack", lambda x, *, axis: windows.unstack(x, axis), multiple_results=True
+)
+tile_p = define_primitive("tile", lambda x, *, reps: shapes.tile(x, reps))
