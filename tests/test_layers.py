@@ -51,6 +51,7 @@ KERNEL_ROOMS = frozenset({"printing", "codegen", "image", "intrinsics", "schedul
 LAZY_PACKAGES = frozenset(
     {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "nvmath", "opt_einsum"}
     | {"absl", "cupy_backends", "pygments", "rich", "safetensors", "scipy", "sklearn"}
+    | {"tensorstore"}
 )
 
 # Files that may touch the process environment, each with its reason.
