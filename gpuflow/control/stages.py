@@ -113,6 +113,16 @@ class ShapeDtypeStruct:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
+    @classmethod
+    def like(cls, x: Any) -> ShapeDtypeStruct:
+        """The struct of an array.
+
+        Example:
+            >>> gf.ShapeDtypeStruct.like(jnp.ones((2, 3)))
+            ShapeDtypeStruct(shape=(2, 3), dtype=float32)
+        """
+        return struct_of(type_of(x))
+
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
     """An aval as users see it."""
@@ -298,6 +308,12 @@ def _of_leaves(
     return asked or (None,) * structure.num_leaves
 
 
+def _formats(structure: tree.TreeDef, avals: Sequence[ShapedArray], shardings: Any) -> Any:
+    """A tree of formats: the layouts are row-major."""
+    pairs = safe_zip(avals, tree.leaves(shardings))
+    return tree.unflatten(structure, [format_of(aval.ndim, where) for aval, where in pairs])
+
+
 class Compiled(Stage):
     """A program compiled for one signature."""
 
@@ -359,6 +375,21 @@ class Compiled(Stage):
         """Shardings of which none is missing: the rest lies on one device."""
         device = self._places.device or default_device()
         return [sharding or SingleDeviceSharding(device) for sharding in shardings]
+
+    @property
+    def input_formats(self) -> Any:
+        """Layouts, which are row-major, and shardings of the arguments."""
+        avals = tree.leaves(self.in_avals)
+        return _formats(self.in_tree, avals, self.input_shardings)
+
+    @property
+    def output_formats(self) -> Any:
+        """Layouts, which are row-major, and shardings of the results."""
+        return _formats(self.out_tree, self._result_avals, self.output_shardings)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program, as ``compiled(*args, **kwargs)`` does."""
+        return self(*args, **kwargs)
 
     def runtime_executable(self) -> Executable:
         """What runs the program, with ``explain`` and ``cost_analysis``."""

@@ -137,6 +137,25 @@ class ShapedArray:
             return self
         return self.update(mat=self.mat.update(varying=names))
 
+    @property
+    def manual_axis_type(self) -> ManualAxisType:
+        """The axes of shard_map along which values vary, under the name of JAX's."""
+        return self.mat
+
+    def update_manual_axis_type(self, mat: ManualAxisType) -> ShapedArray:
+        """The same for values that vary along other axes of shard_map."""
+        return self if mat == self.mat else self.update(mat=mat)
+
+    def update_weak_type(self, weak_type: bool) -> ShapedArray:
+        """The same with another weak type."""
+        return self if weak_type == self.weak_type else self.update(weak_type=weak_type)
+
+    def strip_weak_type(self) -> ShapedArray:
+        """The same, not weak."""
+        return self.update_weak_type(False)
+
+    normalize = strip_weak_type
+
     def tangent(self) -> ShapedArray:
         """The aval of tangents of values with this aval; weak like the values."""
         dtype = dtypes.tangent_dtype(self.dtype)
@@ -144,6 +163,29 @@ class ShapedArray:
         return ShapedArray(self.shape, dtype, weak_type, self.mat)
 
     to_tangent_aval = at_least_vspace = tangent  # its names in JAX
+
+    def to_ct_aval(self) -> ShapedArray:
+        """The aval of cotangents: sums left open are reduced there, and the other way round."""
+        tangent = self.tangent()
+        if self.mat.empty:
+            return tangent
+        mat = ManualAxisType(self.mat.varying, self.mat.reduced, self.mat.unreduced)
+        return tangent.update_manual_axis_type(mat)
+
+    # Types of JAX's that are made of others answer these otherwise; an array is its own only part.
+    is_high = has_qdd = False
+
+    def lo_ty(self) -> list[ShapedArray]:
+        """The types of the arrays that make up a value: this one."""
+        return [self]
+
+    def lower_val(self, value: Any) -> list[Any]:
+        """The arrays that make up a value: itself."""
+        return [value]
+
+    def raise_val(self, value: Any) -> Any:
+        """The value that an array makes up: itself."""
+        return value
 
     def str_short(self, short_dtypes: bool = False) -> str:
         """The type as ``float32[2,3]``; ``short_dtypes``: as ``f32[2,3]``."""

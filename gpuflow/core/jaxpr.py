@@ -55,6 +55,11 @@ class Literal:
         return self.value
 
     @property
+    def hash(self) -> int:
+        """A hash of the value: equal literals have equal ones."""
+        return hash((self.value.item(), self.value.dtype))
+
+    @property
     def operand(self) -> Any:
         """The value as an operand of bind: one of weak type is a Python number again, as is a bool.
 
@@ -154,6 +159,10 @@ class Jaxpr:
         fields = {name: getattr(self, name) for name in names}
         return Jaxpr(**{**fields, **changes})
 
+    def pretty_print(self) -> str:
+        """The text, as ``str`` gives it."""
+        return format_jaxpr(self)
+
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
         """A value derived from this jaxpr, made once for each ``key``."""
         if key not in self._cache:
@@ -190,6 +199,35 @@ class ClosedJaxpr:
     @property
     def effects(self) -> frozenset[Any]:
         return self.jaxpr.effects
+
+    @property
+    def constvars(self) -> tuple[Var, ...]:
+        """The variables of the constants."""
+        return self.jaxpr.constvars
+
+    @property
+    def invars(self) -> tuple[Var, ...]:
+        """The variables of the inputs."""
+        return self.jaxpr.invars
+
+    @property
+    def outvars(self) -> tuple[Atom, ...]:
+        """The outputs."""
+        return self.jaxpr.outvars
+
+    def replace(
+        self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Any] | None = None
+    ) -> ClosedJaxpr:
+        """A copy with another program or other constants."""
+        return ClosedJaxpr(jaxpr or self.jaxpr, tuple(self.consts if consts is None else consts))
+
+    def map_jaxpr(self, function: Callable[[Jaxpr], Jaxpr]) -> ClosedJaxpr:
+        """The program that a function makes of this one, with the same constants."""
+        return ClosedJaxpr(function(self.jaxpr), self.consts)
+
+    def pretty_print(self) -> str:
+        """The text, as ``str`` gives it."""
+        return str(self)
 
     @property
     def literals(self) -> tuple[Any, ...]:

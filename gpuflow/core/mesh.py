@@ -184,6 +184,31 @@ class Mesh(_Axes):
         return len({device.process_index for device in self.devices.flat}) > 1
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether it is one device without axes."""
+        return self.devices.ndim == 0
+
+    @property
+    def local_mesh(self) -> Mesh:
+        """The part of the mesh whose devices are of this process.
+
+        Raises:
+            ValueError: those devices are not a block of the mesh.
+        """
+        is_own = np.array([device.is_local for device in self.devices.flat], bool)
+        is_own = is_own.reshape(self.devices.shape)
+        block = self.devices[np.ix_(*[np.unique(k) for k in np.nonzero(is_own)])]
+        check(
+            block.size == is_own.sum(),
+            lambda: (
+                f"[Mesh] local_mesh needs the devices of a process to be a block; got "
+                f"{list(self.devices[is_own])} in {self}. Fix: local_devices."
+            ),
+            ValueError,
+        )
+        return Mesh(block, self.axis_names, self.axis_types)
+
+    @property
     def local_devices(self) -> list[Any]:
         """The devices of this process."""
         return [device for device in self.devices.flat if device.is_local]

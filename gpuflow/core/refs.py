@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpuflow.base.errors import UnexpectedTracerError
 from gpuflow.base.records import record
 from gpuflow.core.aval import HasShape, ShapedArray, aval_of
+from gpuflow.core.formats import Format
 from gpuflow.core.staging import StagedTracer, StagingTrace
 from gpuflow.core.trace import Trace, Tracer, eval_trace, thread_state
 
@@ -52,6 +53,15 @@ class Ref(RefMethods):
         self._is_borrowed = is_borrowed  # stands for a ref of outside
         self._is_shared = True  # somebody else may hold the array
         self.aval: AbstractRef = AbstractRef(aval_of(value))
+
+    @property
+    def format(self) -> Format:
+        """Layout, which is row-major, and sharding of the array in it."""
+        return read(self).format
+
+    def unsafe_buffer_pointer(self) -> int:
+        """The address of the array in it; the next write may change it."""
+        return read(self).unsafe_buffer_pointer()
 
     def __repr__(self) -> str:
         if self._home is None:

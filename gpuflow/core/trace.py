@@ -162,6 +162,17 @@ class Tracer(HasAval):
         """The concrete array behind the tracer, or None."""
         return None
 
+    def to_concrete_value(self) -> Any:
+        """The value, if it is known while tracing; else None."""
+        return self.concrete()
+
+    def full_lower(self) -> Tracer:
+        """The tracer itself; interpreters written for JAX call it."""
+        return self
+
+    get_referent = full_lower
+    dimension_as_value = None  # sizes are not values
+
     def describe(self) -> str:
         """Where the value came from, for error messages."""
         return ""

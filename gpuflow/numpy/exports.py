@@ -193,6 +193,11 @@ def on_device_size_in_bytes(self: Any) -> int:
     return aval_of(self).nbytes
 
 
+def platform(self: Any) -> str:
+    """The platform of the array's device, such as ``cpu``."""
+    return self.device.platform
+
+
 def copy_to_host_async(self: Any) -> None:
     """Start copying to the host; on the CPU the array is there already."""
     del self

@@ -263,6 +263,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__dlpack_device__": exports.dlpack_device,
     "to_device": exports.to_device,
     "on_device_size_in_bytes": exports.on_device_size_in_bytes,
+    "platform": exports.platform,
     "copy_to_host_async": exports.copy_to_host_async,
     "is_ready": exports.is_ready,
     "_repr_html_": notebook.repr_html,

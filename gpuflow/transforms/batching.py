@@ -34,6 +34,16 @@ class BatchTracer(Tracer):
         varies = trace.axis.varies
         self.aval = aval if varies is None or is_uniform else _varying_too(aval, varies)
 
+    @property
+    def val(self) -> Any:
+        """The value with its mapped dimension, under the name of JAX's."""
+        return self.value
+
+    @property
+    def batch_dim(self) -> int:
+        """The mapped dimension, under the name of JAX's."""
+        return self.dim
+
     def describe(self) -> str:
         origin = self.value.describe() if isinstance(self.value, Tracer) else ""
         return ", ".join(part for part in (origin, "mapped by vmap") if part)
