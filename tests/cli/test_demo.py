@@ -10,6 +10,7 @@ import pytest
 from gpuflow.cli import demo, demo_model
 from gpuflow.cli.main import main
 from gpuflow.cli.problems import CommandError
+from gpuflow.timing import Timing
 
 
 def test_split_is_seeded_and_complete():
@@ -63,6 +64,25 @@ def test_numpy_gradients_against_differences():
             assert gradient == pytest.approx(slope, abs=1e-7)
 
 
+def test_numpy_is_timed_with_one_thread_too(monkeypatch):
+    """Threads that compete for cores made NumPy 80 times slower than it is with one of them."""
+    seen = []
+
+    def timed(step, *args):
+        pools = threadpoolctl.threadpool_info()
+        seen.append(max(pool["num_threads"] for pool in pools if pool["user_api"] == "blas"))
+        return Timing(1.0 / len(seen), 0.0, 5)
+
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    monkeypatch.setattr(demo, "time_steps", timed)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        assert demo.time_numpy({}, None, None).median == 0.5
+        assert seen == [2, 1]
+        seen.clear()
+        monkeypatch.setattr(demo, "time_steps", lambda *args: Timing(1.0 + len(seen), 0.0, 5))
+        assert demo.time_numpy({}, None, None).median == 1.0
+
+
 def test_short_run_prints_the_table(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "loss.png"
@@ -73,6 +93,7 @@ def test_short_run_prints_the_table(capsys, tmp_path):
         assert row in text
     for kind in ("jit", "eager", "NumPy"):
         assert f"steps per second, {kind}" in text
+    assert "python -m gpuflow.as_jax" in text  # what to do next
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
