@@ -64,7 +64,7 @@ def publish(
 def missing_name(
     module: str, short: str, names: Iterable[str], modules: Collection[str] = ()
 ) -> Callable[[str], Any]:
-    """A module ``__getattr__`` that names close matches, what it is here, or where it is.
+    """A module ``__getattr__`` whose error names the equivalent in gpuflow, or close names.
 
     Args:
         module: the module's name.
@@ -79,7 +79,8 @@ def missing_name(
             return import_module(f"{module}.{name}")
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        raise AttributeError(_Unknown(module, short, name, public))
+        # A name without its module: with both, Python adds guesses of its own to the text.
+        raise AttributeError(_Unknown(module, short, name, public), name=name)
 
     return __getattr__
 
@@ -96,7 +97,7 @@ class _Unknown:
     def __str__(self) -> str:
         known = here(self.module, self.name)
         if known is not None:
-            mend = f"it is here {known}"
+            fix = known
         else:
             modules = [short for short in _ELSEWHERE if short in _published]
             places = {name: short for short in modules for name in _published[short]}
@@ -105,9 +106,9 @@ class _Unknown:
             if not close and len(self.public) <= _MOST_CLOSE:
                 close = self.public
             named = [f"{places[match]}.{match}" for match in close]
-            mend = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"
+            fix = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"
         return (
-            f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: {mend}."
+            f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: {fix}."
         )
 
     __repr__ = __str__

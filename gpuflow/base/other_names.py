@@ -1,17 +1,23 @@
-"""Names that NumPy, PyTorch and JAX have and that are something else here: what to write instead.
+"""Names that NumPy, PyTorch and JAX have and gpuflow has not: what to write instead.
 
-They are in one table, other_names.txt, which is read when somebody asked for such a name.
+They are in one table, other_names.txt, which is read when a program asks for such a name.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+_NOTHING = "leave it out"
+_SHORT = {  # public modules by the names that programs give them
+    "gpuflow.numpy": "jnp", "gpuflow.nn": "nn", "gpuflow.random": "random", "gpuflow.lax": "lax",
+}  # fmt: skip
+_COUNT = re.compile(r"(\w+)\(\) (?:takes .* positional argument|missing \d+ required|got multiple)")
 _KEYWORD = re.compile(r"(?:\w+\.)*(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
@@ -29,27 +35,63 @@ def _table() -> Mapping[tuple[str, str], str]:
 
 
 def here(module: str, name: str) -> str | None:
-    """What a name of a module is here; None: the table does not have it."""
-    return _table().get((module.removeprefix("gpuflow."), name))
+    """The fix for a name of a module: "in gpuflow, use ..."; None if the table does not have it."""
+    found = _table().get((module.removeprefix("gpuflow."), name))
+    if found is None:
+        return None
+    return f"in gpuflow, {found if found.startswith(_NOTHING) else f'use {found}'}"
 
 
 def note(error: BaseException) -> str | None:
-    """What is said below an error that Python raised itself, of a keyword or of an array's name.
+    """The line to add below an error that Python raised itself; None if there is nothing to add.
 
-    Errors are as they were raised: this is for those who show one.
+    It is about attributes of arrays, keywords, and the number of arguments. Errors themselves stay
+    as they were raised: this is for those that are shown.
     """
     if type(error) is AttributeError and hasattr(type(error.obj), "aval"):
-        what = here("array", str(error.name))
-        return None if what is None else f"Fix: {error.name} is here {what}."
-    match = _KEYWORD.match(str(error)) if type(error) is TypeError else None
-    what = None if match is None else here("=", match[2])
-    if match is None or what is None or not _is_of_ours(match[1]):
+        return _fix(here("array", str(error.name)))
+    if type(error) is not TypeError:
         return None
-    return f"Fix: {match[2]}= is here {what}."
+    text = str(error)
+    keyword = _KEYWORD.match(text)
+    if keyword is not None:
+        text = here("=", keyword[2]) if _public(keyword[1]) else None
+        is_other = text is not None and _NOTHING not in text
+        return _fix(f"{text} instead of {keyword[2]}=" if is_other else text)
+    count = _COUNT.match(text)
+    function = None if count is None or _is_of_the_user(error, count[1]) else _public(count[1])
+    return None if function is None else _fix(_call_of(*function))
 
 
-def _is_of_ours(function: str) -> bool:
-    """Whether a function of this name is in a public module that was imported."""
-    modules: list[Any] = [sys.modules.get(f"gpuflow.{name}") for name in ("numpy", "nn", "random")]
-    names = [dir(module) for module in modules if module is not None]
-    return any(function in public for public in names)
+def _fix(text: str | None) -> str | None:
+    return None if text is None else f"Fix: {text}."
+
+
+def _public(name: str) -> tuple[str, Callable[..., Any]] | None:
+    """The short name of an imported public module, and its function of this name."""
+    for module, short in _SHORT.items():
+        namespace = vars(sys.modules.get(module, inspect))
+        function = namespace.get(name)
+        if namespace["__name__"] == module and callable(function):
+            return short, function
+    return None
+
+
+def _is_of_the_user(error: BaseException, name: str) -> bool:
+    """Whether the line that made the call has a function of this name that is not gpuflow's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return True
+    function = {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}.get(name)
+    return function is not None and not str(function.__module__).startswith("gpuflow")
+
+
+def _call_of(short: str, function: Callable[..., Any]) -> str:
+    """A function with its parameters, without annotations: "jnp.split(ary, ..., axis=0)"."""
+    signature = inspect.signature(function)
+    empty = inspect.Parameter.empty
+    parameters = [one.replace(annotation=empty) for one in signature.parameters.values()]
+    plain = signature.replace(parameters=parameters, return_annotation=empty)
+    return f"{short}.{function.__name__}{plain}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
@@ -64,6 +65,18 @@ def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
     return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(fill_shape), len(sizes)))
 
 
+def _dtype_or_float(name: str, shape: Any, dtype: Any) -> Any:
+    """The dtype, by default the default float; an integer was meant as another size."""
+    check(
+        not isinstance(dtype, int),
+        lambda: (
+            f"[{name}] sizes must be one tuple; got them as separate arguments. Fix: "
+            f"jnp.{name}({(*(shape if isinstance(shape, tuple | list) else (shape,)), dtype)})."
+        ),
+    )
+    return float if dtype is None else dtype
+
+
 def zeros(
     shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
     out_sharding: ShardingLike = None,
@@ -90,7 +103,7 @@ def zeros(
         >>> jnp.zeros(3, dtype=int)
         Array([0, 0, 0], dtype=int32)
     """
-    out = _filled("zeros", shape, 0, float if dtype is None else dtype)
+    out = _filled("zeros", shape, 0, _dtype_or_float("zeros", shape, dtype))
     return placed("zeros", out, device, out_sharding)
 
 
@@ -120,7 +133,7 @@ def ones(
         >>> jnp.ones(3, dtype=bool)
         Array([ True,  True,  True], dtype=bool)
     """
-    out = _filled("ones", shape, 1, float if dtype is None else dtype)
+    out = _filled("ones", shape, 1, _dtype_or_float("ones", shape, dtype))
     return placed("ones", out, device, out_sharding)
 
 
@@ -147,7 +160,7 @@ def empty(
         >>> jnp.empty((2, 0), dtype=int)
         Array([], shape=(2, 0), dtype=int32)
     """
-    out = _filled("empty", shape, 0, float if dtype is None else dtype)
+    out = _filled("empty", shape, 0, _dtype_or_float("empty", shape, dtype))
     return placed("empty", out, device, out_sharding)
 
 

@@ -33,8 +33,15 @@ from gpuflow.numpy.shaping import (
 # --- joining -------------------------------------------------------------------------------
 
 
-def _pieces(name: str, arrays: Any, dtype: Any) -> list[Any]:
+def _pieces(name: str, arrays: Any, dtype: Any, axis: Any = None) -> list[Any]:
     """The arrays of a joining function, in one dtype."""
+    check(
+        not (_is_several(dtype) or _is_several(axis)),
+        lambda: (
+            f"[{name}] the arrays must be one list or tuple; got them as separate arguments. "
+            f"Fix: jnp.{name}([x, y])."
+        ),
+    )
     arrays = list(arrays) if isinstance(arrays, (tuple, list)) else _rows(name, arrays)
     check(
         len(arrays) > 0,
@@ -46,6 +53,11 @@ def _pieces(name: str, arrays: Any, dtype: Any) -> list[Any]:
         wanted = user_dtype(dtype, name)
         return [convert(x, wanted) for x in arrays]
     return promote_dtypes(*arrays)
+
+
+def _is_several(value: Any) -> bool:
+    """Whether a value is an array with axes, which is neither an axis nor a dtype."""
+    return (hasattr(value, "aval") or isinstance(value, np.ndarray)) and value.ndim > 0
 
 
 def _rows(name: str, stacked: Any) -> list[Any]:
@@ -85,7 +97,7 @@ def concatenate(
         Array([[0., 0., 1.],
                [0., 0., 1.]], dtype=float32)
     """
-    pieces = _pieces("concatenate", arrays, dtype)
+    pieces = _pieces("concatenate", arrays, dtype, axis)
     if axis is None:
         return lax.concatenate([ravel(x) for x in pieces], 0)
     rank = aval_of(pieces[0]).ndim
@@ -148,7 +160,7 @@ def stack(
                [2, 4]], dtype=int32)
     """
     no_out("stack", out)
-    pieces = _pieces("stack", arrays, dtype)
+    pieces = _pieces("stack", arrays, dtype, axis)
     shapes = [aval_of(x).shape for x in pieces]
     check(
         len(set(shapes)) == 1,

@@ -34,6 +34,14 @@ def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
         ValueError: a width that does not fit into the last axis.
         NotImplementedError: ``type``.
     """
+    sizes = [size for size in (dtype, type) if isinstance(size, int | tuple | list)]
+    check(
+        not sizes,
+        lambda: (
+            f"[view] dtype must be a dtype, as in NumPy; got the shape {', '.join(map(str, sizes))}"
+            f". Fix: x.reshape({', '.join(map(str, sizes))})."
+        ),
+    )
     check(
         type is None,
         lambda: f"[view] type must be None: arrays have one class; got {type!r}. Fix: dtype=.",

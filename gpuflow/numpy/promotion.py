@@ -323,9 +323,10 @@ def user_dtype(dtype: Any, name: str) -> Any:
     try:
         canonical = dtypes.canonicalize(dtype)
     except TypeError as error:
+        if isinstance(dtype, np.dtype | type):
+            raise TypeError(f"[{name}] {str(error).removeprefix('[dtype] ')}") from None
         raise TypeError(
-            f"[{name}] dtype must be a dtype of numbers; got {told(dtype)}. Fix: jnp.float32. "
-            f"({error})"
+            f"[{name}] dtype must be a dtype of numbers; got {told(dtype)}. Fix: {_meant(dtype)}."
         ) from None
     if canonical.kind in "OSUMm":
         raise TypeError(
@@ -334,6 +335,12 @@ def user_dtype(dtype: Any, name: str) -> Any:
     if canonical.itemsize <= 8 and not (isinstance(dtype, type) and dtype in PYTHON_SCALARS):
         _warn_if_narrowed(np.dtype(dtype), canonical, name)
     return canonical
+
+
+def _meant(dtype: Any) -> str:
+    """A dtype to write instead of a value that is not one; integers were sizes or axes."""
+    is_size = isinstance(dtype, int | tuple | list)
+    return "jnp.float32; several sizes or axes are one tuple, (2, 3)" if is_size else "jnp.float32"
 
 
 def _warn_if_narrowed(asked: Any, canonical: Any, name: str) -> None:

@@ -116,16 +116,21 @@ def check_raw(name: str, key: Any, implementation: str) -> None:
         aval.dtype == dtypes.uint32 and aval.shape[-1:] == words,
         lambda: (
             f"[{name}] the key must be a typed one, or a raw one of u32[{words[0]}]; got {aval}. "
-            "Fix: random.key(0)."
+            f"Fix: {_with_key(name)}."
         ),
     )
+
+
+def _with_key(name: str) -> str:
+    """The call of a function that was given another first argument than a key."""
+    return f"pass a key first, as in random.{name}(random.key(0), ...)"
 
 
 def typed_key(name: str, key: Any) -> tuple[Any, bool]:
     """The typed form of one key, and whether it was raw."""
     check(
         is_value(key),
-        lambda: f"[{name}] the key must be an array; got {key!r}. Fix: random.key(0).",
+        lambda: f"[{name}] the key must be an array; got {key!r}. Fix: {_with_key(name)}.",
     )
     raw = not key_ops.is_key(aval_of(key).dtype)
     typed = key

@@ -9,6 +9,7 @@ from typing import Any
 from gpuflow.base.arguments import are_dimensions
 from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
@@ -35,8 +36,9 @@ def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
     check(
         are_dimensions([dimension], rank),
         lambda: (
-            f"[concatenate] dimension must lie in [0, {rank}); got {dimension} for "
-            f"{types_text(pieces)}. Fix: choose an existing dimension, or reshape scalars to (1,)."
+            f"[concatenate] dimension must lie in [0, {rank}); got {told(dimension)} for "
+            f"{types_text(pieces)}. Fix: choose an existing dimension, as in "
+            "lax.concatenate([x, y], 0), or reshape scalars to (1,)."
         ),
     )
 
