@@ -27,6 +27,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import prose
+
 HERE = Path(__file__).resolve().parent
 SOURCES = ("gpuflow", "kernels")
 MOST_FILES = 45  # of a room
@@ -80,6 +82,7 @@ class Source:
         returns_any: functions of compiler, targets and runtime that return Any.
         text_keys: places where what is kept with a kernel has a key with text in it.
         lowering_checks: files with questions for the class of an op's lowering, and how many.
+        prose: counts of retired words by page, and by folder of error messages.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -89,6 +92,7 @@ class Source:
     returns_any: list[str] = field(default_factory=list)
     text_keys: list[str] = field(default_factory=list)
     lowering_checks: Counter[str] = field(default_factory=Counter)
+    prose: dict[str, prose.Counts] = field(default_factory=dict)
 
     @property
     def full_rooms(self) -> list[str]:
@@ -125,7 +129,7 @@ def _are_of_two_targets(one: str, other: str) -> bool:
 
 def read_source(tree: Path) -> Source:
     """Reads the source files of a checkout."""
-    source = Source()
+    source = Source(prose={**prose.pages(tree), **prose.messages(tree)})
     texts = {}
     for folder in SOURCES:
         for path in sorted((tree / folder).rglob("*")):
@@ -278,6 +282,10 @@ def source_rows(source: Source) -> dict[str, str]:
         "`-> Any` in compiler, targets, runtime": f"{len(source.returns_any)}",
         "keys of `remembered` with text": f"{len(source.text_keys)}",
         "isinstance of lowering classes there": f"{checks.total()} in {len(checks)} files",
+        '"what"; retired words, in docs and messages': "; ".join(
+            f"{sum(getattr(count, name) for count in source.prose.values()):,}"
+            for name in ("what", "retired")
+        ),
     }
 
 
