@@ -94,6 +94,11 @@ def precision(x: Any) -> float:
     return float(jnp.finfo(aval_of(x).dtype).eps)
 
 
+def least_normal(x: Any) -> float:
+    """The smallest normal number of the dtype of ``x``."""
+    return float(jnp.finfo(aval_of(x).dtype).tiny)
+
+
 # Powers of t are taken where their coefficients are together at most so many times those of the
 # series: rounding them then costs less than a bit.
 _GROWTH = 4.0

@@ -40,7 +40,8 @@ def expit(x: ArrayLike) -> Array:
     return lax.logistic(x)
 
 
-@with_derivatives(lambda t, out, x: t / (x * (1.0 - x)))
+# Of 1 / (x (1 - x)) the second derivative would be a difference of infinities where it overflows.
+@with_derivatives(lambda t, out, x: t * (1.0 / x + 1.0 / (1.0 - x)))
 def _logit(x: Any) -> Any:
     # Near 1/2 the quotient is near 1, and what it lost counts; 1 / rest is about 2 there, and
     # elsewhere the lost part is below the last digit.

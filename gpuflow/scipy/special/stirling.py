@@ -13,7 +13,13 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.scipy.special import tables
-from gpuflow.scipy.special.common import at_least, chebyshev, on_line, with_derivatives
+from gpuflow.scipy.special.common import (
+    at_least,
+    chebyshev,
+    least_normal,
+    on_line,
+    with_derivatives,
+)
 
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 # From here on the formulas with delta are better than differences of gammaln.
@@ -27,10 +33,23 @@ def stirling_rest(x: Any) -> Any:
     return inverse * chebyshev(tables.STIRLING, 1.0 - 4.0 * inverse)
 
 
-def log_ratio(x: Any, y: Any) -> Any:
-    """``log(x / y)`` of positive numbers."""
+def _like(out: Any, tangent: Any) -> Any:
+    return jnp.broadcast_to(tangent, jnp.shape(out))
+
+
+@with_derivatives(lambda t, out, x, y: _like(out, t / x), lambda t, out, x, y: _like(out, -t / y))
+def _log_ratio(x: Any, y: Any) -> Any:
     near = jnp.abs(x - y) < 0.5 * y
-    return jnp.where(near, jnp.log1p(jnp.where(near, (x - y) / y, 0.0)), jnp.log(x / y))
+    ratio = x / y
+    # Outside of the normal numbers the ratio has lost digits, or all of them.
+    exact = (ratio >= least_normal(ratio)) & (ratio < jnp.inf)
+    far = jnp.where(exact, jnp.log(ratio), jnp.log(x) - jnp.log(y))
+    return jnp.where(near, jnp.log1p(jnp.where(near, (x - y) / y, 0.0)), far)
+
+
+def log_ratio(x: Any, y: Any) -> Any:
+    """``log(x / y)`` of positive numbers, whose ratio may be too large or small for the dtype."""
+    return _log_ratio(x, y)
 
 
 @with_derivatives(lambda t, out, x, m: t * log_ratio(x, m), lambda t, out, x, m: t * (1.0 - x / m))
@@ -39,7 +58,7 @@ def _deviance(x: Any, m: Any) -> Any:
     square = jnp.square(v)
     rest = v * square * chebyshev(tables.ATANH, on_line(0.0, 1.0 / 9.0, square))
     near = (x - m) * v + 2.0 * x * rest
-    far = x * jnp.log(x / m) + (m - x)
+    far = x * log_ratio(x, m) + (m - x)
     return jnp.where(x == 0.0, m, jnp.where(square < 1.0 / 9.0, near, far))
 
 

@@ -15,7 +15,7 @@ from gpuflow import lax
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array
 from gpuflow.scipy.special.common import typed_operands
-from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, stirling_rest
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, log_ratio, stirling_rest
 
 _LOG_2 = math.log(2.0)
 
@@ -119,7 +119,7 @@ def log_gamma_density(y: Any, a: Any) -> Any:
     """The logarithm of ``y**(a - 1) exp(-y) / gamma(a)``."""
     some = (y > 0.0) & (y < jnp.inf)
     safe = inside(some, y, 1.0)
-    large = log_poisson(a, safe) + jnp.log(a / safe)
+    large = log_poisson(a, safe) + log_ratio(a, safe)
     small = (a - 1.0) * jnp.log(safe) - safe - lax.lgamma(a)
     log = jnp.where(a > LARGE, large, small)
     at_zero = jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, 0.0, -jnp.inf))
