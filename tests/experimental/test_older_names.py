@@ -34,6 +34,23 @@ def test_formats_are_row_major():
         layout.Layout((0, 1), tiling=((8, 128),))
 
 
+def test_constraints_of_layouts_are_checked_and_change_nothing():
+    tree = {"a": jnp.ones((2, 3)), "b": jnp.zeros((4, 1))}
+    rows = layout.Layout((0, 1))
+    assert layout.with_layout_constraint(tree, rows) is tree
+    assert layout.with_layout_constraint(tree, {"a": rows, "b": rows}) is tree
+
+    def doubled(x):
+        return layout.with_layout_constraint(2 * x, layout.Layout((0,))).sum()
+
+    # As in JAX, the layout under vmap is the layout of one element.
+    assert gf.vmap(gf.grad(doubled))(tree["a"]).tolist() == [[2.0] * 3] * 2
+    with pytest.raises(ValueError, match=r"of its dimensions; got Layout.* 2 dimensions"):
+        layout.with_layout_constraint(tree, layout.Layout((0,)))
+    with pytest.raises(ValueError, match="got None for an array of 2"):
+        layout.with_layout_constraint(tree, None)
+
+
 def test_devices_name_their_platform():
     device = gf.devices()[0]
     client = device.client
