@@ -28,7 +28,7 @@ from gpuflow.targets.cuda.providers.table import PROVIDERS as CUDA
 OUTPUT = Path(__file__).resolve().parent / "gpu.md"
 BEGIN = "<!-- providers: written by docs/make_providers.py -->\n"
 END = "<!-- end of providers -->\n"
-HEAD = "| ops | what they are | on the CPU | on GPUs |\n| --- | --- | --- | --- |\n"
+HEAD = "| ops | record | on the CPU | on GPUs |\n| --- | --- | --- | --- |\n"
 
 
 def ops_of_blocks() -> dict[type[Any], list[str]]:

@@ -98,7 +98,7 @@ def table(step: float, size: float) -> str:
     lines = [
         f"A model: step {1e3 * step:.3f} ms (measured on a CPU), gradients {size / 1e6:.3f} MB.",
         "",
-        "| GPUs | sum of gradients | efficiency, sum behind | sum beside | step for 0.9 |",
+        "| GPUs | sum of gradients | efficiency, sum after | overlapped | step for 0.9 |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in model(step, size):

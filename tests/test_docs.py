@@ -46,6 +46,7 @@ PAGES = [
     "docs/mixed_precision.md",
     "docs/from_numpy.md",
     "docs/from_pytorch.md",
+    "docs/errors.md",
     "docs/faq.md",
     "docs/performance.md",
     "docs/profiling.md",
