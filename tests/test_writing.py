@@ -2,7 +2,7 @@
 
 Ceilings are in ``data/writing_ceilings.json``: for README.md and each page of docs/, for the
 docstrings of each public module, for the error messages of each folder, and for the texts of the
-CLI. ``python tests/test_writing.py`` lowers those that are far above the counts, and raises none.
+CLI. ``python tests/test_writing.py`` lowers them to the counts, and raises none.
 """
 
 from __future__ import annotations
