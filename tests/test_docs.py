@@ -17,6 +17,7 @@ import ast
 import codeop
 import contextlib
 import doctest
+import functools
 import io
 import os
 import re
@@ -45,11 +46,15 @@ PAGES = [
     "docs/data.md",
     "docs/mixed_precision.md",
     "docs/from_numpy.md",
+    "docs/glossary.md",
     "docs/from_pytorch.md",
     "docs/errors.md",
     "docs/faq.md",
     "docs/performance.md",
     "docs/profiling.md",
+    pytest.param(
+        "docs/sharded_training.md", marks=pytest.mark.jax_libraries("flax", "optax", "chex")
+    ),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 CELL = re.compile(r"(?<!\\)\|")  # what ends one
@@ -228,10 +233,28 @@ def test_blocks_can_be_pasted_at_a_prompt(page):
                 typed = []
 
 
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LINK_TARGET = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+
+@functools.cache
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a page: of its headings, as GitHub makes them, and its own."""
+    page = path.read_text(encoding="utf-8")
+    headings = [LINK_TARGET.sub(r"\1", heading).lower() for heading in HEADING.findall(page)]
+    slugs = {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r"<a id=\"([^\"]+)\"", page))
+
+
 def test_links_lead_somewhere():
-    for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+    """To a file, and to an anchor in it."""
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")]:
+        page = path.read_text(encoding="utf-8")
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page):
+            target = path.parent / link if link else path
+            assert target.exists(), f"{path.name} links to {link}"
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors_of(target), f"{path.name} links to {link}#{anchor}"
 
 
 def test_a_wrong_output_is_found():
