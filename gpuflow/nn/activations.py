@@ -19,6 +19,7 @@ from gpuflow.nn.slopes import (
     celu_slope,
     celu_slope_by_alpha,
     constant_slope_beyond,
+    gelu_by_tanh,
     squareplus_slope,
     squareplus_slope_by_b,
 )
@@ -253,7 +254,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
         Array([-0.159,  0.   ,  0.841], dtype=float32)
     """
     (x,) = promote_args_inexact("gelu", x)
-    return _gelu_by_tanh(x) if approximate else _gelu(x)
+    return gelu_by_tanh(x) if approximate else _gelu(x)
 
 
 @constant_slope_beyond(40.0)
@@ -262,18 +263,6 @@ def _gelu(x: Any) -> Any:
     return lax.mul(
         lax.mul(half, _above_minus_infinity(x)), lax.erfc(lax.mul(lax.neg(x), root))
     )
-
-
-def _gelu_by_tanh(x: Any) -> Any:
-    # As it is differentiated, this is the epilogue of products on GPUs: neither limits of operands
-    # nor a derivative of its own can be added. Beyond 1e12 its derivative is nan, as JAX's.
-    def number(value: float) -> Any:
-        return convert(value, aval_of(x).dtype)
-
-    cubic = lax.add(x, lax.mul(number(0.044715), lax.integer_pow(x, 3)))
-    bent = lax.tanh(lax.mul(number(float(np.sqrt(2 / np.pi))), cubic))
-    half = lax.mul(number(0.5), lax.add(number(1.0), bent))
-    return lax.mul(x, half)
 
 
 @composite

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.derivatives import jvp
@@ -12,6 +14,13 @@ from gpuflow.base import dtypes
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
+
+
+def limited(x: Any, bound: float) -> Any:
+    """``x`` in ``[-bound, bound]``."""
+    dtype = aval_of(x).dtype
+    limit = convert(min(bound, float(jnp.finfo(dtype).max)), dtype)
+    return lax.clamp(lax.neg(limit), x, limit)
 
 
 def constant_slope_beyond(bound: float) -> Callable[..., Any]:
@@ -26,10 +35,8 @@ def constant_slope_beyond(bound: float) -> Callable[..., Any]:
             dtype = aval_of(x).dtype
             if dtypes.is_complex(dtype):
                 return jvp(function, (x,), (t,))[1]
-            limit = convert(min(bound, float(jnp.finfo(dtype).max)), dtype)
-            limited = lax.clamp(lax.neg(limit), x, limit)
             ones = lax.full_like(x, 1)
-            return lax.mul(t, jvp(function, (limited,), (ones,))[1])
+            return lax.mul(t, jvp(function, (limited(x, bound),), (ones,))[1])
 
         rule = custom_jvp(function)
         rule.defjvp(lambda primals, tangents: (rule(*primals), at_limited(*primals, *tangents)))
@@ -89,3 +96,50 @@ def _scaled_root(x: Any, b: Any) -> tuple[Any, Any, Any, Any]:
     size = jnp.maximum(jnp.abs(x), 1)
     scaled_x, scaled_b = jnp.divide(x, size), jnp.divide(jnp.divide(b, size), size)
     return scaled_x, size, scaled_b, jnp.sqrt(jnp.add(jnp.square(scaled_x), scaled_b))
+
+
+_GELU_SLOPE, _GELU_CUBE = float(np.sqrt(2 / np.pi)), 0.044715
+
+
+# GPU libraries apply this function and its derivative to products: targets/cuda/blas finds them
+# where neither has comparisons, as the derivatives of max and clamp have.
+@custom_jvp
+def gelu_by_tanh(x: Any) -> Any:
+    """``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``."""
+    return lax.mul(x, _gelu_share(x))
+
+
+@gelu_by_tanh.defjvp
+def _gelu_by_tanh_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    share, near = _gelu_share(x), _gelu_limited(x)
+    slope = lax.mul(near, _gelu_share_slope(near, share))
+    return lax.mul(x, share), lax.mul(t, lax.add(share, slope))
+
+
+@custom_jvp
+def _gelu_share(x: Any) -> Any:
+    """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``."""
+    cubic = lax.add(x, lax.mul(convert(_GELU_CUBE, aval_of(x).dtype), lax.integer_pow(x, 3)))
+    bent = lax.tanh(lax.mul(convert(_GELU_SLOPE, aval_of(x).dtype), cubic))
+    half, one = (convert(value, aval_of(x).dtype) for value in (0.5, 1.0))
+    return lax.mul(half, lax.add(one, bent))
+
+
+@_gelu_share.defjvp
+def _gelu_share_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    share = _gelu_share(x)
+    return share, lax.mul(t, _gelu_share_slope(_gelu_limited(x), share))
+
+
+def _gelu_share_slope(near: Any, share: Any) -> Any:
+    dtype = aval_of(near).dtype
+    twice, cubes, one = (convert(v, dtype) for v in (2 * _GELU_SLOPE, 3 * _GELU_CUBE, 1.0))
+    inner = lax.add(one, lax.mul(cubes, lax.integer_pow(near, 2)))
+    return lax.mul(lax.mul(share, lax.sub(one, share)), lax.mul(twice, inner))
+
+
+def _gelu_limited(x: Any) -> Any:
+    # tanh is 1 beyond 8; the square of 30 is in the range of float16.
+    return x if dtypes.is_complex(aval_of(x).dtype) else limited(x, 30.0)

@@ -126,7 +126,8 @@ def nearby_slopes(
     with mp.workdps(precision[0]):
         found: list[mpf | None] = []
         for signs in product((-1, 0, 1), repeat=len(operands)):
-            near = [_exact(x) * (1 + mpf(eps) * sign) for x, sign in zip(operands, signs, strict=True)]
+            pairs = zip(operands, signs, strict=True)
+            near = [_exact(x) * (1 + mpf(eps) * sign) for x, sign in pairs]
             found += slopes(function, near, place, order, precision)
     return found
 

@@ -218,3 +218,17 @@ def test_tails_keep_their_sign():
     assert float(special.log_ndtr(jnp.float32(9.0))) < 0.0
     assert np.isposinf(special.poch(jnp.float32(2.0), jnp.float32(np.inf)))
     assert float(special.beta(jnp.float32(0.5), jnp.float32(-1.5))) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_logarithms_of_ratios_beyond_the_range(dtype):
+    """p / q is infinite or 0, the logarithm of it is not."""
+    info = np.finfo(dtype)
+    p, q = np.array([5.0, info.tiny], dtype), np.array([info.tiny, info.max / 2], dtype)
+    wide_p, wide_q = p.astype(np.float64), q.astype(np.float64)
+    want = np.log(wide_p) - np.log(wide_q)
+    for function, of_both in ((special.rel_entr, 0.0), (special.kl_div, wide_q - wide_p)):
+        np.testing.assert_allclose(function(p, q), wide_p * want + of_both, rtol=4 * info.eps)
+        slope = gpuflow.vmap(gpuflow.grad(function))(p, q)
+        extra = 1.0 if function is special.rel_entr else 0.0
+        np.testing.assert_allclose(slope, want + extra, rtol=4 * info.eps)

@@ -247,3 +247,12 @@ def test_entropy_of_poisson():
     np.testing.assert_allclose(got, scipy.stats.poisson.entropy(mean), rtol=2e-11)
     assert np.isnan(stats.poisson.entropy(-1.0))
     assert stats.poisson.entropy(np.ones(3, np.float32), np.zeros((2, 1))).shape == (2, 3)
+
+
+def test_densities_whose_parameters_are_far_from_the_point():
+    """Their ratio is beyond the range of float32: these were nan."""
+    x, a = np.float32([1e-30, 1e-35, 1e-25]), np.float32([1e30, 1e10, 1e25])
+    wide = (x.astype(np.float64), a.astype(np.float64))
+    np.testing.assert_allclose(stats.gamma.logpdf(x, a), scipy.stats.gamma.logpdf(*wide), rtol=1e-6)
+    want = [float((b - 1) * mp.log(v)) for v, b in zip(*wide, strict=True)]
+    np.testing.assert_allclose(stats.beta.logpdf(x, a, np.float32(1)), want, rtol=1e-6)

@@ -52,7 +52,7 @@ def test_second_derivatives_of_powers_of_zero():
 
 
 SATURATED = {
-    "exact gelu": partial(nn.gelu, approximate=False), "silu": nn.silu,
+    "exact gelu": partial(nn.gelu, approximate=False), "gelu": nn.gelu, "silu": nn.silu,
     "mish": nn.mish, "softplus": nn.softplus, "hard_silu": nn.hard_silu, "elu": nn.elu,
     "celu": nn.celu, "leaky_relu": lambda x: nn.leaky_relu(x, 0.0), "relu": nn.relu,
     "squareplus": nn.squareplus, "sparse_plus": nn.sparse_plus,

@@ -82,6 +82,7 @@ def test_stacked_rows_are_one_matrix():
         lambda v: jnp.maximum(v, 0.001), lambda v: jnp.where(v >= 0.5, v, 0), lambda v: v * 2,
         lambda v: jnp.maximum(v, -v), lambda v: jnp.maximum(v, 0) ** 2,
         lambda v: 0.5 * v * (1 + jnp.tanh(0.8 * (v + 0.0447 * v**3))),
+        lambda v: gf.nn.gelu(jnp.minimum(v, 20.0)), lambda v: gf.nn.gelu(jnp.clip(v, -9, 1e9)),
     ],
 )  # fmt: skip
 def test_what_is_only_like_an_activation_stays_a_kernel(function):
@@ -125,9 +126,15 @@ def _params(sizes, dtype=np.float32):
     ]
 
 
-@pytest.mark.parametrize("act", ["relu", "gelu"])
-def test_gradients_join_as_well(act):
-    function = gf.grad(_loss(getattr(gf.nn, act)))
+def _gelu_in_numpy(v):
+    return 0.5 * v * (1 + jnp.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)))
+
+
+@pytest.mark.parametrize(
+    "act, function", [("relu", gf.nn.relu), ("gelu", gf.nn.gelu), ("gelu", _gelu_in_numpy)]
+)
+def test_gradients_join_as_well(act, function):
+    function = gf.grad(_loss(function))
     there, back = Epilogue(act, True, keeps=True), Epilogue(act, True, gradient=True)
     got, left = _found(function, _params((24, 40, 40, 8)), X)
     assert got == [there, back, there, back]

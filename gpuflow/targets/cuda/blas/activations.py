@@ -7,9 +7,10 @@ import numpy as np
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 
 # Functions of kir.scalar. A kernel of the first kind is known by its values: it has one kink at
-# most, at 0. One of the second kind is analytic, with few constants, so that a grid tells it apart.
+# most, at 0. One of the second kind is analytic, with few constants, so that a grid tells it apart;
+# where it is limited, a grid with numbers far out.
 EXACT = {"": frozenset({"add"}), "relu": frozenset({"add", "max", "gt", "ge", "lt", "le"})}
-SMOOTH = frozenset({"add", "sub", "mul", "neg", "tanh"})
+SMOOTH = frozenset({"add", "sub", "mul", "neg", "tanh", "max", "min"})
 
 _WIDE = np.dtype(np.float64)
 

@@ -22,6 +22,8 @@ from gpuflow.kir.walk import is_whole, statements
 from gpuflow.targets.cuda.blas.activations import EXACT, SMOOTH, derivative_of, value_of
 
 _GRID = np.arange(-64, 65) / 8.0
+# A kernel that is limited somewhere is like gelu on the grid only.
+_FAR = np.concatenate([_GRID, np.outer([-1.0, 1.0], 2.0 ** np.arange(4, 101, 4)).ravel()])
 _BIASES = np.array([0.5, -1.25, 0.0, 2.0])
 _TOLERANCE = 1e-5  # of float32: a few units in the last place of sums
 
@@ -77,7 +79,8 @@ def matrix_kernel(call: KernelCall, m: int, n: int, dtype: np.dtype) -> MatrixKe
 
 
 def forward_values(
-    reader: MatrixKernel, product: int, activation: str, out: int
+    reader: MatrixKernel, product: int, activation: str, out: int,
+    back: MatrixKernel | None = None,
 ) -> Values | None:
     """What a kernel writes on the grid, if ``out`` gets the activation of product and bias.
 
@@ -86,20 +89,23 @@ def forward_values(
         product: the buffer of what goes in.
         activation: "", "relu" or "gelu".
         out: one of the buffers that it writes.
+        back: the kernel that may be its way back, by which the grid is selected too.
 
     Returns:
         All that it writes, by buffer; None where ``out`` is something else.
     """
     if reader.matrices != (product,) or not _is_of_kind(reader, activation):
         return None
-    z, inputs = _samples(reader, product)
+    readers = (reader,) if back is None else (reader, back)
+    z, inputs = _samples(reader, product, _grid(activation, readers), _columns(reader))
     values = _run(reader, inputs)
     is_same = _is_close(values[out], value_of(activation, z, reader.dtype))
     return values if is_same else None
 
 
 def is_way_back(
-    reader: MatrixKernel, product: int, source: int, activation: str, values: Values
+    reader: MatrixKernel, product: int, source: int, activation: str, forward: MatrixKernel,
+    values: Values,
 ) -> bool:
     """Whether a kernel multiplies ``source`` by the activation's derivative, and adds rows up.
 
@@ -107,11 +113,14 @@ def is_way_back(
         reader: reads ``product``, ``source`` and what a forward kernel wrote.
         product, source: buffers.
         activation: "relu" or "gelu".
-        values: what the forward kernel writes on the grid.
+        forward: the kernel that computes the activation.
+        values: what it writes on the grid.
     """
     if not _is_of_kind(reader, activation):
         return False
-    z, inputs = _samples(reader, product)
+    # A kernel over all elements in one axis takes rows of any length.
+    columns = _columns(forward if len(reader.call.kernel.axes) == 1 else reader)
+    z, inputs = _samples(reader, product, _grid(activation, (forward, reader)), columns)
     if any(array.shape != z.shape for array in values.values()):
         return False
     gradient = np.random.default_rng(0).integers(-16, 17, z.shape) / 8.0
@@ -158,13 +167,28 @@ def _rounding(reader: MatrixKernel) -> str:
     return f"round_{reader.dtype.name}"
 
 
-def _samples(reader: MatrixKernel, product: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+def _grid(activation: str, readers: tuple[MatrixKernel, ...]) -> np.ndarray:
+    applied = {
+        statement.fn
+        for reader in readers
+        for statement in statements(reader.call.kernel.body)
+        if isinstance(statement, nodes.Apply)
+    }
+    return _FAR if activation == "gelu" and applied & {"max", "min"} else _GRID
+
+
+def _columns(reader: MatrixKernel) -> int:
+    """The length of the rows on which a kernel is tried."""
+    axes = reader.call.kernel.axes
+    return 1 if len(axes) == 1 else axes[-1].exact or len(_BIASES)
+
+
+def _samples(
+    reader: MatrixKernel, product: int, grid: np.ndarray, columns: int
+) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """Numbers before the activation, and the operands that make them."""
-    last = reader.call.kernel.axes[-1]
-    is_flat = len(reader.call.kernel.axes) == 1
-    columns = 1 if is_flat else last.exact or len(_BIASES)
     biases = np.resize(_BIASES, columns) if reader.rows else np.zeros(columns)
-    z = np.repeat(_GRID[:, None], columns, 1)
+    z = np.repeat(grid[:, None], columns, 1)
     return z, {product: z - biases, **dict.fromkeys(reader.rows, biases)}
 
 

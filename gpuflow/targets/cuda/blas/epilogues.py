@@ -125,12 +125,9 @@ class _Search:
         if position in self._taken:
             return []
         readers = self._readers.get(product.out, [])
-        if len(readers) == 1:
-            calls = self._forward(product, readers[0])
-        elif len(readers) == 2:
-            calls = self._pair(product, *readers)
-        else:
-            calls = []
+        calls = self._forward(product, readers[0]) if len(readers) == 1 else []
+        for back in () if calls else self._ways_back(readers):
+            calls = calls or self._pair(product, readers[0], back)
         self._taken |= {one.product for one in calls} | {one.kernel for one in calls}
         return calls
 
@@ -145,6 +142,14 @@ class _Search:
                 part = _Part(product, position, reader, epilogue, reader.writes[0], None)
                 return self._calls([part])
         return []
+
+    def _ways_back(self, readers: list[int]) -> list[int]:
+        """Kernels that may be the way back: they read the product, or what its reader wrote."""
+        if len(readers) != 1:
+            return readers[1:] if len(readers) == 2 else []
+        step = self._plan.steps[readers[0]]
+        found = [self._readers.get(b, []) for b in writes_of(step)]
+        return [ones[0] for ones in found if len(ones) == 1]
 
     def _pair(self, product: _Candidate, first: int, second: int) -> list[FusedProduct]:
         """A product with its activation, and the product whose result goes back through it."""
@@ -161,16 +166,17 @@ class _Search:
         only_back = all(
             self._readers[b] == [second] and b in self._plan.offsets for b in kept
         )
-        known = {product.out, source.out, *kept}
-        if len(outs) != 1 or not only_back or set(back.matrices) != known or forward.written_rows:
+        known = {source.out, *kept}
+        unknown = set(back.matrices) - {product.out} - known
+        if len(outs) != 1 or not only_back or unknown or forward.written_rows:
             return []
         if (source.gemm.m, source.gemm.n) != (product.gemm.m, product.gemm.n):
             return []
         for activation in ("relu", "gelu"):
-            values = forward_values(forward, product.out, activation, outs[0])
+            values = forward_values(forward, product.out, activation, outs[0], back)
             if values is None:
                 continue
-            if not is_way_back(back, product.out, source.out, activation, values):
+            if not is_way_back(back, product.out, source.out, activation, forward, values):
                 continue
             there = Epilogue(activation, bias=bool(forward.rows), keeps=True)
             returned = Epilogue(activation, bias=bool(back.written_rows), gradient=True)
