@@ -14,7 +14,7 @@ import ml_dtypes
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.elementwise.arithmetic import add, div, max, min, mul, neg, sub
-from gpuflow.ops.elementwise.comparison import eq, gt
+from gpuflow.ops.elementwise.comparison import eq, gt, lt
 from gpuflow.ops.elementwise.powers import rsqrt, square
 from gpuflow.ops.elementwise.select import where
 
@@ -57,3 +57,12 @@ def over_square_sum(x: Any, y: Any) -> Any:
     large, small = where(steep, y, x), where(steep, x, y)
     ratio = div(small, large)
     return div(where(steep, ratio, 1), add(large, mul(small, ratio)))
+
+
+def has_infinite_reciprocal(x: Any) -> Any:
+    """Whether a number is 0, or so near to it that ``1 / x`` overflows."""
+    dtype = aval_of(x).dtype
+    if dtypes.is_complex(dtype):
+        return eq(x, 0)
+    least = 1 / float(ml_dtypes.finfo(dtype).max)
+    return lt(max(x, neg(x)), least)

@@ -34,6 +34,7 @@ from gpuflow.ops.elementwise.slopes import (
     acosh_slope,
     asin_slope,
     asinh_slope,
+    has_infinite_reciprocal,
     over_square_sum,
 )
 
@@ -542,8 +543,8 @@ def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
 
 def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
     del out
-    # The derivative of x ** 0 is 0, also at 0.
-    power = pow(where(bitwise_and(eq(x, 0), eq(y, 0)), 1, x), sub(y, 1))
+    # The derivative of x ** 0 is 0, also at 0 and next to it.
+    power = pow(where(bitwise_and(has_infinite_reciprocal(x), eq(y, 0)), 1, x), sub(y, 1))
     if dtypes.is_integer(aval_of(y).dtype):
         return mul(t, mul(convert(y, aval_of(x).dtype), power))
     infinite = bitwise_or(eq(y, np.inf), eq(y, -np.inf))
