@@ -428,3 +428,20 @@ def test_complex_elements_of_what_is_computed_that_may_be_outside(place, expecte
     run = gf.vmap(lambda start: gf.lax.scan(turn, start, computed, unroll=2), in_axes=-2)
     for result in run(computed):
         np.testing.assert_array_equal(result.real, np.full(result.shape, np.real(expected)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda row: row[1:13] * jnp.log(row[13:18])[0],
+        lambda row: jnp.where(jnp.exp(row[13:18])[2] > 4.5, row[1:13], -row[1:13]),
+        lambda row: jnp.interp(jnp.log(row[1:13]), jnp.log(row[13:18]), jnp.arange(5.0)),
+    ],
+    ids=["product", "predicate", "searched"],
+)
+def test_an_element_of_a_computed_array_is_a_scalar_of_others(body):
+    """A scalar element, read from an array that is computed when needed, had the array's index."""
+    rows = np.random.default_rng(0).uniform(1, 2, (6, 18)).astype(np.float32)
+    found = gf.jit(lambda rows: lax.scan(lambda c, row: (c, body(row)), 0.0, rows)[1])(rows)
+    want = [body(jnp.asarray(row)) for row in rows]
+    np.testing.assert_allclose(found, np.stack(want), rtol=1e-6)

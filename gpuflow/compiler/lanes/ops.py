@@ -95,7 +95,8 @@ def computed(
 
     def element(indices: Sequence[Value]) -> Element:
         return emit([
-            of.load(operand, indices) if isinstance(operand, ComputedArray)
+            of.load(operand, indices if operand.shape else ())
+            if isinstance(operand, ComputedArray)
             else of.values_of(operand).flat()[0]
             for operand in operands
         ])[0]  # fmt: skip
