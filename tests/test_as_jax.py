@@ -241,8 +241,15 @@ def test_shaped_arrays_are_gpuflows():
     assert isinstance(aval, core.ShapedArray) and isinstance(aval, core.AbstractValue)
     assert aval is core.ShapedArray([2, 3], "float32", True, sharding=None)
     assert not isinstance(np.zeros(2), core.ShapedArray)
-    with pytest.raises(NotImplementedError, match=r"\[ShapedArray\] an array must lie on one"):
-        core.ShapedArray((2,), np.float32, sharding="x")
+    space = aval.memory_space
+    assert core.ShapedArray(
+        (2, 3), np.float32, True, sharding=aval.sharding, memory_space=space
+    ) is aval  # fmt: skip
+    split = gf.NamedSharding(gf.make_mesh((1,), ("x",)), gf.P("x"))
+    with pytest.raises(NotImplementedError, match="a type must not name mesh axes"):
+        core.ShapedArray((2,), np.float32, sharding=split)
+    with pytest.raises(NotImplementedError, match=r"memory_space must be MemorySpace.Device.*Host"):
+        core.ShapedArray((2,), np.float32, memory_space=type(space).Host)
 
 
 def test_trace_states_tell_transformations_apart():

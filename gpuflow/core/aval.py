@@ -6,6 +6,7 @@ and a tuple of avals is a jit key.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
@@ -16,6 +17,8 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.records import record
+from gpuflow.core.mesh import AbstractMesh
+from gpuflow.core.sharding import NamedSharding, PartitionSpec
 
 _interned: dict[tuple[Any, ...], ShapedArray] = {}
 
@@ -51,6 +54,23 @@ class ManualAxisType:
 
 
 NOT_MANUAL = ManualAxisType()
+
+
+class MemorySpace(enum.Enum):
+    """Which memory an array is in: JAX's names; gpuflow keeps arrays in their device's memory."""
+
+    Device = enum.auto()
+    Host = enum.auto()
+    Any = enum.auto()
+
+    def __repr__(self) -> str:
+        return f"MemorySpace.{self.name}"
+
+
+@cache
+def _unsplit(ndim: int) -> NamedSharding:
+    """The sharding of types with ``ndim`` dimensions."""
+    return NamedSharding(AbstractMesh((), ()), PartitionSpec(*[None] * ndim))
 
 
 class ShapedArray:
@@ -108,9 +128,14 @@ class ShapedArray:
         return ShapedArray, (self.shape, self.dtype, self.weak_type, self.mat)
 
     @property
-    def sharding(self) -> None:
-        """None: the array lies on one device."""
-        return None
+    def sharding(self) -> NamedSharding:
+        """As in JAX outside of explicit meshes: no dimension is split, over a mesh without axes."""
+        return _unsplit(len(self.shape))
+
+    @property
+    def memory_space(self) -> MemorySpace:
+        """The device's, where all arrays are."""
+        return MemorySpace.Device
 
     @property
     def ndim(self) -> int:

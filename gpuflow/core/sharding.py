@@ -212,6 +212,8 @@ class Sharding:
         raise NotImplementedError
 
     memory_kind: str | None = "device"
+    # Whether it is over a mesh without axes, as those of types are: it requests no devices.
+    is_of_types = False
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of each device's part of an array.
@@ -347,6 +349,11 @@ class NamedSharding(Sharding):
     def device_set(self) -> set[Any]:
         """All devices."""
         return self.mesh._flat_devices_set
+
+    @property
+    def is_of_types(self) -> bool:  # type: ignore[override]
+        """Whether the mesh has no axes."""
+        return not self.mesh.axis_names
 
     @property
     def replicated_axes(self) -> frozenset[Any]:

@@ -45,6 +45,8 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
         return device_put(whole_of(x), where)
     if isinstance(where, SingleDeviceSharding):
         return device_put(whole_of(x), where.device)
+    if where.is_of_types:
+        return device_put(whole_of(x), None)
     if isinstance(x, Tracer):
         where.shard_shape(x.aval.shape)
         return sharding_constraint(x, where)

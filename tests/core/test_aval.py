@@ -26,6 +26,32 @@ def test_avals_are_immutable():
         ShapedArray((), np.float32).shape = (1,)
 
 
+def test_types_are_unsplit_in_the_memory_of_a_device():
+    aval = gf.typeof(jnp.ones((2, 3)))
+    assert aval.sharding.mesh.empty and aval.sharding.spec == gf.P(None, None)
+    # As programs for JAX shape the types of results.
+    assert aval.sharding.update(spec=gf.P(*aval.sharding.spec[1:])).spec == gf.P(None)
+    assert repr(aval.memory_space) == "MemorySpace.Device"
+
+
+def test_shardings_of_types_request_no_devices():
+    """optax passes them on as out_sharding."""
+    x = jnp.ones((4, 2))
+    nothing = gf.typeof(x).sharding
+    made = [
+        jnp.zeros((4, 2), device=nothing),
+        jnp.reshape(x, (2, 4), out_sharding=nothing),
+        gf.random.normal(gf.random.key(0), (4, 2), out_sharding=nothing),
+        gf.lax.full((4, 2), 1.0, sharding=nothing),
+        gf.device_put(x, nothing),
+        gf.jit(lambda x: gf.device_put(2 * x, nothing))(x),
+    ]
+    assert {array.sharding for array in made} == {x.sharding}
+    # As on JAX, a constraint must constrain.
+    with pytest.raises(ValueError, match="only a Mesh has devices"):
+        gf.lax.with_sharding_constraint(x, nothing)
+
+
 @pytest.mark.parametrize(
     ("dtype", "text"),
     [("float32", "f32[2]"), ("bfloat16", "bf16[2]"), ("float16", "f16[2]"), ("int8", "i8[2]"),

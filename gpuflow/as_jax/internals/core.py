@@ -53,12 +53,18 @@ class _ShapedArrayMeta(type):
 
     def __call__(
         cls, shape: Sequence[int], dtype: Any, weak_type: bool = False, *,
-        sharding: Any = None, manual_type: Any = None,
+        sharding: Any = None, manual_type: Any = None, memory_space: Any = None,
     ) -> core_aval.ShapedArray:  # fmt: skip
-        if sharding is not None or manual_type is not None:
+        is_split = sharding is not None and bool(sharding.mesh.axis_names)
+        if is_split or manual_type is not None:
             raise NotImplementedError(
-                "[ShapedArray] an array must lie on one device; got a sharding or manual_type. "
-                "Fix: leave them out."
+                "[ShapedArray] a type must not name mesh axes, for gpuflow splits arrays and not "
+                "types; got a sharding over a mesh, or manual_type. Fix: leave them out."
+            )
+        if memory_space not in (None, core_aval.MemorySpace.Device):
+            raise NotImplementedError(
+                "[ShapedArray] memory_space must be MemorySpace.Device, where arrays are; "
+                f"got {memory_space!r}. Fix: leave it out."
             )
         return core_aval.ShapedArray(tuple(shape), dtype, weak_type)
 

@@ -130,5 +130,7 @@ def in_sharding(op: str, x: Any, out_sharding: Any) -> Any:
         lambda: f"[{op}] out_sharding must be a NamedSharding, a PartitionSpec or None; got "
         f"{out_sharding!r}. Fix: NamedSharding(mesh, PartitionSpec('x')), or device= for a device.",
     )
+    if out_sharding.is_of_types:
+        return x
     out_sharding.shard_shape(aval_of(x).shape)
     return sharding_constraint(x, out_sharding)
