@@ -210,15 +210,18 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
 
 def _as_count(op: str, length: Any) -> int:
     """A number as an int, as ``int`` has it: programs pass quotients such as ``total / size``."""
-    if not isinstance(length, Tracer):
-        try:
-            return int(length)
-        except (TypeError, ValueError, OverflowError):
-            pass
-    raise (ConcretizationTypeError if isinstance(length, Tracer) else TypeError)(
-        f"[{op}] length must be a Python int; got {length!r}. Fix: a static argument "
-        "(static_argnums), or lax.while_loop."
-    )
+    if isinstance(length, Tracer):
+        raise ConcretizationTypeError(
+            f"[{op}] length must be known while the function is traced; got {length!r}. Fix: "
+            "lax.fori_loop(0, n, body, init) or lax.while_loop, which take a traced number. "
+            "If it is an argument of a jitted function, name it in static_argnames."
+        )
+    try:
+        return int(length)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"[{op}] length must be an integer; got {told(length)}. Fix: length=len(values)."
+        ) from None
 
 
 def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:

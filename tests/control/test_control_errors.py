@@ -131,7 +131,7 @@ def test_scan_refusals():
     _refuses(TypeError, "must return arrays", lax.scan, lambda c, x: (c, "text"), 0, X)
     _refuses(ValueError, "unroll", lax.scan, lambda c, x: (c, None), 0, X, None, False, -1)
     _refuses(
-        TypeError, "Python int",
+        TypeError, "length must be known",
         gf.jit(lambda n: lax.scan(lambda c, x: (c, None), 0, None, length=n)), 3,
     )  # fmt: skip
 
@@ -247,3 +247,24 @@ def test_the_last_index_may_be_the_largest_integer():
             assert int(loop(5, -(2**40), lambda k, total: total + k, 7)) == 7
     with gf.enable_x64(True):
         assert int(lax.fori_loop(2**40, 2**40 + 3, lambda k, n: n + k, 0)) == 3 * 2**40 + 3
+
+
+def test_lengths_of_scan_that_are_no_integers_are_told_what_helps():
+    """All were told to use static_argnums, which helps with none of them."""
+
+    def scanned(length):
+        return lax.scan(lambda c, x: (c, None), 0.0, None, length=length)[0]
+
+    for call in (
+        lambda: gf.jit(lambda x: scanned(x.sum()))(jnp.arange(3)),
+        lambda: gf.vmap(scanned)(jnp.arange(3)),
+        lambda: gf.jit(scanned)(3),
+    ):
+        with pytest.raises(gf.errors.ConcretizationTypeError) as caught:
+            call()
+        text = str(caught.value)
+        assert text.startswith("[scan] length must be known while the function is traced; got ")
+        assert "Fix: lax.fori_loop(0, n, body, init) or lax.while_loop, which take" in text
+        assert text.endswith("argument of a jitted function, name it in static_argnames.")
+    with pytest.raises(TypeError, match=r"\[scan\] length must be an integer; got \[3\].*len\("):
+        scanned([3])
