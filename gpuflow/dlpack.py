@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.names import public_names, publish
+from gpuflow.base.removed import note_removed
 from gpuflow.numpy import exports
 from gpuflow.numpy.arguments import as_array
 from gpuflow.runtime import host_exchange
@@ -38,6 +39,7 @@ def to_dlpack(x: Any) -> Any:
     Raises:
         BufferError: a dtype that the format lacks.
     """
+    note_removed("jax.dlpack.to_dlpack", "pass the array itself, which has __dlpack__")
     return exports.dlpack(as_array("to_dlpack", x))
 
 

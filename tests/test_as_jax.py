@@ -349,6 +349,78 @@ for line in (
         assert line.startswith(begin), line
 
 
+def test_a_missing_name_comes_with_close_ones_and_the_page_that_lists_others():
+    code = """
+import gpuflow.as_jax
+gpuflow.as_jax.install()
+import jax, jax.core, jax.experimental.jet, jax.numpy as jnp
+from gpuflow.base.other_names import note
+for name in ("jax.core.ShapedAray", "jax.core.what", "jax.experimental.jet.jett",
+             "jnp.ones(1).aval.what", "jax.jit(jnp.sin).what"):
+    try:
+        eval(name)
+    except AttributeError as error:
+        print(error, note(error))
+assert not hasattr(jax.core, "what")
+"""
+    lines = run_code(code).stdout.splitlines()
+    page = "docs/differences.md#names-that-libraries-use"
+    assert lines[0].endswith("from __main__. Fix: jax.core.ShapedArray. None")
+    assert lines[1].endswith(f"Fix: another name; {page} lists those that gpuflow lacks. None")
+    assert lines[2].endswith("Fix: jax.experimental.jet.jet. None")
+    for line, kind in zip(lines[3:], ("ShapedArray", "JitFunction"), strict=True):
+        assert f"'{kind}' object has no attribute 'what' Fix: one of dir(x). If what is" in line
+        assert line.endswith("of JAX 0.10.2, tell gpuflow's authors which library needs it.")
+
+
+REMOVED = (
+    "jax.tree_map(abs, -1)", "jnp.clip(3.0, a_min=1)", "jnp.clip(3.0, a_max=1)",
+    "jax.sharding.PositionalSharding(jax.devices())", "jax.tree_leaves((1, 2))",
+    "jax.dlpack.to_dlpack(jnp.ones(3))", "jax.device_put_replicated(1, jax.devices())",
+    "jax.sharding.use_mesh(jax.make_mesh((1,), ('i',))).__enter__()",
+)  # fmt: skip
+
+
+def test_names_that_jax_has_removed_warn_once_under_the_alias(tmp_path):
+    """A program that used them would not run on JAX again, and nothing told so."""
+    code = """
+import sys, warnings
+import gpuflow as jax, gpuflow.numpy as jnp, gpuflow.dlpack
+def run():
+    jax.clear_caches()  # clip looks at its keywords when it is traced
+    for line in LINES:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            eval(compile(line, __file__, "eval"))
+        print(line, "|", *[f"{w.category.__name__} {w.filename} {w.message}" for w in seen])
+run()
+import gpuflow.as_jax
+gpuflow.as_jax.install()
+import jax
+run()
+run()
+gpuflow.as_jax.uninstall()
+run()
+""".replace("LINES", repr(REMOVED))
+    (tmp_path / "script.py").write_text(code)
+    lines = run(str(tmp_path / "script.py")).stdout.splitlines()
+    silent = [f"{line} | " for line in REMOVED]
+    count = len(REMOVED)
+    first, warned = lines[:count], lines[count : 2 * count]
+    assert [line.strip() for line in first] == [line.strip() for line in silent]
+    assert "got jnp.clip(a_min=, a_max=), which JAX has removed" in warned[1]
+    assert warned[2].strip() == silent[2].strip()  # the same name
+    for line in (*warned[:2], *warned[3:]):
+        assert f"| UserWarning {tmp_path}/script.py [as_jax] names must exist in JAX 0.10.2" in line
+        assert "which JAX has removed and gpuflow keeps. Fix: " in line
+    assert [line.strip() for line in lines[2 * count :]] == [line.strip() for line in silent * 2]
+
+
+def test_the_table_of_missing_names_is_up_to_date():
+    done = run("docs/make_refused.py", "--check", check=False)
+    assert done.returncode == 0, done.stderr or "names have changed: python docs/make_refused.py"
+
+
 def test_types_with_their_own_way_to_be_mapped_are_refused_where_they_are_mapped():
     @gf.tree_util.register_dataclass
     @dataclasses.dataclass

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 
 from gpuflow.as_jax.aliases import AliasFinder, JaxModule
-from gpuflow.as_jax.versions import VersionFinder
+from gpuflow.as_jax.versions import JAX_VERSION, VersionFinder
 from gpuflow.base.config import config
+from gpuflow.base.removed import watch
 
 _alias = AliasFinder()
 _versions = VersionFinder()
@@ -38,6 +39,7 @@ def install() -> None:
             "call gpuflow.as_jax.install() first, or run python -m gpuflow.as_jax script.py."
         )
     config.adopt_jax_variables()
+    watch(JAX_VERSION)
     for finder in (_alias, _versions):
         if finder not in sys.meta_path:
             sys.meta_path.insert(0, finder)
@@ -45,6 +47,7 @@ def install() -> None:
 
 def uninstall() -> None:
     """Take the alias back: what was imported through it stays, new imports of ``jax`` do not."""
+    watch(None)
     for finder in (_alias, _versions):
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)

@@ -13,8 +13,9 @@ from typing import Any
 
 import gpuflow
 from gpuflow.as_jax import missing
-from gpuflow.as_jax.table import MODULES
+from gpuflow.as_jax.table import MODULES, REMOVED
 from gpuflow.as_jax.versions import JAX_VERSION, JAX_VERSION_INFO
+from gpuflow.base.removed import note_removed
 
 
 class JaxModule(ModuleType):
@@ -27,6 +28,8 @@ class JaxModule(ModuleType):
         full = f"jax.{name}"
         if full in MODULES:
             return importlib.import_module(full)
+        if name in REMOVED:
+            note_removed(full, REMOVED[name])
         try:
             return getattr(gpuflow, name)
         except AttributeError:
@@ -90,7 +93,7 @@ class _AliasLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Register ours: the import system gives out what stands in ``sys.modules`` now."""
         ours = importlib.import_module(self.ours)
-        if self.ours.startswith("gpuflow.as_jax."):
+        if self.ours.startswith("gpuflow.as_jax.") or "__getattr__" not in vars(ours):
             missing.explain(ours, module.__name__)
         sys.modules[module.__name__] = ours
 

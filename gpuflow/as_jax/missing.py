@@ -1,12 +1,20 @@
-"""What is said of names of JAX's that gpuflow lacks: who asked, and whether they are private."""
+"""Errors about names of JAX that gpuflow lacks: the asker, close names, private or not."""
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 # Parts of JAX without a promise to stay, besides names with an underscore.
 _PRIVATE = ("jax.interpreters", "jax.lib", "jaxlib")
@@ -14,23 +22,49 @@ _MACHINERY = ("importlib", "_frozen_importlib", "gpuflow.as_jax", "gpuflow.base.
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
-def message(full: str) -> str:
-    """What an error says.
+# The page with a table of the names that libraries use and gpuflow lacks.
+_PAGE = "docs/differences.md#names-that-libraries-use"
+
+
+def message(full: str, names: Iterable[str] = ()) -> str:
+    """The text of an error about a name.
 
     Args:
         full: the name in JAX, such as ``jax._src.core.Foo``.
+        names: those that its module has.
     """
-    private = any(part.startswith("_") for part in full.split(".")) or full.startswith(_PRIVATE)
-    what = ", a name private to JAX, which may change with any version of it" if private else ""
-    mend = (
-        "a public name in its place, or tell gpuflow's authors which library needs it"
-        if private
-        else "another name (docs/differences.md says what is left out), or JAX"
-    )
-    return (
-        f"[as_jax] a name must be one that gpuflow has; got {full}{what}, from {_asker()}. "
-        f"Fix: {mend}."
-    )
+    return str(_Message(full, _asker(), tuple(names)))
+
+
+@record(repr=False)
+class _Message:
+    """The text of an error, worked out when it is read: ``hasattr`` never reads it."""
+
+    full: str
+    asker: str
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        module, _, name = self.full.rpartition(".")
+        parts = self.full.split(".")
+        private = any(part.startswith("_") for part in parts) or self.full.startswith(_PRIVATE)
+        kind = ", a name private to JAX, which may change with any version of it" if private else ""
+        close = difflib.get_close_matches(name, self.names, 3, 0.77)
+        if close:
+            fix = " or ".join(f"{module}.{match}" for match in close)
+        elif private:
+            fix = (
+                f"a public name ({_PAGE} lists what gpuflow lacks), or tell gpuflow's authors "
+                "which library needs it"
+            )
+        else:
+            fix = f"another name; {_PAGE} lists those that gpuflow lacks"
+        return (
+            f"[as_jax] a name must be one that gpuflow has; got {self.full}{kind}, from "
+            f"{self.asker}. Fix: {fix}."
+        )
+
+    __repr__ = __str__
 
 
 def _asker() -> str:
@@ -57,7 +91,7 @@ def is_import_from(frame: FrameType) -> bool:
     return frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 
-def error(full: str, frame: FrameType) -> Exception:
+def error(full: str, frame: FrameType, names: Iterable[str] = ()) -> Exception:
     """The error for an attribute that there is not.
 
     ``from module import name`` makes an ImportError of its own of an AttributeError, without its
@@ -65,14 +99,16 @@ def error(full: str, frame: FrameType) -> Exception:
 
     Args:
         full: the name in JAX.
-        frame: of who asked for the attribute.
+        frame: of the code that asked for the attribute.
+        names: those that its module has.
     """
-    kind = ImportError if is_import_from(frame) else AttributeError
-    return kind(message(full))
+    if is_import_from(frame):
+        return ImportError(message(full, names))
+    return AttributeError(_Message(full, _asker(), tuple(names)))
 
 
 def explain(module: ModuleType, name: str) -> None:
-    """Let a module of JAX's inside say what it lacks.
+    """Give a module without one a ``__getattr__`` that explains which names it lacks.
 
     Args:
         module: ours.
@@ -90,7 +126,7 @@ def explain(module: ModuleType, name: str) -> None:
                 pass
         if attribute.startswith("__"):
             raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
-        raise error(f"{name}.{attribute}", sys._getframe(1))
+        raise error(f"{name}.{attribute}", sys._getframe(1), dir(module))
 
     __getattr__.explains = True  # type: ignore[attr-defined]
     vars(module)["__getattr__"] = __getattr__

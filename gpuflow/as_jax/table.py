@@ -4,6 +4,17 @@ from __future__ import annotations
 
 _INTERNALS = "gpuflow.as_jax.internals"
 
+# Names of jax itself that JAX has removed, and what it has in their place.
+REMOVED = {
+    "device_put_replicated": "jax.device_put(x, sharding)",
+    "device_put_sharded": "jax.device_put(x, sharding)",
+    "tree_flatten": "jax.tree.flatten",
+    "tree_leaves": "jax.tree.leaves",
+    "tree_map": "jax.tree.map",
+    "tree_structure": "jax.tree.structure",
+    "tree_transpose": "jax.tree.transpose",
+    "tree_unflatten": "jax.tree.unflatten",
+}
 # gpuflow.core is the inner core of this framework; jax.core is a surface of a few names.
 MODULES = {
     "jax.core": f"{_INTERNALS}.core",

@@ -11,7 +11,15 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gpuflow.base import removed
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 _NOTHING = "leave it out"
 _SHORT = {  # public modules by the names that programs give them
@@ -48,8 +56,8 @@ def note(error: BaseException) -> str | None:
     It is about attributes of arrays, keywords, and the number of arguments. Errors themselves stay
     as they were raised: this is for those that are shown.
     """
-    if type(error) is AttributeError and hasattr(type(error.obj), "aval"):
-        return _fix(here("array", str(error.name)))
+    if type(error) is AttributeError and _is_class_of_ours(type(error.obj)):
+        return _attribute_note(error.obj, str(error.name))
     if type(error) is not TypeError:
         return None
     text = str(error)
@@ -61,6 +69,31 @@ def note(error: BaseException) -> str | None:
     count = _COUNT.match(text)
     function = None if count is None or _is_of_the_user(error, count[1]) else _public(count[1])
     return None if function is None else _fix(_call_of(*function))
+
+
+def _is_class_of_ours(cls: type) -> bool:
+    return any(base.__module__.startswith("gpuflow.") for base in cls.__mro__)
+
+
+def _attribute_note(owner: Any, name: str) -> str | None:
+    """How to write an attribute that an object of gpuflow lacks."""
+    cls = type(owner)
+    kinds = ["array"] if hasattr(cls, "aval") else []
+    for where in (*kinds, *[base.__name__ for base in cls.__mro__]):
+        text = here(where, name)
+        if text is not None:
+            return _fix(text)
+    public = [other for other in dir(owner) if not other.startswith("_")]
+    close = difflib.get_close_matches(name, public, 3, 0.77)
+    if close:
+        return f"Fix: {' or '.join(f'.{match}' for match in close)}."
+    version = removed.followed_version()
+    if version is None:
+        return None
+    return (
+        f"Fix: one of dir(x). If {name} is an attribute of JAX {version}, tell gpuflow's authors "
+        "which library needs it."
+    )
 
 
 def _fix(text: str | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import check
+from gpuflow.base.removed import note_removed
 from gpuflow.core.mesh import as_grid
 from gpuflow.core.sharding import Sharding
 
@@ -23,6 +24,7 @@ class PositionalSharding(Sharding):
     """
 
     def __init__(self, devices: Any) -> None:
+        note_removed("jax.sharding.PositionalSharding", "jax.sharding.NamedSharding(mesh, spec)")
         flat = devices if isinstance(devices, np.ndarray) else as_grid(list(devices))
         self._all: tuple[Any, ...] = tuple(flat.flat)
         # Each cell holds the numbers of the devices that have its part.

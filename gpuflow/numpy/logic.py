@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.removed import note_removed
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Binary, Unary
@@ -389,6 +390,8 @@ def clip(
         >>> jnp.clip(jnp.array([-1, 2, 9]), 0, 5)
         Array([0, 2, 5], dtype=int32)
     """
+    if a_min is not None or a_max is not None:
+        note_removed("jnp.clip(a_min=, a_max=)", "jnp.clip(x, min=, max=)")
     low = a_min if min is None else min
     high = a_max if max is None else max
     arr, low, high = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
+from gpuflow.base.removed import note_removed
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
 from gpuflow.runtime.device import Device, devices
@@ -151,8 +152,7 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def use_mesh(mesh: Mesh) -> Iterator[None]:
+def use_mesh(mesh: Mesh) -> AbstractContextManager[None]:
     """The mesh that PartitionSpecs refer to inside the block, for this thread."""
-    with config.override("mesh", mesh):
-        yield
+    note_removed("jax.sharding.use_mesh", "jax.set_mesh(mesh)")
+    return config.override("mesh", mesh)

@@ -18,15 +18,18 @@ from gpuflow.base import other_names, tracebacks
 MODULES = {"gpuflow": gf, "numpy": jnp, "nn": nn, "lax": lax, "random": random}
 
 
-@pytest.mark.parametrize("where", [*MODULES, "array", "="])
+CLASSES = {"array": jnp.ones(2), "Device": gf.devices()[0]}
+
+
+@pytest.mark.parametrize("where", [*MODULES, *CLASSES, "="])
 def test_the_table_holds_names_that_do_not_exist_and_says_what_does(where):
     rows = {name: text for (place, name), text in other_names._table().items() if place == where}
     assert rows
     for name, text in rows.items():
         if where in MODULES:
             assert not hasattr(MODULES[where], name), name
-        elif where == "array":
-            assert not hasattr(jnp.ones(2), name), name
+        elif where in CLASSES:
+            assert not hasattr(CLASSES[where], name), name
         for module, attribute in re.findall(r"\b(jnp|lax|gpuflow\.[a-z]+)\.(\w+)", text):
             owner = {"jnp": jnp, "lax": lax}.get(module) or importlib.import_module(module)
             assert hasattr(owner, attribute), (name, text)
@@ -76,7 +79,13 @@ X = jnp.ones((2, 3))
      (lambda: jnp.split(X), "Fix: jnp.split(ary, indices_or_sections, axis=0)."),
      (lambda: jnp.zeros(2, 3, 4), "Fix: jnp.zeros(shape, dtype=None, *, device=None, "),
      (lambda: jnp.concatenate(X, X, axis=0), "Fix: jnp.concatenate(arrays, axis=0, dtype=None)."),
-     (lambda: random.randint(0, 1, (3,)), "Fix: random.randint(key, shape, minval, maxval, ")],
+     (lambda: random.randint(0, 1, (3,)), "Fix: random.randint(key, shape, minval, maxval, "),
+     (lambda: X.device_buffer, "Fix: in gpuflow, use x.addressable_data(0)."),
+     (lambda: gf.devices()[0].live_buffers(), "in gpuflow, use gpuflow.live_arrays()."),
+     (lambda: X.aval.weak_typ, "Fix: .weak_type."),
+     (lambda: gf.jit(lambda x: x.revel())(X), "Fix: .ravel"),
+     (lambda: gf.make_jaxpr(jnp.sin)(X).jaxpr.eqs, "Fix: .eqns."),
+     (lambda: gf.jit(jnp.sin).lower(X).compil(), "Fix: .compile.")],
 )  # fmt: skip
 def test_keywords_and_methods(call, part):
     assert part in shown(call).splitlines()[-1]

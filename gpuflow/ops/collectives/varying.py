@@ -18,6 +18,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, expand_names
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.base.removed import note_removed
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
@@ -325,6 +326,7 @@ def pvary(x: Any, axis_name: Any) -> Any:
         >>> gf.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(2.0))
         Array([1., 2.], dtype=float32)
     """
+    note_removed("jax.lax.pvary", 'jax.lax.pcast(x, axis_name, to="varying")')
     return _cast_along(x, axis_name, "varying", True)
 
 
