@@ -51,8 +51,9 @@ class Literal:
 
     @property
     def val(self) -> Any:
-        """The value, under its name in JAX."""
-        return self.value
+        """The value, under its name in JAX: a Python number if its type is weak."""
+        operand = self.operand
+        return self.value if operand is self else operand
 
     @property
     def hash(self) -> int:
@@ -89,6 +90,9 @@ register_value_type(Literal, _literal_aval)
 Atom = Var | Literal
 
 
+_NAMES_IN_JAX = {"inputs": "invars", "outputs": "outvars"}
+
+
 @record(eq=False)
 class Eqn:
     """One application of a primitive."""
@@ -101,20 +105,25 @@ class Eqn:
     effects: frozenset[Any] = frozenset()
 
     def replace(self, **changes: Any) -> Eqn:
-        """A copy with some fields changed."""
+        """A copy with some fields changed; they may have their names in JAX."""
+        for name, theirs in _NAMES_IN_JAX.items():
+            if theirs in changes:
+                changes[name] = tuple(changes.pop(theirs))
+        if "source_info" in changes:
+            changes["source"] = changes.pop("source_info").traceback
         return Eqn(**{**self.__dict__, **changes})
 
     # The names that interpreters of jaxprs know from JAX.
 
     @property
-    def invars(self) -> tuple[Atom, ...]:
+    def invars(self) -> list[Atom]:
         """The inputs."""
-        return self.inputs
+        return list(self.inputs)
 
     @property
-    def outvars(self) -> tuple[Var, ...]:
+    def outvars(self) -> list[Var]:
         """The outputs."""
-        return self.outputs
+        return list(self.outputs)
 
     @property
     def source_info(self) -> SourceInfo:
@@ -155,6 +164,9 @@ class Jaxpr:
         debug_info = changes.pop("debug_info", None)
         if debug_info is not None:
             changes["argument_names"] = tuple(debug_info.arg_names or ())
+        for name in ("constvars", "invars", "outvars", "eqns"):
+            if name in changes:
+                changes[name] = tuple(changes[name])
         names = ("constvars", "invars", "outvars", "eqns", "effects", "argument_names")
         fields = {name: getattr(self, name) for name in names}
         return Jaxpr(**{**fields, **changes})

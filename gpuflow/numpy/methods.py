@@ -150,7 +150,9 @@ def _reshape(
 
 def _transpose(self: Any, *args: int | Sequence[int] | None) -> Array:
     """Permute the axes; by default reverse them."""
-    axes: Any = args[0] if len(args) == 1 and not hasattr(args[0], "__index__") else args
+    axes: Any = args
+    if len(args) == 1 and (not hasattr(args[0], "__index__") or getattr(args[0], "ndim", 0)):
+        axes = args[0] if args[0] is None else tuple(args[0])
     return shaping.transpose(self, axes or None)
 
 

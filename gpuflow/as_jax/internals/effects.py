@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from gpuflow.core import effects as core_effects
 
 
@@ -12,8 +14,8 @@ class Effect(core_effects.Effect):
         super().__init__(type(self).__name__)
 
 
-Effects = set[Effect]
-no_effects: Effects = set()
+Effects = Set[Effect]
+no_effects: Effects = frozenset()
 
 
 class EffectTypeSet:

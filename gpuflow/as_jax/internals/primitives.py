@@ -21,6 +21,8 @@ from gpuflow.runtime.device import default_backend
 
 class _AnyPrimitive(type):
     def __instancecheck__(cls, instance: object) -> bool:
+        if cls is not Primitive:  # a class of a library
+            return type.__instancecheck__(cls, instance)
         return isinstance(instance, core_primitive.Primitive)
 
 
@@ -38,7 +40,12 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
             transpose=self._transpose, batch=self._batch,
             lower=Inline(programs, whole=True, by_rule=True),
         )  # fmt: skip
-        self.abstract_eval: Callable[..., Any] | None = None
+        # Classes of libraries may have these as attributes and methods of their own.
+        for inherited in ("impl", "multiple_results"):
+            del self.__dict__[inherited]
+
+    # ``(*avals, **params) -> (aval, effects)``
+    abstract_eval: Callable[..., Any] | None = None
 
     # Unlike the record it is filled in by assignments, as ``primitive.multiple_results = True``.
     __setattr__ = object.__setattr__
@@ -50,22 +57,12 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
 
     def def_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """``(*avals, **params) -> aval``, the type of the result."""
-        self.abstract_eval = rule
+        self.abstract_eval = lambda *avals, **params: (rule(*avals, **params), frozenset())
         return rule
 
     def def_effectful_abstract_eval(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """``(*avals, **params) -> (aval, effects)``; there must be no effects."""
-
-        def without_effects(*avals: Any, **params: Any) -> Any:
-            result, effects = rule(*avals, **params)
-            if effects:
-                raise NotImplementedError(
-                    f"[{self.name}] a primitive from outside must have no effects; got {effects}. "
-                    "Fix: gpuflow.debug.callback or io_callback."
-                )
-            return result
-
-        self.abstract_eval = without_effects
+        self.abstract_eval = rule
         return rule
 
     # --- rules, as gpuflow asks for them ---------------------------------------------------
@@ -78,7 +75,13 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
     def _shape(self, *avals: ShapedArray, **params: Any) -> Any:
         if self.abstract_eval is None:
             self._refuse("tracing", "primitive.def_abstract_eval(rule)")
-        return self.abstract_eval(*avals, **params)
+        result, effects = self.abstract_eval(*avals, **params)
+        if effects:
+            raise NotImplementedError(
+                f"[{self.name}] a primitive from outside must have no effects; got {effects}. "
+                "Fix: gpuflow.debug.callback or io_callback."
+            )
+        return result
 
     def _execute(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         if self.impl is None:

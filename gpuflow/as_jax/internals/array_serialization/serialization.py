@@ -18,16 +18,16 @@ from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
     _LimitInFlightBytes as _LimitInFlightBytes,
 )
 from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    run_deserialization as run_deserialization,
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
-    run_serialization as run_serialization,
-)
-from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
     async_deserialize as async_deserialize,
 )
 from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
     async_serialize as async_serialize,
+)
+from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
+    run_deserialization as run_deserialization,
+)
+from gpuflow.as_jax.internals.array_serialization.tensorstore_impl import (
+    run_serialization as run_serialization,
 )
 from gpuflow.base import tree
 from gpuflow.experimental.multihost_utils import sync_global_devices

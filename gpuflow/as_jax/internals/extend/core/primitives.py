@@ -7,6 +7,10 @@ from gpuflow.as_jax.internals.primitives import call_p as call_p
 from gpuflow.as_jax.internals.primitives import closed_call_p as closed_call_p
 from gpuflow.as_jax.internals.primitives import stop_gradient_p as stop_gradient_p
 from gpuflow.core.primitive import registry
+from gpuflow.lax.section_primitives import split_p as split_p
+from gpuflow.lax.section_primitives import stack_p as stack_p
+from gpuflow.lax.section_primitives import tile_p as tile_p
+from gpuflow.lax.section_primitives import unstack_p as unstack_p
 
 _OTHER_NAMES = {"add_jaxvals": "add_any", "linear_solve": "custom_linear_solve"}
 
