@@ -166,6 +166,30 @@ def test_spherical_harmonics():
         np.testing.assert_allclose(traced, want, rtol=1e-13)
 
 
+def test_associated_legendre_functions():
+    """By their definition: derivatives of Legendre polynomials."""
+    z, top = np.array([-1.0, -0.7, 0.0, 0.3, 0.999, 1.0]), 12
+    want = np.zeros((top + 1, top + 1, len(z)))
+    norm = np.zeros((top + 1, top + 1))
+    for order in range(top + 1):
+        for degree in range(order, top + 1):
+            derivative = np.polynomial.Legendre.basis(degree).deriv(order)(z)
+            want[order, degree] = (-1) ** order * (1 - z * z) ** (order / 2) * derivative
+            ratio = mp.factorial(degree - order) / mp.factorial(degree + order)
+            norm[order, degree] = mp.sqrt((2 * degree + 1) / (4 * mp.pi) * ratio)
+    with gpuflow.enable_x64(True):
+        got = special.lpmn_values(top, top, z, False)
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12 * np.abs(want).max())
+        got = special.lpmn_values(top, top, z, True)
+        np.testing.assert_allclose(got, want * norm[:, :, None], rtol=1e-13, atol=1e-14)
+    got = gpuflow.jit(lambda z: special.lpmn_values(3, 3, z, True))(np.float32([0.3, -0.7]))
+    np.testing.assert_allclose(got[2, 3], [0.27900204062461853, -0.3648488521575928], 1e-6)  # JAX
+    quadratic = lambda z: special.lpmn_values(2, 2, z, False)[0, 2].sum()  # noqa: E731
+    slope = gpuflow.grad(quadratic)(np.float32([0.5]))
+    np.testing.assert_allclose(slope, [1.5], rtol=1e-6)  # (3 z**2 - 1) / 2
+    np.testing.assert_allclose(special.lpmn_values(0, 0, np.float32([0.5]), False), 1.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("dtype", "bound"), [(np.complex64, 3e-5), (np.complex128, 2e-13)])
 def test_complex_functions(dtype, bound):
     z = ((RNG.normal(size=60) + 1j * RNG.normal(size=60)) * 3).astype(dtype)

@@ -236,6 +236,9 @@ def test_complex_numbers_are_refused(name):
             lambda: gpuflow.jit(lambda n: special.sph_harm_y(n, 0, 0.1, 0.1))(1),
             ValueError, r"n_max must be given where n is traced",
         ),
+        (lambda: special.lpmn_values(1, 2, jnp.ones(1), True), NotImplementedError, r"be equal"),
+        (lambda: special.lpmn_values(1, 1, 0.5, True), ValueError, r"z must be a vector"),
+        (lambda: special.lpmn_values(1, 1, jnp.arange(2), True), TypeError, r"z must be float32"),
         (lambda: special.erfcx([1.0]), TypeError, r"operands must be arrays or numbers"),
     ],
 )  # fmt: skip
