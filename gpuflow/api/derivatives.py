@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import as_argnums
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
@@ -381,20 +382,19 @@ tree.register_node(VJP, VJP.flattened, VJP.restored)
 
 
 def _argnums(
-    argnums: int | Sequence[int], count: int, what: str, missing: type[Exception] = TypeError
+    argnums: int | tuple[int, ...], count: int, what: str, missing: type[Exception] = TypeError
 ) -> tuple[int, ...]:
-    numbers = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     if not numbers:
         raise ValueError(f"[{what}] argnums must name an argument; got none. Fix: argnums=0.")
     for number in numbers:
-        is_index = hasattr(number, "__index__")
-        if not is_index or not -count <= number < count:
+        if not -count <= number < count:
             # JAX's classes: a TypeError where a larger call would do, but for Jacobians.
-            raise (ValueError if is_index and number < 0 else missing if is_index else TypeError)(
+            raise (ValueError if number < 0 else missing)(
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
-    positions = tuple(number.__index__() % count for number in numbers)
+    positions = tuple(number % count for number in numbers)
     if len(set(positions)) < len(positions):
         raise TypeError(
             f"[{what}] argnums must name each argument once; got {argnums} for a call with "
@@ -425,7 +425,7 @@ def choose_arguments(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    argnums: int | Sequence[int],
+    argnums: int | tuple[int, ...],
     has_aux: bool,
     what: str,
     kinds: tuple[bool, bool],
@@ -502,19 +502,20 @@ def value_and_grad(
     """
     check_callable(fun, "grad")
     refuse_reduce_axes("grad", reduce_axes)
+    numbers = as_argnums("grad", "argnums", argnums)
     name = getattr(fun, "__name__", "the function")
 
     def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
         what = f"grad of {name}"
         kinds = (holomorphic, allow_int)
-        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
+        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, numbers, has_aux, what, kinds)
         outs, pullback = _pullback(flat, leaves)
         _check_scalar_output(flat, outs, what, holomorphic)
         aval = aval_of(outs[0])
         one = vary_along(ones_of(aval), aval.mat.varying)
         grads = tree.unflatten(in_tree, pullback([one]))
         value = tree.unflatten(flat.out_tree, outs)
-        result = grads if isinstance(argnums, Sequence) else grads[0]
+        result = grads if isinstance(numbers, tuple) else grads[0]
         return ((value, flat.aux), result) if has_aux else (value, result)
 
     return _named(value_and_grad_f, fun, "value_and_grad")

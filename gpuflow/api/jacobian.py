@@ -7,6 +7,7 @@ from typing import Any, ParamSpec
 
 from gpuflow.api.derivatives import _named, _pullback, choose_arguments
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import as_argnums
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
 from gpuflow.core.argument_kinds import explained
@@ -124,12 +125,13 @@ def jacfwd(
                [4., 0.]], dtype=float32)
     """
     check_callable(fun, "jacfwd")
+    numbers = as_argnums("jacfwd", "argnums", argnums)
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
 
     def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
         kinds = (holomorphic, False)
         flat, leaves, in_tree = choose_arguments(
-            fun, args, kwargs, argnums, has_aux, what, kinds, ValueError
+            fun, args, kwargs, numbers, has_aux, what, kinds, ValueError
         )
         avals = [aval_of(leaf) for leaf in leaves]
         _check_real_inputs(avals, what, holomorphic)
@@ -150,7 +152,7 @@ def jacfwd(
             parts = []
             for piece, aval in safe_zip(_split_leading(moved, avals), avals):
                 parts.append(_rotate(piece, aval.ndim))
-            rows.append(_input_tree(in_tree, _like(aval_of(out), parts), argnums))
+            rows.append(_input_tree(in_tree, _like(aval_of(out), parts), numbers))
         result = tree.unflatten(flat.out_tree, rows)
         return (result, flat.aux) if has_aux else result
 
@@ -166,7 +168,7 @@ def _rotate(value: Any, count: int) -> Any:
 
 def _input_tree(in_tree: tree.TreeDef, parts: list[Any], argnums: Any) -> Any:
     grads = tree.unflatten(in_tree, parts)
-    return grads if isinstance(argnums, Sequence) else grads[0]
+    return grads if isinstance(argnums, tuple) else grads[0]
 
 
 @explained
@@ -203,12 +205,13 @@ def jacrev(
                [4., 0.]], dtype=float32)
     """
     check_callable(fun, "jacrev")
+    numbers = as_argnums("jacrev", "argnums", argnums)
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
 
     def jacrev_f(*args: Any, **kwargs: Any) -> Any:
         kinds = (holomorphic, allow_int)
         flat, leaves, in_tree = choose_arguments(
-            fun, args, kwargs, argnums, has_aux, what, kinds, ValueError
+            fun, args, kwargs, numbers, has_aux, what, kinds, ValueError
         )
         outs, pullback = _pullback(flat, leaves)
         _check_outputs(outs, what, holomorphic)
@@ -225,7 +228,7 @@ def jacrev(
             for ct, dim, leaf in safe_zip(cotangents, dims, leaves)
         ]
         rows = [
-            _input_tree(in_tree, [pieces[k] for pieces in by_input], argnums)
+            _input_tree(in_tree, [pieces[k] for pieces in by_input], numbers)
             for k in range(len(outs))
         ]
         result = tree.unflatten(flat.out_tree, rows)

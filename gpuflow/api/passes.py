@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuflow.api.derivatives import _argnums, vjp
 from gpuflow.api.programs import jit
+from gpuflow.base.arguments import as_argnums
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
 from gpuflow.core.argument_kinds import explained
@@ -36,9 +37,10 @@ def fwd_and_bwd(
         (Array(8., dtype=float32, weak_type=True), Array(12., dtype=float32, weak_type=True))
     """
     check_callable(fun, "fwd_and_bwd")
+    named = as_argnums("fwd_and_bwd", "argnums", argnums)
 
     def fwd(*args: Any, **kwargs: Any) -> Any:
-        numbers = _argnums(argnums, len(args), "fwd_and_bwd")
+        numbers = _argnums(named, len(args), "fwd_and_bwd")
 
         def chosen(*values: Any) -> Any:
             full = list(args)
@@ -50,6 +52,6 @@ def fwd_and_bwd(
 
     def bwd(residuals: Any, cotangent: Any) -> Any:
         cotangents = residuals(cotangent)
-        return cotangents if isinstance(argnums, Sequence) else cotangents[0]
+        return cotangents if isinstance(named, tuple) else cotangents[0]
 
     return (jit(fwd), jit(bwd)) if jitted else (fwd, bwd)

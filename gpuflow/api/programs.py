@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from gpuflow.api.derivatives import _named
 from gpuflow.base import dtypes, tree
+from gpuflow.base.arguments import as_argnums
 from gpuflow.base.config import config, extend_axes
 from gpuflow.base.lazy import LazyModule
 from gpuflow.control import shared_traces
@@ -233,7 +234,8 @@ def _trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[ClosedJaxpr, tree.TreeDef]:
-    argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    argnums = as_argnums("make_jaxpr", "static_argnums", static_argnums)
+    argnums = (argnums,) if isinstance(argnums, int) else argnums
     static = tuple(k if k >= 0 else k + len(args) for k in argnums)
     dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)
     leaves, in_tree = tree.flatten((dynamic, kwargs))

@@ -56,8 +56,8 @@ def are_dimensions(dims: Sequence[Any], rank: int) -> bool:
 
 
 def are_several(axes: Any) -> bool:
-    """Whether ``axes`` are a sequence of them: a tuple, list, range or array, and no number."""
-    if isinstance(axes, tuple | list | range):
+    """Whether ``axes`` are several: a tuple, list, range, set or array, and no number."""
+    if isinstance(axes, tuple | list | range | set | frozenset):
         return True
     return not isinstance(axes, type) and bool(getattr(axes, "ndim", 0))
 
@@ -129,6 +129,28 @@ def as_integers(op: str, what: str, value: Any) -> tuple[int, ...]:
         TracedArgumentError: one is traced.
     """
     return tuple(as_integer(op, f"each of {what}", item) for item in as_items(op, what, value))
+
+
+def as_argnums(op: str, what: str, value: Any) -> int | tuple[int, ...]:
+    """The number of an argument, or a tuple of numbers for any other iterable of integers.
+
+    Raises:
+        TypeError: it is neither.
+        TracedArgumentError: it is traced.
+    """
+    number = value if type(value) is int else known_index(value)
+    if isinstance(number, int):
+        return number
+    try:
+        numbers = tuple(map(known_index, value))
+    except TypeError:
+        numbers = (None,)
+    if not all(isinstance(k, int) for k in numbers):
+        raise TypeError(
+            f"[{op}] {what} must name positional arguments by an int or a tuple of ints; got "
+            f"{told(value)}. Fix: {what}=(0, 1)."
+        )
+    return numbers
 
 
 def check_choice(op: str, what: str, value: Any, options: Sequence[str]) -> None:

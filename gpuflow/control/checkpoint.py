@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from gpuflow.base import tree
-from gpuflow.base.arguments import as_items
+from gpuflow.base.arguments import as_argnums, as_items
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import STATIC, mend, told
@@ -79,7 +79,8 @@ def checkpoint(
                 f"[checkpoint] {what} must be callable; got {value!r}. Fix: pass a function."
             ),
         )
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    numbers = as_argnums("checkpoint", "static_argnums", static_argnums)
+    numbers = (numbers,) if isinstance(numbers, int) else numbers
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     keep_apart = prevent_cse
     if not isinstance(prevent_cse, bool):

@@ -8,15 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gpuflow.base.arguments import as_argnums
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.runtime.device import Device, devices
 
 
-def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
+def _indices(what: str, value: int | Iterable[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+    numbers = as_argnums("jit", what, value)
+    return (numbers,) if isinstance(numbers, int) else numbers
 
 
 def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -153,9 +155,9 @@ def make_options(
             f"[jit] device must be a Device or None; got {device!r}. Fix: gpuflow.devices()[0]."
         )
     options = JitOptions(
-        _indices(static_argnums),
+        _indices("static_argnums", static_argnums),
         _names(static_argnames),
-        _indices(donate_argnums),
+        _indices("donate_argnums", donate_argnums),
         _names(donate_argnames),
         bool(inline),
         devices(backend)[0] if backend is not None else device,

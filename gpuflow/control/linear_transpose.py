@@ -85,7 +85,7 @@ def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
         NotImplementedError: there are any.
     """
     check(
-        len(as_items(op, "reduce_axes", reduce_axes)) == 0,
+        reduce_axes is None or len(as_items(op, "reduce_axes", reduce_axes)) == 0,
         lambda: f"[{op}] reduce_axes must be empty; got {told(reduce_axes)}. "
         "Fix: lax.psum the result.",
         NotImplementedError,

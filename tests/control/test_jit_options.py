@@ -282,3 +282,16 @@ def test_shardings_of_structs():
 
 def test_traced_values_are_not_fetched():
     assert gf.jit(lambda x: gf.device_get({"a": x})["a"] * 2)(3.0).item() == 6
+
+
+def test_argument_numbers_are_any_integers():
+    numbers = (np.int64(1), np.array(1), jnp.array(1), np.array([1]), [np.int32(1)], {1}, iter([1]))
+    for static in numbers:
+        f = gf.jit(lambda x, flag: x if flag else -x, static_argnums=static)
+        assert f(2.0, True) == 2 and f(2.0, False) == -2
+    assert gf.make_jaxpr(lambda x, n: x * n, static_argnums=np.array([1]))(2.0, 3).in_avals
+    assert gf.checkpoint(lambda x, n: x * n, static_argnums=jnp.array(1))(2.0, 3) == 6
+    with pytest.raises(TypeError, match=r"\[jit\] static_argnums must name positional"):
+        gf.jit(lambda x: x, static_argnums=0.5)
+    with pytest.raises(TypeError, match=r"\[checkpoint\] static_argnums must name positional"):
+        gf.checkpoint(lambda x: x, static_argnums=["a"])

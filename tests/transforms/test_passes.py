@@ -66,8 +66,14 @@ def test_argnums_take_every_kind_of_integer():
         assert gf.grad(g, argnums=argnums)(2.0, 3.0).item() == 2.0
         assert gf.jacfwd(g, argnums=argnums)(2.0, 3.0).item() == 2.0
         assert gf.jacrev(g, argnums=argnums)(2.0, 3.0).item() == 2.0
-    assert [v.item() for v in gf.grad(g, argnums=[1, -2])(2.0, 3.0)] == [2.0, 3.0]
-    for wrong in (2, -3, 0.0, (0, 5)):
+    several = ([1, -2], np.array([1, 0]), jnp.array([1, 0]), (k for k in (1, 0)), {1: "a", 0: "b"})
+    for argnums in several:  # read once: a generator serves any number of calls
+        f = gf.grad(g, argnums=argnums)
+        for _ in range(2):
+            assert [v.item() for v in f(2.0, 3.0)] == [2.0, 3.0]
+    assert isinstance(gf.grad(g, argnums={1})(2.0, 3.0), tuple)
+    assert gf.grad(g, argnums=jnp.array(1), reduce_axes=None)(2.0, 3.0).item() == 2.0
+    for wrong in (2, -3, 0.0, (0, 5), "a", [0.5]):
         error = ValueError if wrong == -3 else TypeError
         with pytest.raises(error, match=r"argnums must name positional arguments"):
             gf.grad(g, argnums=wrong)(2.0, 3.0)

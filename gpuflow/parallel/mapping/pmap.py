@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from gpuflow.base import tree
+from gpuflow.base.arguments import as_argnums
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
@@ -288,8 +289,9 @@ def pmap(
     check_axes("pmap", "out_axes", out_axes, name)
     check_names("pmap", axis_name, axis_size, name)
     options = PmapOptions(
-        axis_name, in_axes, out_axes, _numbers(static_broadcasted_argnums),
-        _numbers(donate_argnums), tuple(devices or ()), axis_size, backend,
+        axis_name, in_axes, out_axes,
+        _numbers("static_broadcasted_argnums", static_broadcasted_argnums),
+        _numbers("donate_argnums", donate_argnums), tuple(devices or ()), axis_size, backend,
     )  # fmt: skip
     check(
         not set(options.static) & set(options.donated),
@@ -300,5 +302,6 @@ def pmap(
     return PmapFunction(fun, options)
 
 
-def _numbers(value: int | Sequence[int]) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(value)
+def _numbers(what: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    numbers = as_argnums("pmap", what, value)
+    return (numbers,) if isinstance(numbers, int) else numbers
