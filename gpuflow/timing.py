@@ -33,6 +33,9 @@ class Timing:
     bytes: float | None = None
     flops: float | None = None
 
+    def __repr__(self) -> str:
+        return f"Timing({self})"
+
     def __str__(self) -> str:
         text = f"{format_seconds(self.median)} ± {format_seconds(self.spread)} ({self.runs} runs)"
         if self.bytes is not None and self.median > 0:

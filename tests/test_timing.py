@@ -132,6 +132,7 @@ def test_a_function_without_costs_is_timed_all_the_same(costs):
 
 def test_text():
     assert str(Timing(1.5e-3, 2e-5, 7)) == "1.5 ms ± 20 us (7 runs)"
+    assert repr(Timing(1.5e-3, 2e-5, 7)) == "Timing(1.5 ms ± 20 us (7 runs))"
     assert str(Timing(2e-3, 0.0, 1, bytes=4e6)) == "2 ms ± 0 ns (1 runs), 2 GB/s"
     texts = [format_seconds(s) for s in (2.0, 0.25, 1e-3, 2.5e-6, 3e-8)]
     assert texts == ["2 s", "250 ms", "1 ms", "2.5 us", "30 ns"]

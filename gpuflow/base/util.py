@@ -6,6 +6,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -38,6 +40,19 @@ class SourceLine:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} ({self.function})"
+
+    @property
+    def short(self) -> str:
+        """The same with a short path, for programs and plans that people read."""
+        return f"{short_path(self.file)}:{self.line} ({self.function})"
+
+
+def short_path(path: str | Path) -> str:
+    """A path relative to the working folder, or from the home folder on; else as it was."""
+    for folder, lead in ((Path.cwd, ""), (Path.home, "~/")):
+        with suppress(OSError, RuntimeError, ValueError):  # no such folder, or not in it
+            return f"{lead}{Path(path).relative_to(folder())}"
+    return str(path)
 
 
 _is_users_file: dict[str, bool] = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuflow.base.records import record
 from gpuflow.base.tables import scaled
+from gpuflow.base.util import short_path
 from gpuflow.compiler.fusion.kinds import space_of
 from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.lanes.convert import why_not
@@ -97,6 +98,11 @@ class PlanView:
         self.plan, self.sources_of, self.maker_of = plan, sources_of, maker_of
         self.lines, self.name_of = format_eqns(plan.jaxpr)
         self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
+        scheduled = {eqn for step in plan.steps for eqn in eqns_of(step)}
+        # Results of equations that only change how an array is read, such as broadcasts.
+        self.unscheduled = {
+            out: eqn for eqn in plan.jaxpr.eqns if eqn not in scheduled for out in eqn.outputs
+        }
         self.results = {out for out in plan.outputs if not plan.is_input(out)}
         added = {buffer: Var(aval) for buffer, aval in plan.added.items()}
         self.variables = {**dict(enumerate(plan.variables)), **added}
@@ -115,7 +121,8 @@ class PlanView:
         costs = (scaled(flops_of(step), "FLOP"), scaled(bytes_of(self.plan, step), "B"))
         lines.append(f"   costs   {', '.join(costs)}")
         if isinstance(step, KernelStep):
-            lines += [f"   source  {path}" for path in self.sources_of(step)]
+            sources = dict.fromkeys(map(short_path, self.sources_of(step)))
+            lines += [f"   source  {path}" for path in sources]
         lines += [textwrap.indent(line, " " * 6) for line in self.equations(step)]
         made_by = self.maker_of(step) if isinstance(step, CallStep) else ""
         if made_by:
@@ -133,12 +140,28 @@ class PlanView:
         return "\n".join(lines)
 
     def equations(self, step: Step) -> list[str]:
-        """The equations of a step; those of equal kernels once."""
+        """The equations of a step and those that its views of arrays come from.
+
+        Those of equal kernels are listed once.
+        """
         if not isinstance(step, KernelStep) or len(step.calls) == 1:
-            return [self.lines[self.position_of[eqn]] for eqn in eqns_of(step)]
-        first = self._group(step, lambda eqn: True)
+            return self._listed_with_views(eqns_of(step))
+        eqns = self.plan.jaxpr.eqns
+        first = [eqns[position] for position in self._group(step, lambda eqn: True)]
         again = f"and the same for {len(step.calls) - 1} more"
-        return [*[self.lines[position] for position in first], again]
+        return [*self._listed_with_views(first), again]
+
+    def _listed_with_views(self, eqns: Sequence[Eqn]) -> list[str]:
+        """Equations in order, after those that no step computes and whose results they read."""
+        positions = {self.position_of[eqn] for eqn in eqns}
+        waiting = list(eqns)
+        while waiting:
+            for atom in waiting.pop().inputs:
+                maker = self.unscheduled.get(atom) if isinstance(atom, Var) else None
+                if maker is not None and self.position_of[maker] not in positions:
+                    positions.add(self.position_of[maker])
+                    waiting.append(maker)
+        return [self.lines[position] for position in sorted(positions)]
 
     def title(self, step: Step) -> str:
         """What kind of step it is, and its name."""
@@ -163,7 +186,7 @@ class PlanView:
                     reasons.setdefault(self._why_apart(buffer, number, reader), []).append(reader)
             keys = [(tuple(steps), reason) for reason, steps in reasons.items()]
             if buffer in self.results:
-                keys.insert(0, ((), "a result of the program"))
+                keys.insert(0, ((), "output"))
             if isinstance(step, ProgramStep) and buffer == step.workspace:
                 keys.append(((), "temporaries of its programs"))
             for key in keys or [((), "nobody: the step cannot leave it out")]:

@@ -447,7 +447,7 @@ def _eqn_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[str]:
     outs = " ".join(_typed(var, names) for var in eqn.outputs)
     params = _param_lines(eqn, names, source_info)
     lead = f"{outs} = {eqn.primitive.name}"
-    note = f"  # {eqn.source}" if source_info and eqn.source else ""
+    note = f"  # {eqn.source.short}" if source_info and eqn.source else ""
     flat = all(len(lines) == 1 for lines in params)
     if flat:
         inner = " ".join(lines[0] for lines in params)

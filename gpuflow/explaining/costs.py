@@ -165,7 +165,12 @@ def _rates(cost: StepCost) -> tuple[str, ...]:
     moved, share, computed = cost.bytes_per_second, cost.copy_share, cost.flops_per_second
     if moved is None or share is None or computed is None:
         return "", "", ""
-    return three_digits(moved / 1e9), f"{share:.0%}", three_digits(computed / 1e9)
+    return three_digits(moved / 1e9), share_text(share), three_digits(computed / 1e9)
+
+
+def share_text(share: float) -> str:
+    """The share of a copy's bandwidth; faster than memory is only a cache."""
+    return "cached" if share > 1 else f"{share:.0%}"
 
 
 def _shortened(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,15 +84,18 @@ class Explanation:
     __repr__ = __str__
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        del console, options
+        del console
         import rich.text
+
+        width: int = options.max_width
 
         if not self.steps:
             yield rich.text.Text(self.text)
             return
         yield rich.text.Text(self._head, style="bold")
         yield self.table
-        yield rich.text.Text("\n\n".join(self._paragraphs()), no_wrap=True, overflow="ignore")
+        lines = "\n\n".join(self._paragraphs()).splitlines()
+        yield rich.text.Text("\n".join(_wrapped(line, width) for line in lines))
 
     def _repr_html_(self) -> str:
         text = html.escape(self.text)
@@ -156,6 +160,13 @@ class Explanation:
         if left:
             texts.append(f"... and {left} steps more, in .text and .to_html(path)")
         return texts
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line of a paragraph on several, all but the first one indented further."""
+    indent = line[: len(line) - len(line.lstrip())]
+    wrapped = textwrap.wrap(line, width, subsequent_indent=f"{indent}    ", break_on_hyphens=False)
+    return "\n".join(wrapped)
 
 
 def _folded(text: str) -> str:

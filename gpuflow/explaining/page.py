@@ -9,11 +9,11 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLine, short_path
 from gpuflow.compiler.explain import Boundary, PlanView
 from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, bytes_of, flops_of
 from gpuflow.compiler.target import Target
-from gpuflow.explaining.costs import StepCost, lines_of
+from gpuflow.explaining.costs import StepCost, lines_of, share_text
 from gpuflow.explaining.memory import memory_picture
 from gpuflow.explaining.sources import Source, sources_of
 from gpuflow.timing import format_seconds
@@ -49,10 +49,11 @@ def _highlighter() -> _Highlighter:
     except ImportError:
         return _Highlighter("", None)
     formatter = pygments.formatters.HtmlFormatter(nowrap=True)
+    dark = pygments.formatters.HtmlFormatter(style="monokai").get_style_defs("pre")
     lexer = pygments.lexers.PythonLexer(stripnl=False, ensurenl=False)
-    return _Highlighter(
-        formatter.get_style_defs("pre"), (pygments.highlight, lexer, formatter)
-    )
+    light = formatter.get_style_defs("pre")
+    styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+    return _Highlighter(styles, (pygments.highlight, lexer, formatter))
 
 
 @record
@@ -114,6 +115,9 @@ def page(
         f"<figure>{memory_picture(memory)}<figcaption>temporaries and results while each step "
         f"runs; {scaled(plan.arena_bytes, 'B')} are reserved for temporaries</figcaption>"
         "</figure></div>"
+        '<p class="legend"><i class="heat"></i> share of the time of a line '
+        '<i class="mark"></i> lines and steps that belong together '
+        '<i class="why"></i> why a kernel ends: this array is stored</p>'
     )
     body = (
         f"<header><h1>{html.escape(head)}</h1>{overview}</header><main>"
@@ -193,7 +197,7 @@ def _source(
             f'<a href="#step-{outer}" title="{share[number]:.1%} of the time, '
             f'step {", ".join(of[:12])}">{text}</a></span>'
         )
-    return f"<h3>{html.escape(source.file)}</h3><pre>{''.join(rows)}</pre>"
+    return f"<h3>{html.escape(short_path(source.file))}</h3><pre>{''.join(rows)}</pre>"
 
 
 # --- the steps ----------------------------------------------------------------------------------
@@ -226,7 +230,9 @@ def _costs(part: _Part) -> str:
         word = "measured" if cost.is_measured else "predicted"
         texts.insert(0, f"{format_seconds(cost.seconds)} {word}, {cost.share:.1%}")
         if cost.bytes_per_second is not None and cost.copy_share is not None:
-            texts.append(f"{scaled(cost.bytes_per_second, 'B/s')}, {cost.copy_share:.0%} of a copy")
+            share = share_text(cost.copy_share)
+            of = "" if share == "cached" else " of a copy"
+            texts.append(f"{scaled(cost.bytes_per_second, 'B/s')}, {share}{of}")
         if cost.flops_per_second:
             texts.append(scaled(cost.flops_per_second, "FLOP/s"))
     return html.escape(" · ".join(texts))

@@ -1,6 +1,7 @@
 """gf.explain: every step, its equations with source lines, and a reason for each stored buffer."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,7 @@ def explained(f, *args):
     text = gf.explain(f, *args).text
     for line in re.findall(r"^ *source +(.*)$", text, re.M):
         # The file is there, and is the kernel's readable text.
-        with open(line) as file:
-            assert "def kernel" in file.read()
+        assert "def kernel" in Path(line).expanduser().read_text(encoding="utf-8")
     return text
 
 
@@ -34,7 +34,50 @@ def test_steps_equations_and_sources():
     assert "reads   a:f32[64,32] (8.19 kB), b:f32[32,16] (2.05 kB)" in text
     assert re.search(r"= tanh \w+  # .*test_explain\.py:\d+ \(f\)", text)
     assert "for step 2: dot_general is a library call" in text
-    assert "for a result of the program" in text
+    assert "for output" in text
+
+
+def names_before_they_are_listed(text):
+    """Operands of equations that neither an equation nor a list of what a step reads has named."""
+    named, missing = set(), []
+    for line in text.splitlines():
+        reads = re.match(r" +reads +(.*)", line)
+        if reads:
+            named.update(re.findall(r"(\w+):\w+\[", reads[1]))
+        equation = re.match(r" +((?:\w+:\w+\[[^=]*\] )+)= \w+(?:\[.*\])? (.*?)(?:  #.*)?$", line)
+        if equation:
+            operands = [word for word in equation[2].split() if re.fullmatch(r"[a-z]+", word)]
+            missing += [(line, word) for word in operands if word not in named]
+            named.update(re.findall(r"(\w+):", equation[1]))
+    return missing
+
+
+def test_no_name_is_used_before_it_is_listed():
+    """A broadcast that no step computes, since it is only another way to read, was left out."""
+
+    def f(x, w, b):
+        h = jnp.tanh(x @ w + b)
+        return (h.T * b[:, None]).sum(0), jnp.sort(h, 1), h - h.mean(1, keepdims=True)
+
+    text = explained(f, X, W, W[0])
+    assert names_before_they_are_listed(text) == []
+    assert "broadcast_in_dim" in text
+    assert names_before_they_are_listed(re.sub(".*broadcast_in_dim.*", "", text))
+
+
+def test_each_source_once_with_a_short_path(monkeypatch, tmp_path):
+    def f(x):
+        return jnp.sort(x * 2 + 1, 1), (x * 2 + 1).sum()
+
+    monkeypatch.chdir(Path(__file__).parent)
+    text = gf.explain(f, X).text
+    for paragraph in text.split("\n\n"):
+        sources = re.findall(r"^ *source +(.*)$", paragraph, re.M)
+        assert len(sources) == len(set(sources))
+    assert "# test_explain.py:" in text and str(Path.cwd()) not in text
+    monkeypatch.setenv("HOME", str(Path(__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    assert "# ~/compiler/test_explain.py:" in gf.explain(f, X).text
 
 
 REASONS = {

@@ -14,7 +14,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax, profiler
 from gpuflow.base.tables import Table, scaled
 from gpuflow.explaining import explanation
-from gpuflow.explaining.costs import Ceilings, step_costs
+from gpuflow.explaining.costs import Ceilings, share_text, step_costs
 
 X = np.random.default_rng(0).normal(size=(256, 128)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(128, 128)).astype(np.float32)
@@ -173,6 +173,25 @@ def test_rich_and_notebooks_show_the_table():
     layer_named = lambda x: x + 1  # noqa: E731
     layer_named.__name__ = name
     assert name not in gf.explain(layer_named, X)._repr_html_()
+
+
+def test_rich_wraps_lines():
+    found = gf.explain(layer, X, W)
+    out = io.StringIO()
+    rich.console.Console(file=out, width=70).print(found)
+    assert max(map(len, out.getvalue().splitlines())) <= 70
+    shown = "".join(out.getvalue().split())  # long paths are broken anywhere
+    for line in found.text.splitlines():
+        assert "".join(line.split()) in shown
+
+
+def test_steps_faster_than_memory_are_cached():
+    assert [share_text(share) for share in (0.25, 1.0, 1.04, 11)] == [
+        "25%", "100%", "cached", "cached",
+    ]  # fmt: skip
+    table = gf.explain(layer, X, W, measure=True).table
+    shares = [row[5] for row in table.rows]
+    assert all(share == "cached" or float(share.rstrip("%")) <= 100 for share in shares)
 
 
 def test_tables():

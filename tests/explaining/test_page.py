@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.explaining import page as page_module
 
 X = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -177,3 +179,13 @@ def test_a_browser_marks_what_belongs_together(tmp_path):
     page, complaints = dom_of(path, "#step-1")
     # The first step, and the line that it comes from.
     assert page.on == ["line", "1"] and not complaints
+
+
+def test_there_is_a_legend_and_a_dark_mode(tmp_path):
+    text = written(tmp_path, layer, X)
+    assert "prefers-color-scheme: dark" in text and "color-scheme: light dark" in text
+    legend = re.search(r'<p class="legend">(.*?)</p>', text)[1]
+    assert re.findall(r'<i class="(\w+)">', legend) == ["heat", "mark", "why"]
+    sheet = (Path(page_module.__file__).parent / "page.css").read_text(encoding="utf-8")
+    rules = re.sub(r":root \{.*?\}", "", sheet, flags=re.DOTALL)
+    assert not re.findall(r"#[0-9a-f]{3,6}\b", rules), "colors of one mode only"
