@@ -1,22 +1,26 @@
-"""What a terminal shows of builds that take long: which program, how many kernels, since when.
+"""Progress of builds on a terminal: the program, the number of kernels, and the time.
 
-Nothing is shown in the first two seconds, nor where stderr is no terminal, nor without rich.
+It is shown once builds that follow each other have taken two seconds in all. It needs a terminal at
+stderr, and rich.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
 from types import ModuleType
 from typing import Any
 
 AFTER_SECONDS = 2.0
+SHORTEST_SECONDS = 0.2  # a build that ends before is not shown, however long others took
 
 
 class building:
-    """``with building(equations):`` tells of the block, if it takes long.
+    """``with building(equations):`` shows the block's progress, if it takes long.
 
-    Builds inside of builds belong to the outer one. Cost of a short one on a terminal: a thread
+    Nested builds belong to the outer one. Cost of a short one on a terminal: a thread
     that waits, 0.1 ms.
 
     Args:
@@ -33,14 +37,14 @@ class building:
     def __enter__(self) -> None:
         if _state.current is None and sys.stderr is not None and sys.stderr.isatty():
             _state.current = self
-            self._timer = threading.Timer(AFTER_SECONDS, self._show)
+            self._timer = threading.Timer(_state.seconds_to_wait(), self._show)
             self._timer.daemon = True
             self._timer.start()
 
     def __exit__(self, *exception: object) -> None:
         if self._timer is None:
             return
-        _state.current = None
+        _state.add_build()
         self._timer.cancel()
         with self._lock:
             self._timer = None
@@ -56,7 +60,9 @@ class building:
 
     def _text(self) -> str:
         kernels = f", {self._kernels} kernels so far" if self._kernels else ""
-        return f"building a program of {self._equations:,} operations{kernels}"
+        others = _state.builds
+        before = f", after {others} others in {_state.seconds:.1f} s" if others else ""
+        return f"building a program of {self._equations:,} operations{kernels}{before}"
 
     def _show(self) -> None:
         rich = _load_rich()
@@ -74,9 +80,26 @@ class building:
 
 
 class _State:
-    """The build under way that a terminal is told of."""
+    """The build under way that a terminal shows, and the builds before it in succession."""
 
-    current: building | None = None
+    def __init__(self) -> None:
+        self.current: building | None = None
+        self.builds = 0
+        self.seconds = 0.0
+        self._started = self._ended = -math.inf
+
+    def seconds_to_wait(self) -> float:
+        """How long a build that starts now may take before it is shown."""
+        self._started = time.monotonic()
+        if self._started - self._ended > AFTER_SECONDS:  # the program has run meanwhile
+            self.builds, self.seconds = 0, 0.0
+        return max(AFTER_SECONDS - self.seconds, SHORTEST_SECONDS)
+
+    def add_build(self) -> None:
+        """The build under way ends."""
+        self._ended = time.monotonic()
+        self.builds, self.seconds = self.builds + 1, self.seconds + self._ended - self._started
+        self.current = None
 
 
 _state = _State()

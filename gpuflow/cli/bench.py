@@ -29,6 +29,7 @@ def add_parser(commands: Any) -> None:
         "--seconds", type=positive_seconds, default=0.5, help="per case (default: 0.5)"
     )
     parser.add_argument("--runs", type=int, default=None, help="samples per case")
+    parser.example = "gpuflow bench model.py:step"
     parser.set_defaults(run=run)
 
 

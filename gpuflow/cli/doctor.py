@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.config import config, environment_names
+from gpuflow.base.installation import pip_install
 from gpuflow.base.private_files import folder_problem
 from gpuflow.base.variables import unknown_variables
 from gpuflow.cli.doctor_checks import is_on_bus
@@ -73,9 +74,9 @@ def versions() -> Iterator[tuple[str, str]]:
     yield "gpuflow", __version__
     yield "python", f"{platform.python_version()} ({platform.python_implementation()})"
     for package in REQUIRED:
-        yield package, installed_version(package) or "MISSING: pip install gpuflow"
+        yield package, installed_version(package) or f"MISSING: pip install {package}"
     for package, extra in OPTIONAL.items():
-        missing = f'not installed (optional: pip install "gpuflow[{extra}]")'
+        missing = f"not installed (optional: {pip_install(extra)})"
         yield package, installed_version(package) or missing
 
 

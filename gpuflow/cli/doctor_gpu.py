@@ -1,4 +1,4 @@
-"""What `gpuflow doctor` says about GPUs: each piece by itself, with what to install."""
+"""The GPU section of `gpuflow doctor`: one check for each component, with its fix."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def findings() -> list[Finding]:
     for check in CHECKS:
         missing = [name for name in check.after if name in absent]
         if missing:
-            text = f"not looked at, as it needs: {', '.join(missing)}"
+            text = f"skipped (requires {', '.join(missing)})"
             finding = Finding(check.name, text, "", check.is_needed)
         else:
             finding = _finding_of(check)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gpuflow.base.installation import pip_install
+
 # Of pyproject.toml, which is not there where gpuflow is installed.
 NEEDED = {
     "cupy-cuda13x": ">=14,<15",
@@ -24,7 +26,7 @@ def extra(cuda: int) -> str:
     Args:
         cuda: the major version of CUDA, here and below.
     """
-    return f'pip install "gpuflow[cuda{cuda}]"'
+    return pip_install(f"cuda{cuda}")
 
 
 def driver_command(cuda: int) -> str:

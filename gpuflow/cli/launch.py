@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuflow.base import variables
 from gpuflow.base.config import child_environment, config, launcher_variables
+from gpuflow.base.installation import pip_install
 from gpuflow.cli.launch_group import GRACE_SECONDS, Group, Start
 from gpuflow.cli.launch_keeper import accept_signals, run_kept
 from gpuflow.cli.launch_output import Output, make_folder, say
@@ -55,6 +56,7 @@ def add_parser(commands: Any) -> None:
     add("-m", "--module", action="store_true", help="start a module, as python -m does")
     add("script", help="a Python file, or with -m the name of a module")
     add("arguments", nargs=argparse.REMAINDER, help="what the program is given")
+    parser.example = "gpuflow launch -n 4 train.py"
     parser.set_defaults(run=run)
 
 
@@ -197,7 +199,7 @@ def _mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
-        raise CommandError('--mpi needs mpiexec. Fix: pip install "gpuflow[mpi]"')
+        raise CommandError(f"--mpi needs mpiexec. Fix: {pip_install('mpi')}")
     return mpiexec
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gpuflow.base.config import config
 from gpuflow.cli import bench, demo, doctor, launch, smi
-from gpuflow.cli.problems import CommandError
+from gpuflow.cli.problems import CommandError, Parser
 from gpuflow.targets.cuda.codegen.toolchain import CudaToolchainError
 from gpuflow.version import __version__
 
@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each sets `run`, a function of the parsed arguments."""
-    parser = argparse.ArgumentParser(prog="gpuflow", description="A GPU-first array framework.")
+    parser = Parser(prog="gpuflow", description="A GPU-first array framework.")
     parser.add_argument("--version", action="version", version=f"gpuflow {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in (demo, bench, doctor, launch, smi):

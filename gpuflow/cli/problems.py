@@ -5,7 +5,27 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import sys
 from types import ModuleType
+from typing import NoReturn
+
+from gpuflow.base.installation import pip_install
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors end with a command that works.
+
+    Attributes:
+        example: the command; by default the one that prints the help.
+    """
+
+    example: str | None = None
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage, the message and what to write; end with status 2."""
+        self.print_usage(sys.stderr)
+        fix = self.example or f"{self.prog} --help"
+        self.exit(2, f"{self.prog}: error: {message}. Fix: {fix}\n")
 
 
 class CommandError(Exception):
@@ -23,7 +43,7 @@ def require(module: str, extra: str) -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         raise CommandError(
-            f'{package} must be installed; got: {error}. Fix: pip install "gpuflow[{extra}]"'
+            f"{package} must be installed; got: {error}. Fix: {pip_install(extra)}"
         ) from error
 
 

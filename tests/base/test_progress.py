@@ -1,4 +1,4 @@
-"""What a terminal shows of builds that take long."""
+"""Progress of long builds on a terminal."""
 
 import io
 import os
@@ -13,6 +13,12 @@ import pytest
 from gpuflow.base import progress
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_builds_before(monkeypatch):
+    monkeypatch.setattr(progress, "_state", progress._State())
+    monkeypatch.setattr(progress, "SHORTEST_SECONDS", 0.0)
 
 
 class Terminal(io.StringIO):
@@ -37,6 +43,28 @@ def test_only_long_builds_are_told_of(monkeypatch, after, says):
     text = sys.stderr.getvalue()
     assert ("building a program of 1,944 operations, 3 kernels so far" in text) is says
     assert progress._state.current is None
+
+
+def test_builds_that_follow_each_other_add_up(monkeypatch):
+    """Twenty programs of half a second each were ten seconds without a word."""
+    monkeypatch.setattr(progress, "AFTER_SECONDS", 1.5)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    build(1.0)
+    assert sys.stderr.getvalue() == ""
+    build(1.5)
+    assert "of 1,944 operations, after 1 others in 1." in sys.stderr.getvalue()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    time.sleep(1.7)  # the program runs: what comes then is counted from the start
+    build(0.5)
+    assert sys.stderr.getvalue() == "" and progress._state.builds == 1
+
+
+def test_short_builds_are_never_shown(monkeypatch):
+    monkeypatch.setattr(progress, "AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "SHORTEST_SECONDS", 30.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    build(0.3)
+    assert sys.stderr.getvalue() == ""
 
 
 def test_builds_inside_of_builds_belong_to_the_outer_one(monkeypatch):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.installation import pip_install
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Immediate, Pairs
 from gpuflow.parallel.collectives.checked import compare, shortened
@@ -46,7 +47,7 @@ def load_mpi() -> Any:
     except (ImportError, RuntimeError) as error:
         raise CommunicationError(
             f"[distributed] processes of mpiexec need mpi4py; got: {error}. "
-            "Fix: pip install gpuflow[mpi], or give initialize a coordinator_address."
+            f"Fix: {pip_install('mpi')}, or give initialize a coordinator_address."
         ) from error
     return MPI
 

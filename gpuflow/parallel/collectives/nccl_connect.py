@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuflow.base.config import collective_timeout
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.installation import pip_install
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Communicator
 from gpuflow.parallel.collectives.nccl import NcclCommunicator, named
@@ -90,7 +91,7 @@ def load_cupy() -> Any:
     except ImportError as error:
         raise CommunicationError(
             f"[nccl] several GPUs need CuPy and NCCL; got: {error}. Fix: "
-            'pip install "gpuflow[cuda13]", or "gpuflow[cuda12]" for CUDA 12.'
+            f"{pip_install('cuda13')}, or its cuda12 for CUDA 12."
         ) from error
     if not cupy.cuda.nccl.available:
         raise CommunicationError(

@@ -186,4 +186,4 @@ def test_where_no_library_is_found_the_error_names_what_to_install(monkeypatch):
     with pytest.raises(OSError, match=r"libcublasLt\.so\.13, libcublasLt\.so\.12 must be") as seen:
         find_cublas("cublasLt")
     assert str(seen.value).startswith("[cublaslt] ")
-    assert 'pip install "gpuflow[cuda13]", or "gpuflow[cuda12]" where CUDA' in str(seen.value)
+    assert '[cuda13]", or its cuda12 where CUDA' in str(seen.value)

@@ -57,7 +57,7 @@ cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=getDeviceCount))
 """
 BROKEN = {
     "no CuPy": (
-        "raise ModuleNotFoundError('no module of this name')", r'pip install "gpuflow[cuda13]"',
+        "raise ModuleNotFoundError('no module of this name')", r'[cuda13]"',
     ),
     "a wheel of another CUDA": (
         "raise ImportError('libcudart.so.12: cannot open')", "got ImportError: libcudart.so.12",

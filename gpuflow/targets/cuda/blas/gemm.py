@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
+from gpuflow.base.installation import pip_install
 from gpuflow.targets.cuda.driver.api import Gemm, Pool
 from gpuflow.targets.cuda.driver.faults import StatusError
 
@@ -77,7 +78,7 @@ def find_cublas(name: str = "cublas") -> str:
             return file
     raise OSError(
         f"[{name.lower()}] one of {', '.join(files)} must be installed; none was found. Fix: "
-        'pip install "gpuflow[cuda13]", or "gpuflow[cuda12]" where CUDA or CuPy is of version 12.'
+        f"{pip_install('cuda13')}, or its cuda12 where CUDA or CuPy is of version 12."
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
+from gpuflow.base.installation import pip_install
 from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.driver.faults import StatusError
 
@@ -118,8 +119,8 @@ def find_cudnn() -> str:
         ctypes.CDLL(_FILE)
         return _FILE
     raise OSError(
-        f"[cudnn] {_FILE} must be installed; it was not found. Fix: pip install "
-        '"gpuflow[cudnn]", or nvidia-cudnn-cu12 where CUDA or CuPy is of version 12.'
+        f"[cudnn] {_FILE} must be installed; it was not found. Fix: "
+        f"{pip_install('cudnn')}, or nvidia-cudnn-cu12 where CUDA or CuPy is of version 12."
     )
 
 
@@ -144,7 +145,7 @@ def open_cudnn(path: str) -> Any:
     if version[0] != VERSION:
         raise OtherVersion(
             f"[cudnn] {path} must be cuDNN {VERSION}, whose interface is known here; got "
-            f"{'.'.join(map(str, version))}. Fix: pip install \"gpuflow[cudnn]\", or set "
+            f"{'.'.join(map(str, version))}. Fix: {pip_install('cudnn')}, or set "
             "GPUFLOW_CUDNN=0."
         )
     for name, signature in SIGNATURES.items():

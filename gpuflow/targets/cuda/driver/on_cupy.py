@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from gpuflow.base.config import config
+from gpuflow.base.installation import pip_install
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
@@ -45,7 +46,6 @@ from gpuflow.targets.cuda.schedules.spread import Dim
 
 _NO_DEVICE = "cudaErrorNoDevice"
 _HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have asked for it
-_INSTALL = 'pip install "gpuflow[cuda13]"'
 
 
 def load_cupy() -> ModuleType:
@@ -58,7 +58,8 @@ def load_cupy() -> ModuleType:
         import cupy
     except Exception as error:
         raise RuntimeError(
-            f"[cuda] CuPy must be importable; got {type(error).__name__}: {error}. Fix: {_INSTALL}."
+            f"[cuda] CuPy must be importable; got {type(error).__name__}: {error}. Fix: "
+            f"{pip_install('cuda13')}."
         ) from error
     return cupy
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.installation import pip_install
 from gpuflow.base.util import warn
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.effects import COMMUNICATION
@@ -89,7 +90,8 @@ class LibraryCall:
             self._name, f"{type(error).__name__}: {error}",
             "from now on, with copies of what it reads and writes, as the device's library cannot "
             "do it",
-            'where a library is missing, which gpuflow doctor says, pip install "gpuflow[cuda13]" '
+            "where a library is missing, as gpuflow doctor reports, "
+            f"{pip_install('cuda13')} "
             "(cuda12 for CUDA 12); else keep such calls out of what is to be fast",
         )  # fmt: skip
 
