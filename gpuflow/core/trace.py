@@ -8,6 +8,7 @@ other value, tracers of outer traces among them, is a constant to it.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -287,9 +288,19 @@ def with_trace(make: Callable[[], _TraceKind], run: Callable[[_TraceKind], _Resu
 
     Raises:
         UnexpectedTracerError: a tracer outlives its trace, where a user asks for that to be found.
+        RecursionError: functions are nested too deeply for Python's stack.
     """
     trace = make()
-    result = run(trace)
+    try:
+        result = run(trace)
+    except RecursionError as error:
+        if str(error).startswith("["):
+            raise
+        raise RecursionError(
+            "[trace] traced functions must fit into Python's stack; got more than "
+            f"{sys.getrecursionlimit()} frames. Fix: sys.setrecursionlimit(10_000), if the "
+            "function does not call itself without end."
+        ) from None
     ended = weakref.ref(trace)
     del trace  # from here on only leaked tracers hold it
     _check_leaks(ended)

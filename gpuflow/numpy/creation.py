@@ -168,6 +168,7 @@ def _make(value: Any, wanted: Any) -> Any:
     check(
         value is not None,
         lambda: "[array] the data must be numbers; got None. Fix: use jnp.nan, or leave it out.",
+        ValueError,
     )
     if host_exchange.is_on_gpu(value):
         return _make(exchange.imported(value, copy=True), wanted)

@@ -66,7 +66,6 @@ def _rows(name: str, stacked: Any) -> list[Any]:
     check(
         len(sizes) > 0,
         lambda: f"[{name}] a sequence of arrays is needed; got a scalar. Fix: jnp.{name}([x]).",
-        ValueError,
     )
     return [lax.row_gather(stacked, np.int32(k), "clip") for k in range(sizes[0])]
 
@@ -87,8 +86,8 @@ def concatenate(
         An array of the rank of the operands, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no arrays, scalars, or an axis that does not exist.
-        TypeError: shapes that differ elsewhere.
+        ValueError: no arrays, arrays without axes, or an axis that does not exist.
+        TypeError: a scalar instead of a sequence, or shapes that differ elsewhere.
 
     Example:
         >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3.5])])
@@ -122,8 +121,8 @@ def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
         An array of the common dtype and of the rank of the operands, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no arrays, scalars, or an axis that does not exist.
-        TypeError: shapes that differ elsewhere.
+        ValueError: no arrays, arrays without axes, or an axis that does not exist.
+        TypeError: a scalar instead of a sequence, or shapes that differ elsewhere.
 
     Example:
         >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
@@ -334,6 +333,12 @@ def array_split(
     sizes = shape(ary)
     place = canonicalize_axis(axis, len(sizes), "array_split")
     size = sizes[place]
+    check(
+        not isinstance(indices_or_sections, str),
+        lambda: f"[array_split] indices_or_sections must be integers; got {indices_or_sections!r}. "
+        "Fix: 2.",
+        ValueError,
+    )
     if not _is_count(indices_or_sections):
         cuts = as_integers("array_split", "indices_or_sections", indices_or_sections)
         return _cut(ary, place, _bounds(size, cuts))

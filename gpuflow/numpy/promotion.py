@@ -70,19 +70,13 @@ def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
     """A Python scalar as a number of ``dtype``; a weak one stays a Python scalar if it can."""
     if dtypes.is_extended(dtype):
         raise TypeError(f"[promote] keys hold no numbers; got {value}. Fix: random.key_data(key).")
+    if type(value) is int:
+        check_fits(value, dtype)
     if weak_type:
         kind = _KIND_OF_SCALAR[dtype.kind]
         if dtypes.canonicalize(kind) == dtype:
-            try:
-                return kind(value)
-            except OverflowError:
-                raise OverflowError(
-                    f"[promote] Python ints must fit {dtype}; got one of {value.bit_length()} "
-                    "bits. Fix: use a smaller number, or float('inf')."
-                ) from None
-    if type(value) is int:
-        check_fits(value, dtype)
-    elif type(value) is complex:
+            return kind(value)
+    if type(value) is complex:
         check_holds_complex("promote", value, dtype)
     return np.asarray(value).astype(dtype)[()]
 

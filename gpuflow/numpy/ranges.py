@@ -220,14 +220,20 @@ def eye(
         A matrix of shape (N, M).
 
     Raises:
-        ValueError: a ``k`` that is no integer.
+        ValueError: a ``k`` that is not an integer, or a negative ``N`` or ``M``.
 
     Example:
         >>> jnp.eye(2, 3, k=1)
         Array([[0., 1., 0.],
                [0., 0., 1.]], dtype=float32)
     """
-    rows, columns = _diagonals(as_index(N), as_index(N if M is None else M))
+    sizes = as_index(N), as_index(N if M is None else M)
+    check(
+        min(sizes) >= 0,
+        lambda: f"[eye] N and M must not be negative; got {sizes[0]}, {sizes[1]}. Fix: N=0.",
+        ValueError,
+    )
+    rows, columns = _diagonals(*sizes)
     mask = lax.eq(lax.add(rows, _offset("eye", k, ValueError)), columns)
     wanted = user_dtype(float if dtype is None else dtype, "eye")
     return placed("eye", lax.convert_element_type(mask, wanted), device)

@@ -25,6 +25,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
+from gpuflow.ops.collectives.named_axes import check_bound
 
 
 def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
@@ -50,7 +51,17 @@ def prepare(name: str, a: Any, axis: Axes, out: Any, where: Any, fill: Any) -> A
         )
         a = broadcast_to(a, broadcast_shapes(aval_of(a).shape, aval_of(where).shape, name=name))
         a = jnp_where(where, a, convert(fill, aval_of(a).dtype))
-    return a, canonicalize_axes(axis, aval_of(a).ndim, name)
+    return a, _axes(name, axis, aval_of(a).ndim)
+
+
+def _axes(name: str, axis: Axes, rank: int) -> tuple[int, ...]:
+    try:
+        return canonicalize_axes(axis, rank, name)
+    except TypeError:
+        for one in axis if isinstance(axis, tuple | list) else (axis,):
+            if isinstance(one, str):
+                check_bound(name, one)
+        raise
 
 
 def finish(out: Any, shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import threading
 
 import numpy as np
@@ -103,3 +104,26 @@ def test_every_trace_ends(transform):
     with pytest.raises(UnexpectedTracerError, match=r"\[add\].*leaked tracer.*Fix: return"):
         kept[0] + 1
     assert "Tracer<float32[]" in repr(kept[0])
+
+
+def test_functions_that_are_nested_too_deeply_name_the_limit():
+    """Python's own error, "maximum recursion depth exceeded", did not say what to do."""
+
+    def nested(depth):
+        function = gf.jit(lambda x: 2.0 * x)
+        for _ in range(depth):
+            function = gf.jit(lambda x, inner=function: inner(x) + 1.0)
+        return function
+
+    def endless(x):
+        return endless(x)
+
+    limit = sys.getrecursionlimit()
+    for call in (lambda: gf.grad(nested(limit // 10))(1.0), lambda: gf.jit(endless)(1.0)):
+        with pytest.raises(RecursionError, match=r"^\[trace\] .*; got more than .* Fix: sys\.set"):
+            call()
+    try:
+        sys.setrecursionlimit(5 * limit)
+        assert gf.grad(nested(limit // 10))(1.0) == 2.0
+    finally:
+        sys.setrecursionlimit(limit)

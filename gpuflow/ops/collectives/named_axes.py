@@ -56,6 +56,12 @@ def sizes_of(op: str, names: Names) -> tuple[int, ...]:
     return tuple(bound[name] for name in names)
 
 
+def check_bound(op: str, name: Any) -> None:
+    """Raise NameError for an axis name that nothing binds."""
+    if name not in dict(config.axis_env):
+        raise unbound(op, name)
+
+
 def unbound(op: str, name: Any) -> NameError:
     """The error for an axis name that nothing binds."""
     in_scope = ", ".join(repr(known) for known, _ in config.axis_env) or "no named axes"
