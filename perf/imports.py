@@ -31,11 +31,9 @@ DOCUMENT = ROOT / "docs" / "as_jax.md"
 BEGIN, END = "<!-- imports: begin -->\n", "<!-- imports: end -->\n"
 JAX = ("jax==0.10.2", "jaxlib==0.10.2")
 OURS = ("numpy", "numba", "llvmlite", "optree", "ml_dtypes", "scipy", "opt_einsum")
-# JAX itself is in one environment only; the others are several GB, and no library needs them to
-# be imported.
+# JAX itself is in one environment only. torch and the tensorflow for GPUs are several GB.
 # tfp-nightly has the same modules as tensorflow-probability, which JAX 0.10 does not import.
-LEFT_OUT = ("jax", "jaxlib", "torch", "tensorflow", "tensorflow-cpu", "triton",
-            "tensorflow-probability")  # fmt: skip
+LEFT_OUT = ("jax", "jaxlib", "torch", "tensorflow", "triton", "tensorflow-probability")
 # For all modules of one library that remain.
 SECONDS = 600
 
@@ -48,11 +46,13 @@ class Library:
         name: of the distribution.
         module: of its package.
         extra: further distributions that its modules import and its metadata does not require.
+        versions: those that are not the newest release, for which there is a reason.
     """
 
     name: str
     module: str
     extra: tuple[str, ...] = ()
+    versions: str = ""
 
 
 LIBRARIES = (
@@ -81,11 +81,12 @@ LIBRARIES = (
     Library("jax-md", "jax_md"),
     Library("ott-jax", "ott"),
     Library("dynamax", "dynamax"),
-    Library("neural-tangents", "neural_tangents"),
+    Library("neural-tangents", "neural_tangents", ("tensorflow-cpu",)),
     Library("kfac-jax", "kfac_jax"),
     Library("jaxtyping", "jaxtyping"),
     Library("penzai", "penzai", ("treescope",)),
-    Library("haliax", "haliax"),
+    # The release of 2024 does not import on JAX 0.10.
+    Library("haliax", "haliax", versions=">=1.4.dev453"),
     Library("netket", "netket"),
     Library("pennylane", "pennylane"),
     Library("pgx", "pgx"),
@@ -95,7 +96,7 @@ LIBRARIES = (
     Library("exojax", "exojax"),
     Library("folx", "folx"),
     Library("dm-pix", "dm_pix"),
-    Library("clu", "clu"),
+    Library("clu", "clu", ("tensorflow-cpu",)),
     Library("drjax", "drjax"),
 )
 
@@ -158,7 +159,7 @@ def install(folder: Path, libraries: list[Library]) -> dict[str, str]:
     """Make both environments; what pip refused, with its reason."""
     environment = folder / "libraries"
     python_of(environment)
-    refused = pip(environment, [*OURS, *(library.name for library in libraries)])
+    refused = pip(environment, [*OURS, *(f"{one.name}{one.versions}" for one in libraries)])
     refused |= pip(environment, sorted({e for library in libraries for e in library.extra}))
     skipped = {canonicalize_name(name) for name in LEFT_OUT}
     while missing := required(packages_of(environment), skipped):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,19 +23,25 @@ def modules(package: str) -> Iterator[str]:
     """The names of a package and its modules, found without importing any of them but parents."""
     spec = importlib.util.find_spec(package)
     yield package
-    if spec is not None and spec.submodule_search_locations:
-        yield from submodules(package, list(spec.submodule_search_locations))
+    if spec is not None:
+        for folder in spec.submodule_search_locations or ():
+            yield from submodules(package, Path(folder))
 
 
-def submodules(package: str, folders: list[str]) -> Iterator[str]:
-    """The names of the modules in folders, those of packages in them included."""
-    for found in sorted(pkgutil.iter_modules(folders), key=lambda one: one.name):
-        last = found.name
+def submodules(package: str, folder: Path) -> Iterator[str]:
+    """The names of the modules below a folder, those in folders without ``__init__`` included."""
+    for path in sorted(folder.iterdir()):
+        last = path.name.removesuffix(".py")
+        name = f"{package}.{last}"
         if last in LEFT_OUT or last.startswith("test_") or last.endswith("_test"):
             continue
-        yield f"{package}.{last}"
-        if found.ispkg:
-            yield from submodules(f"{package}.{last}", [str(Path(f) / last) for f in folders])
+        if not last.isidentifier() or last == "__init__":
+            continue
+        if path.suffix == ".py":
+            yield name
+        elif path.is_dir() and next(path.rglob("*.py"), None) is not None:
+            yield name
+            yield from submodules(name, path)
 
 
 def imported(name: str) -> str:

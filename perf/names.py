@@ -67,6 +67,11 @@ def version_of(target: Path) -> str:
     return found.version
 
 
+def is_jax(node: ast.ImportFrom) -> bool:
+    """Whether an import is from a module of JAX, and not of a package's own ``jax``."""
+    return not node.level and f"{node.module}.".startswith("jax.")
+
+
 def imported(tree: ast.Module) -> tuple[dict[str, str], list[str]]:
     """The local names that are JAX's, each with its full name; and all full names imported."""
     local: dict[str, str] = {}
@@ -77,11 +82,11 @@ def imported(tree: ast.Module) -> tuple[dict[str, str], list[str]]:
                 if one.name.partition(".")[0] == "jax":
                     names.append(one.name)
                     local[one.asname or "jax"] = one.name if one.asname else "jax"
-        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("jax."):
+        elif isinstance(node, ast.ImportFrom) and is_jax(node):
             for one in node.names:
                 names.append(f"{node.module}.{one.name}")
                 local[one.asname or one.name] = f"{node.module}.{one.name}"
-    return local, [name for name in names if not name.endswith(".*")]
+    return local, names
 
 
 def chains(node: ast.AST, local: dict[str, str]) -> Iterator[str]:

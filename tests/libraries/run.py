@@ -84,6 +84,15 @@ LIBRARIES = (
     Library("jaxlie", "jaxlie_poses", ("jaxlie", "jax_dataclasses")),
     Library("flowjax", "flowjax_fit", ("flowjax", "paramax", "equinox", "optax")),
     Library("dynamax", "dynamax_filter", ("dynamax", "tensorflow_probability", "fastprogress")),
+    Library("dm-pix", "dm_pix_images", ("dm_pix",)),
+    Library("drjax", "drjax_rounds", ("drjax",)),
+    Library("haliax", "haliax_layers", ("haliax", "equinox", "jaxtyping")),
+    Library("jumanji", "jumanji_play", ("jumanji", "dm_env", "matplotlib")),
+    Library("qdax", "qdax_elites", ("qdax", "brax", "flax", "sklearn")),
+    Library("exojax", "exojax_spectrum", ("exojax", "radis", "hapi")),
+    Library("pennylane", "pennylane_circuits", ("pennylane", "autoray", "rustworkx", "optax")),
+    Library("netket", "netket_ground_state", ("netket", "igraph", "plum", "flax", "optax")),
+    Library("jaxns", "jaxns_evidence", ("jaxns", "jaxctx", "tensorflow_probability")),
 )
 
 
