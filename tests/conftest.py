@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "docs")]
-import simulated_gpu
+import simulated_gpu  # noqa: E402
 
 if "GPUFLOW_CACHE_DIR" not in os.environ:
     _folder = tempfile.mkdtemp(prefix="gpuflow-tests-")
