@@ -8,7 +8,8 @@ together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import optree
@@ -21,18 +22,21 @@ Read = Callable[..., "tuple[list[Any], tuple[Any, ...]] | None"]
 Build = Callable[[list[Any]], Any]
 
 _LITERAL_KEYS = (str, int)
+_AS_THEY_ARE: Mapping[int, tuple[Any, ...]] = MappingProxyType({})
 # Deeper trees are read and built node by node: the functions here call themselves for each level.
 _MOST_LEVELS = 100
 _Kind = optree.PyTreeKind
 
 
-def reader(treedef: TreeDef, statics: Iterable[int | str] = ()) -> Read | None:
+def reader(
+    treedef: TreeDef, statics: Iterable[int | str] = (), attribute: str = "_type_key"
+) -> Read | None:
     """A function that gives the leaves of a call's arguments, and a key of their types.
 
     It is called with ``(args, kwargs, first, convert=None)`` and returns the leaves, those that
-    ``convert`` makes of them if it is given, and the key ``(first, *avals, *statics)``: ``first``,
-    each leaf's ``aval``, then of each static argument its type and its value. It returns None for
-    arguments of another structure, and raises AttributeError if a leaf has no ``aval``.
+    ``convert`` makes of them if it is given, and the key ``(first, *types, *statics)``: ``first``,
+    the attribute of each leaf, then of each static argument its type and its value. It returns None
+    for arguments of another structure, and raises AttributeError if a leaf lacks the attribute.
 
     Leaves are not looked at: a container where a leaf should be is returned as one.
 
@@ -40,6 +44,7 @@ def reader(treedef: TreeDef, statics: Iterable[int | str] = ()) -> Read | None:
         treedef: the structure of ``(args, kwargs)`` without the static arguments; of dicts, lists,
             tuples, namedtuples, None and nodes of registered classes.
         statics: positions, in ascending order, and then names of the static arguments.
+        attribute: of the leaves, by which calls of one type find their program.
 
     Returns:
         The function; None for structures with other nodes.
@@ -68,7 +73,7 @@ def reader(treedef: TreeDef, statics: Iterable[int | str] = ()) -> Read | None:
             return None
     body = text.indented(depth=2)
     listed = ", ".join(leaves)
-    key = ", ".join(["first", *[f"{leaf}.aval" for leaf in leaves], *fixed])
+    key = ", ".join(["first", *[f"{leaf}.{attribute}" for leaf in leaves], *fixed])
     # A wrong number of items is a ValueError, a key that is not there a KeyError.
     return text.function(
         "def function(args, kwargs, first, convert=None):\n"
@@ -109,14 +114,23 @@ def _take(text: _Text, node: TreeDef, name: str, leaves: list[str], level: int =
     return all(_take(text, child, part, leaves, level + 1) for child, part in pairs)
 
 
-def builder(treedef: TreeDef) -> Build:
-    """A function that makes trees of this structure from a list of its leaves."""
+def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE) -> Build:
+    """A function that makes trees of this structure from a list of its leaves.
+
+    Args:
+        treedef: the structure.
+        made: for leaves by number a function, and its arguments after the leaf; its result is used
+            in place of the leaf.
+    """
     text = _Text()
     leaves = [text.fresh() for _ in range(treedef.num_leaves)]
     text.line(f"[{', '.join(leaves)}] = leaves")
+    for number, (function, *arguments) in made.items():
+        listed = ", ".join([leaves[number], *map(text.constant, arguments)])
+        text.line(f"{leaves[number]} = {text.constant(function)}({listed})")
     result = _make(text, sorted_keys(treedef), iter(leaves))
     if result is None:
-        return lambda leaves: unflatten(treedef, leaves)
+        result = f"{text.constant(unflatten)}({text.constant(treedef)}, [{', '.join(leaves)}])"
     body = text.indented(depth=1)
     return text.function(f"def function(leaves):\n{body}\n    return {result}\n")
 

@@ -10,6 +10,7 @@ from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.base.tree_text import Build, builder
+from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import RefUse, check_once, put_back
@@ -20,23 +21,7 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_device, in_use
 from gpuflow.runtime.eager import together
 from gpuflow.runtime.execute import Executable, executable_of
-from gpuflow.runtime.sharded import ShardedArray, whole_of
-
-# Placements of operands that an entry remembers; new ones are looked up in full.
-_MOST_PLACEMENTS = 64
-
-
-@record
-class _Placement:
-    """Shardings of results for operands with certain shardings or devices, all in one memory.
-
-    Attributes:
-        places: the shardings and devices, which are found by identity and so are kept alive.
-        shardings: of the results; None for one without.
-    """
-
-    places: tuple[Any, ...]
-    shardings: tuple[Sharding | None, ...]
+from gpuflow.runtime.sharded import ShardedArray, type_key, whole_of
 
 
 @record(frozen=False)
@@ -53,14 +38,13 @@ class Entry:
     refs: RefUse | None = None
     # Whether the program, or the options of its function, ask for shardings.
     asks: bool = False
-    # Whether calls look first for what ``remember_placement`` was given.
-    is_placed: bool = False
     # The seconds that compiling the program took, so far.
     build_seconds: list[float] = field(default_factory=lambda: [0.0])
     _executable: Executable | None = None
     _build: Build | None = None
     _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
-    _placements: dict[tuple[int, ...], _Placement] = field(default_factory=dict)
+    # Under which keys a Form has a Placement of this entry.
+    placed_keys: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
     def hidden(self) -> int:
@@ -84,17 +68,14 @@ class Entry:
                 values[k] = copy(values[k])  # whoever read the ref keeps what was in it
         return [*self.consts, *values]
 
-    def run(
-        self, arrays: list[Any], operands: Sequence[Any],
-        shardings: Sequence[Sharding | None] | None = None,
-    ) -> Any:  # fmt: skip
-        """The results of a program without refs, for Arrays and their data, which is forgotten.
+    def run(self, arrays: list[Any], operands: Sequence[Any]) -> Any:
+        """The results of a program without refs, for Arrays and their data, which is forgotten."""
+        return self.build(self.outputs(self.executable, arrays, operands))
 
-        Args:
-            arrays: the data of the operands.
-            operands: the operands, none with a sharding.
-            shardings: of the results, which divide them; None if no result has one.
-        """
+    def outputs(
+        self, executable: Executable, arrays: list[Any], operands: Sequence[Any]
+    ) -> list[Array]:
+        """The outputs of the program as a list of Arrays; see ``run``."""
         if in_use.several:
             device, moved = together("jit", operands, arrays, self.counted(operands))
             if moved is not arrays:
@@ -103,49 +84,7 @@ class Entry:
             del moved
         else:
             device = operands[-1].device if operands else default_device()
-        outs = self.executable.run(arrays, operands, device)
-        if shardings is not None:
-            outs = [
-                out if sharding is None else ShardedArray(out, sharding)
-                for out, sharding in zip(outs, shardings, strict=True)
-            ]
-        return self.build(outs)
-
-    def run_placed(self, operands: Sequence[Any]) -> tuple[Any] | None:
-        """The results for Arrays of which some have shardings, in a tuple.
-
-        Returns:
-            None: they were not run with these shardings before, or one was deleted.
-        """
-        key = tuple([id(x._sharding if type(x) is ShardedArray else x.device) for x in operands])
-        placement = self._placements.get(key)
-        if placement is None:
-            return None
-        try:
-            arrays = [(x.whole if type(x) is ShardedArray else x)._data for x in operands]
-        except AttributeError:
-            return None
-        if in_use.several or self.executable.donated:
-            operands = [*map(whole_of, operands)]
-        return (self.run(arrays, operands, placement.shardings),)
-
-    def remember_placement(
-        self, operands: Sequence[Any], shardings: Sequence[Sharding | None]
-    ) -> None:
-        """Let ``run_placed`` run Arrays with the shardings of these.
-
-        Args:
-            operands: of a run in one memory.
-            shardings: those of its results.
-        """
-        if not all(type(x) is ShardedArray or type(x) is Array for x in operands):
-            return
-        places = tuple([x._sharding if type(x) is ShardedArray else x.device for x in operands])
-        given = [None if isinstance(s, SingleDeviceSharding) else s for s in shardings]
-        if len(self._placements) >= _MOST_PLACEMENTS:
-            self._placements.clear()
-        self._placements[tuple(map(id, places))] = _Placement(places, tuple(given))
-        self.is_placed = True
+        return executable.run(arrays, operands, device)
 
     def counted(self, operands: Sequence[Any]) -> list[Any]:
         """The operands that say where the program runs: the arguments that it reads."""
@@ -198,3 +137,50 @@ class Entry:
             self._executable = executable_of(self.jaxpr, tuple(donated))
             self._executable.build_seconds = self.build_seconds
         return self._executable
+
+
+@record(eq=False)
+class Placement:
+    """A traced signature whose operands have certain shardings, all in one memory.
+
+    Attributes:
+        entry: the signature.
+        executable: its program.
+        consts: those of the entry.
+        build: makes the tree of results, with their shardings, from the outputs.
+    """
+
+    entry: Entry
+    executable: Executable
+    consts: tuple[Any, ...]
+    build: Build
+
+    def run(self, operands: Sequence[Any]) -> tuple[Any] | None:
+        """The results in a tuple.
+
+        Args:
+            operands: Arrays with and without shardings.
+
+        Returns:
+            None: one was deleted, or was put on devices that have to be compared.
+        """
+        entry, executable = self.entry, self.executable
+        if in_use.several and any(type(x) is Array and x.device.is_committed for x in operands):
+            return None
+        try:
+            arrays = [(x.whole if type(x) is ShardedArray else x)._data for x in operands]
+        except AttributeError:
+            return None
+        if in_use.several or executable.donated:
+            operands = [*map(whole_of, operands)]
+        return (self.build(entry.outputs(executable, arrays, operands)),)
+
+
+def placement(entry: Entry, shardings: Sequence[Sharding | None]) -> Placement:
+    """A Placement whose results have these shardings, which divide them; None for plain ones."""
+    made = {
+        k: (ShardedArray, sharding, type_key(aval, sharding))
+        for k, (aval, sharding) in enumerate(safe_zip(entry.jaxpr.out_avals, shardings))
+        if sharding is not None and not isinstance(sharding, SingleDeviceSharding)
+    }
+    return Placement(entry, entry.executable, entry.consts, builder(entry.out_tree, made))

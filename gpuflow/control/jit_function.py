@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from gpuflow.base import tree
-from gpuflow.base.config import config
+from gpuflow.base.config import Settings, config
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import STATIC, mend, told
 from gpuflow.base.records import record
@@ -20,7 +20,7 @@ from gpuflow.base.util import is_users, safe_zip
 from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.control import shared_traces
 from gpuflow.control.call_shardings import check_asked, constrained, sharding_of
-from gpuflow.control.entry import Entry
+from gpuflow.control.entry import Entry, Placement, placement
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
@@ -137,16 +137,15 @@ class JitFunction(Generic[_P, _T]):
                         break
                 if entry.consts:
                     leaves = [*entry.consts, *leaves]
-                if entry.is_placed:
-                    result = entry.run_placed(leaves)
-                    if result is not None:
-                        return result[0]
-                if entry.asks:
-                    break
+                if type(entry) is Placement:
+                    result = entry.run(leaves)
+                    if result is None:
+                        break
+                    return result[0]
                 try:
                     arrays = [leaf._data for leaf in leaves]
                 except AttributeError:
-                    break  # a deleted one, or one with a sharding
+                    break  # a deleted one, or one in several memories
                 return entry.run(arrays, leaves)
         if settings.disable_jit:
             return self._function(*as_arrays(args), **as_arrays(kwargs))  # type: ignore[call-arg]
@@ -169,7 +168,7 @@ class JitFunction(Generic[_P, _T]):
         """
         key = (config.trace_context(), *map(aval_of, operands))
         entries = [form.entries.get(key) for form in self._forms]
-        return next((entry for entry in entries if entry is not None and not entry.asks), None)
+        return next((entry for entry in entries if type(entry) is Entry), None)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -242,9 +241,25 @@ class JitFunction(Generic[_P, _T]):
             out if sharding is None else with_sharding(out, sharding)
             for out, sharding in safe_zip(outs, wanted)
         ]
-        if has_shardings and options.device is None:
-            entry.remember_placement(operands, wanted)
+        if has_shardings:
+            self._keep_placement(args, kwargs, operands, entry, wanted)
         return outs
+
+    def _keep_placement(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any], entry: Entry,
+        shardings: Sequence[Sharding | None],
+    ) -> None:  # fmt: skip
+        """Let the next call with such shardings find the entry, and those of its results."""
+        settings = config.trace_context()
+        if not self._is_short(entry, settings):
+            return
+        if not all(type(x) in (Array, ShardedArray, *NUMBERS) for x in operands):
+            return
+        for form in self._forms:
+            found = form.read(args, kwargs, settings, _as_arrays)
+            if found is not None:
+                self._signatures.add_placement(form, found[1], placement(entry, shardings))
+                return
 
     def _run_in_parts(
         self, entry: Entry, operands: list[Any], operand_shardings: list[Sharding | None]
@@ -398,16 +413,19 @@ class JitFunction(Generic[_P, _T]):
     def _keep(self, key: tuple[Any, ...], entry: Entry) -> None:
         """Let the next call of this signature find the entry."""
         treedef, avals, statics, settings = key
-        # What has to be moved or checked takes the way through _run.
-        options = self._options
-        is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
-        is_plain = is_plain and not settings.debug_key_reuse
-        is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
-        is_short = is_plain and is_here and entry.refs is None
+        is_short = self._is_short(entry, settings)
         shape = treedef, tuple([where for where, _, _ in statics])
         values = [item for _, kind, value in statics for item in (kind, value)]
         short = (shape, (settings, *avals, *values)) if is_short else None
         self._signatures.add(key, entry, short)
+
+    def _is_short(self, entry: Entry, settings: Settings) -> bool:
+        """Whether calls may run the executable: what has to be moved or checked needs ``_run``."""
+        if settings.debug_nans or settings.debug_infs or settings.debug_key_reuse:
+            return False
+        if entry.refs is not None or self._options.device is not None:
+            return False
+        return not (in_use.parted and goes_over_memories(entry.jaxpr))
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

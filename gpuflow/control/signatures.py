@@ -9,7 +9,7 @@ from gpuflow.base.config import Settings
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.base.tree_text import Read, reader
-from gpuflow.control.entry import Entry
+from gpuflow.control.entry import Entry, Placement
 from gpuflow.core.aval import ShapedArray
 
 # Each takes some 10 kB: a function that is called with ever new shapes would fill the memory.
@@ -19,6 +19,8 @@ MOST_SIGNATURES = 4096
 _AGE = MOST_SIGNATURES // 8
 # Functions that are called with more structures than this find them by flattening.
 _MOST_FORMS = 4
+# Of one entry.
+_MOST_PLACEMENTS = 64
 
 
 class Signature(NamedTuple):
@@ -50,12 +52,13 @@ class Form:
     Attributes:
         shape: the structure of ``(args, kwargs)``, and where there are static arguments.
         read: gives the leaves and the key; None if the arguments have another structure.
-        entries: by the settings, the types of the leaves, and the static arguments.
+        entries: by the settings, the types of the leaves, and the static arguments; a Placement
+            where leaves have shardings, or the program asks for them.
     """
 
     shape: Shape
     read: Read
-    entries: dict[tuple[Any, ...], Entry]
+    entries: dict[tuple[Any, ...], Entry | Placement]
 
 
 @record
@@ -109,20 +112,38 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
         super().clear()
         self.forms.clear()
 
+    def add_placement(self, form: Form, key: tuple[Any, ...], placement: Placement) -> None:
+        """Let calls with Arrays of these types and shardings find a Placement."""
+        keys = placement.entry.placed_keys
+        if len(keys) >= _MOST_PLACEMENTS:
+            self._drop_placements(placement.entry)
+        keys.append(key)
+        form.entries[key] = placement
+
+    def _drop_placements(self, entry: Entry) -> None:
+        for form in self.forms:
+            for key in entry.placed_keys:
+                form.entries.pop(key, None)
+        entry.placed_keys.clear()
+
     def _shorten(self, known: _Known) -> None:
         """Let calls with Arrays of these types find the entry without flattening."""
         if known.short is None:
             return
         shape, key = known.short
-        for form in self.forms:
-            if form.shape == shape:
-                form.entries[key] = known.entry
+        form = next((form for form in self.forms if form.shape == shape), None)
+        if form is None:
+            read = reader(*shape) if len(self.forms) < _MOST_FORMS else None
+            if read is None:
                 return
-        if len(self.forms) < _MOST_FORMS and (read := reader(*shape)) is not None:
-            self.forms.append(Form(shape, read, {key: known.entry}))
+            form = Form(shape, read, {})
+            self.forms.append(form)
+        if not known.entry.asks:  # else it runs with Placements alone
+            form.entries[key] = known.entry
 
     def drop(self, known: _Known) -> None:
         """Forget the short way as well."""
         if known.short is not None:
             for form in self.forms:
                 form.entries.pop(known.short[1], None)
+            self._drop_placements(known.entry)

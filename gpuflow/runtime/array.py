@@ -304,6 +304,11 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return _restore, (self.host(), self.aval)
 
 
+# By this calls find their programs: the aval, or in subclasses also the sharding. It is one slot
+# with two names.
+Array._type_key = Array.aval  # type: ignore[attr-defined]
+
+
 @record
 class Shard:
     """The part of an array that one device has.

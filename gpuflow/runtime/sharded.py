@@ -7,8 +7,10 @@ on it as on any other value; what knows shardings asks for ``whole`` and wraps i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
+from gpuflow.base.recent import Recent
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
@@ -19,20 +21,35 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, different_devices
 
 
+class _TypeKey:
+    """Equal to itself alone, so that a dict finds it without asking for its parts."""
+
+    __slots__ = ("__weakref__",)
+
+
+@lru_cache(4096)
+def type_key(aval: ShapedArray, sharding: Sharding) -> object:
+    """An object for the type of an array with a sharding, the same one for equal types."""
+    del aval, sharding
+    return _TypeKey()
+
+
 class ShardedArray(Array):
     """An Array with a sharding.
 
     Args:
         whole: all elements.
         sharding: fits its shape.
+        key: ``type_key`` of the two.
     """
 
-    __slots__ = ("_sharding", "whole")
+    __slots__ = ("_sharding", "_type_key", "whole")
 
-    def __init__(self, whole: Array, sharding: Sharding) -> None:
+    def __init__(self, whole: Array, sharding: Sharding, key: object = None) -> None:
         # The slot of the data stays empty: what trusts it is for arrays without parts.
         self.whole, self.aval, self.device = whole, whole.aval, whole.device
         self._sharding = sharding
+        self._type_key = key or type_key(whole.aval, sharding)
 
     @property
     def data(self) -> Any:
@@ -119,15 +136,44 @@ def evaluate_sharded(
         evaluate: applies it to plain arrays.
         primitive, operands, params: the op.
     """
-    check_places(primitive.name, operands)
+    types = [x._type_key if type(x) is ShardedArray else aval_of(x) for x in operands]
+    key = primitive, tuple(types), tuple(params.items())
+    try:
+        known = _results.get(key)
+    except TypeError:  # params without a hash
+        key, known = None, None
+    if known is None or any(type(x) is Array and x.device.is_committed for x in operands):
+        check_places(primitive.name, operands)
     results = evaluate(primitive, tuple(map(whole_of, operands)), params)
     outs = results if primitive.multiple_results else [results]
+    if known is None:
+        known = _shardings_of_results(primitive, operands, params, outs)
+        if key is not None:
+            _results.put(key, known)
+    placed = [
+        out if kind is None else ShardedArray(out, *kind)
+        for out, kind in zip(outs, known, strict=True)
+    ]
+    return placed if primitive.multiple_results else placed[0]
+
+
+# For an op with operands of certain types and shardings: of each result its sharding and type key;
+# None for a plain one.
+_Kinds = tuple["tuple[Sharding, object] | None", ...]
+_results: Recent[Any, _Kinds] = Recent(4096)
+
+
+def _shardings_of_results(
+    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any], outs: Sequence[Array]
+) -> _Kinds:
     inputs = tuple(Var(aval_of(value)) for value in operands)
     outputs = tuple(Var(out.aval) for out in outs)
     program = Jaxpr((), inputs, outputs, (Eqn(primitive, inputs, outputs, params),))
     operand_shardings = [x.sharding if type(x) is ShardedArray else None for x in operands]
     shardings = result_shardings(program, operand_shardings)
     if shardings is None:
-        return results
+        return (None,) * len(outs)
     placed = [with_sharding(out, sharding) for out, sharding in zip(outs, shardings, strict=True)]
-    return placed if primitive.multiple_results else placed[0]
+    return tuple([
+        (x._sharding, x._type_key) if type(x) is ShardedArray else None for x in placed
+    ])

@@ -77,7 +77,7 @@ def read_with(read, value):
 
 
 def reader_of(value):
-    return reader(tree.structure(((value,), {})))
+    return reader(tree.structure(((value,), {})), attribute="aval")
 
 
 @pytest.mark.parametrize("number", range(len(TREES)))
@@ -142,7 +142,7 @@ def test_dicts_may_have_gained_or_lost_keys():
 
 
 def test_static_arguments_are_in_the_key():
-    read = reader(tree.structure((([1], 2), {"k": 3})), (0, 2, "also"))
+    read = reader(tree.structure((([1], 2), {"k": 3})), (0, 2, "also"), "aval")
     one, two, three, method = Leaf(1), Leaf(2), Leaf(3), object()
     leaves, key = read((method, [one], 4.0, two), {"also": True, "k": three}, "first")
     assert leaves == [one, two, three]
