@@ -93,6 +93,9 @@ LIBRARIES = (
     Library("pennylane", "pennylane_circuits", ("pennylane", "autoray", "rustworkx", "optax")),
     Library("netket", "netket_ground_state", ("netket", "igraph", "plum", "flax", "optax")),
     Library("jaxns", "jaxns_evidence", ("jaxns", "jaxctx", "tensorflow_probability")),
+    Library("kfac-jax", "kfac_optimize", ("kfac_jax", "distrax", "immutabledict", "optax")),
+    Library("folx", "folx_laplacian", ("folx", "jaxtyping")),
+    Library("flax", "flax_checkpoints", ("flax", "orbax", "tensorstore", "etils", "optax")),
 )
 
 

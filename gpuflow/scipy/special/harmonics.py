@@ -139,7 +139,7 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
         NotImplementedError: if ``m`` and ``n`` differ.
 
     Example:
-        >>> gf.scipy.special.lpmn_values(1, 1, jnp.array([0.5]), False)[0]
+        >>> jnp.round(gf.scipy.special.lpmn_values(1, 1, jnp.array([0.5]), False)[0], 3)
         Array([[1. ],
                [0.5]], dtype=float32)
 
