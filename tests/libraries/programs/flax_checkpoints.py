@@ -13,12 +13,12 @@ from flax.training import checkpoints, train_state
 POINTS, LABELS = digits()
 
 
+MODEL, OPTIMIZER = nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(5)]), optax.adam(1e-2)
+
+
 def training():
-    model = nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(5)])
-    params = model.init(jax.random.key(0), POINTS)
-    return train_state.TrainState.create(
-        apply_fn=model.apply, params=params, tx=optax.adam(1e-2)
-    )
+    params = MODEL.init(jax.random.key(0), POINTS)
+    return train_state.TrainState.create(apply_fn=MODEL.apply, params=params, tx=OPTIMIZER)
 
 
 @jax.jit
@@ -47,7 +47,8 @@ def saved(by_orbax):
         plain = checkpoints.restore_checkpoint(folder, None, step=2)
         everywhere = checkpoints.save_checkpoint_multiprocess(folder, state, 9)
         last = checkpoints.restore_checkpoint(everywhere, training())
-    same = jax.tree.map(lambda a, b: (jnp.asarray(a) == b).all(), back, state)
+    pairs = (back.params, back.opt_state), (state.params, state.opt_state)
+    same = jax.tree.map(lambda a, b: (jnp.asarray(a) == b).all(), *pairs)
     losses.append(step(back)[1])
     return losses, steps, same, back.params, plain["opt_state"], last.params
 
