@@ -148,16 +148,16 @@ def reached_preemption_sync_point(step_id: int) -> bool:
 
 
 def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
-    """Arrays on a mesh, of which each process gives the rows, columns, ... of its devices.
+    """Make arrays on a mesh from the shards of each process.
 
     Args:
-        local_inputs: arrays of this process, or a tree of them.
-        global_mesh: the mesh of all processes. This process's devices are a block of it.
+        local_inputs: An array of this process's shards, or a tree of arrays.
+        global_mesh: The mesh of all processes. This process's devices are a block of it.
         pspecs: PartitionSpecs, as a tree prefix of ``local_inputs``.
 
     Returns:
-        A tree of arrays: along an axis that is split over several processes as many times as long.
-        Arrays that lie in several processes already are returned as they are.
+        A tree of arrays. An axis that is sharded over n processes is n times as long. Arrays that
+        are already sharded over several processes are returned unchanged.
 
     Raises:
         ValueError: if a PartitionSpec is None.
@@ -180,16 +180,16 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
 
 
 def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
-    """The rows, columns, ... of arrays that this process's devices have, as arrays of its own.
+    """Return this process's shards of arrays on a mesh, as arrays on the local devices.
 
     Args:
-        global_inputs: arrays, or a tree of them.
-        global_mesh: the mesh of all processes. This process's devices are a block of it.
+        global_inputs: An array, or a tree of arrays.
+        global_mesh: The mesh of all processes. This process's devices are a block of it.
         pspecs: PartitionSpecs, as a tree prefix of ``global_inputs``.
 
     Returns:
-        A tree of arrays on this process's part of the mesh. Arrays that lie in this process alone
-        are returned as they are.
+        A tree of arrays on the local block of the mesh. Arrays of this process alone are returned
+        unchanged.
 
     Raises:
         ValueError: if a PartitionSpec is None.
