@@ -42,7 +42,8 @@ def _pieces(name: str, arrays: Any, dtype: Any, axis: Any = None) -> list[Any]:
             f"Fix: jnp.{name}([x, y])."
         ),
     )
-    arrays = list(arrays) if isinstance(arrays, (tuple, list)) else _rows(name, arrays)
+    is_several = isinstance(arrays, tuple | list | range)
+    arrays = list(arrays) if is_several else _rows(name, arrays)
     check(
         len(arrays) > 0,
         lambda: f"[{name}] at least one array is needed; got none. Fix: pass a list of arrays.",
@@ -51,7 +52,8 @@ def _pieces(name: str, arrays: Any, dtype: Any, axis: Any = None) -> list[Any]:
     arrays = check_arraylike(name, *arrays)
     if dtype is not None:
         wanted = user_dtype(dtype, name)
-        return [convert(x, wanted) for x in arrays]
+        # Converted once more, a weak array of this dtype is not weak any more.
+        return [lax.convert_element_type(convert(x, wanted), wanted) for x in arrays]
     return promote_dtypes(*arrays)
 
 

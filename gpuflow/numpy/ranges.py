@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import known_index
+from gpuflow.base.arguments import canonicalize_axis, known_index
 from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -175,9 +175,10 @@ def linspace(
     if dtypes.is_integer(out_dtype):
         out = lax.floor(out)
     out = lax.convert_element_type(out, out_dtype)
-    if axis:
+    position = canonicalize_axis(axis, len(sizes) + 1, "linspace")
+    if position:
         order = list(range(1, len(sizes) + 1))
-        order.insert(axis % (len(sizes) + 1), 0)
+        order.insert(position, 0)
         out = lax.transpose(out, order)
     out = placed("linspace", out, device)
     if not retstep:
@@ -298,6 +299,7 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
     Raises:
         TypeError, ValueError: as ``error`` says, what is no integer.
     """
+    k = k if is_value(k) else known_index(k)
     check(
         is_value(k) and aval_of(k).shape == () and _is_whole(aval_of(k).dtype),
         lambda: f"[{name}] k must be an integer; got {k!r}. Fix: k=1.",

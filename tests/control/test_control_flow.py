@@ -478,3 +478,16 @@ def test_mapped_while_loops_without_jit():
         np.testing.assert_array_equal(gf.vmap(bounded)(jnp.array([1, 2, 5])), [3, 3, 1])
         counted = gf.vmap(lambda n: lax.fori_loop(0, n, lambda k, c: c + k, 0))
         np.testing.assert_array_equal(counted(jnp.array([0, 3, 4])), [0, 3, 6])
+
+
+@pytest.mark.parametrize("length", [3.0, np.float32(3), np.array(3.0), jnp.array(3.0), 3.9])
+def test_the_length_of_a_scan_may_be_a_quotient_of_floats(length):
+    """As in JAX, which takes ``int(length)``: programs divide numbers of steps."""
+    total, steps = lax.scan(lambda c, _: (c + 1, c), 0, length=length)
+    assert int(total) == 3 and steps.shape == (3,)
+
+
+@pytest.mark.parametrize("length", [float("nan"), float("inf"), "3", np.array([3.0]), 1j])
+def test_other_lengths_of_a_scan_are_refused(length):
+    with pytest.raises(TypeError, match=r"\[scan\] length must be"):
+        lax.scan(lambda c, _: (c, c), 0, length=length)

@@ -1,0 +1,46 @@
+"""Arguments that are not of the documented kind, and that JAX takes."""
+
+import numpy as np
+import pytest
+
+import gpuflow.numpy as jnp
+
+M = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Index:
+    """An integer of another class."""
+
+    def __index__(self):
+        return 1
+
+
+def test_axes_may_be_sets():
+    np.testing.assert_array_equal(jnp.sum(M, axis={0}), M.sum(0))
+    np.testing.assert_array_equal(jnp.max(M, axis=frozenset({0, 1})), M.max())
+    np.testing.assert_array_equal(jnp.flip(M, axis={1}), M[:, ::-1])
+
+
+def test_integers_of_other_classes():
+    np.testing.assert_array_equal(jnp.tri(3, k=Index()), np.tri(3, k=1))
+    np.testing.assert_array_equal(jnp.tril(M, k=Index()), np.tril(M, k=1))
+    out = jnp.linspace(M[0], M[1], 4, axis=Index())
+    np.testing.assert_allclose(out, np.linspace(M[0], M[1], 4, axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [2, -3, 7])
+def test_the_axis_of_linspace_must_exist(axis):
+    with pytest.raises(ValueError, match=r"\[linspace\] axis must lie in"):
+        jnp.linspace(M[0], M[1], 4, axis=axis)
+
+
+def test_a_range_is_a_sequence_of_arrays():
+    np.testing.assert_array_equal(jnp.stack(range(3)), [0, 1, 2])
+    np.testing.assert_array_equal(jnp.hstack(range(3)), [0, 1, 2])
+
+
+def test_a_dtype_that_is_given_is_not_weak():
+    weak = jnp.asarray(1)
+    assert weak.weak_type and jnp.stack([weak, 2]).weak_type
+    for out in (jnp.stack([weak, 2], dtype=int), jnp.concatenate([weak[None]], dtype="int32")):
+        assert out.dtype == np.int32 and not out.weak_type
