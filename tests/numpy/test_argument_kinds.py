@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.scipy.special import multigammaln
 
 M = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -44,3 +46,23 @@ def test_a_dtype_that_is_given_is_not_weak():
     assert weak.weak_type and jnp.stack([weak, 2]).weak_type
     for out in (jnp.stack([weak, 2], dtype=int), jnp.concatenate([weak[None]], dtype="int32")):
         assert out.dtype == np.int32 and not out.weak_type
+
+
+def test_bounds_of_slices_and_bits_are_integers():
+    np.testing.assert_array_equal(lax.slice_in_dim(M, Index(), -1, axis=1), M[:, 1:-1])
+    np.testing.assert_array_equal(lax.slice_in_dim(M, 0, np.int64(3), Index(), 1), M)
+    for wrong in ("1", 0.5, np.float32(1)):
+        with pytest.raises(TypeError, match=r"\[slice_in_dim\] each bound must be an integer"):
+            lax.slice_in_dim(M, wrong, 2)
+        with pytest.raises(TypeError, match=r"\[slice_in_dim\] stride must be an integer"):
+            lax.slice_in_dim(M, 0, 2, wrong)
+        with pytest.raises(TypeError, match=r"\[reduce_precision\] exponent_bits must be an int"):
+            lax.reduce_precision(M, wrong, 3)
+        with pytest.raises(TypeError, match=r"\[reduce_precision\] mantissa_bits must be an int"):
+            lax.reduce_precision(M, 5, wrong)
+
+
+def test_multigammaln_of_dimension_0_has_a_shape():
+    out = multigammaln(M + 3, 0)
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, np.zeros((2, 3)))

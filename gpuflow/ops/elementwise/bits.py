@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray
@@ -383,5 +384,7 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
         Array([ 1., inf], dtype=float32)
     """
     return reduce_precision_p.bind(
-        operand, exponent_bits=int(exponent_bits), mantissa_bits=int(mantissa_bits)
+        operand,
+        exponent_bits=as_integer("reduce_precision", "exponent_bits", exponent_bits),
+        mantissa_bits=as_integer("reduce_precision", "mantissa_bits", mantissa_bits),
     )

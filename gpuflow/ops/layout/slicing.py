@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.arguments import as_integers, canonicalize_axis
+from gpuflow.base.arguments import as_integer, as_integers, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.argument_kinds import explained
@@ -273,8 +273,9 @@ def slice_in_dim(
     starts, limits, steps = [0] * len(shape), list(shape), [1] * len(shape)
     for bounds, bound in ((starts, start_index), (limits, limit_index)):
         if bound is not None:
-            bounds[axis] = bound + shape[axis] if bound < 0 else bound
-    steps[axis] = stride
+            position = as_integer("slice_in_dim", "each bound", bound)
+            bounds[axis] = position + shape[axis] if position < 0 else position
+    steps[axis] = as_integer("slice_in_dim", "stride", stride)
     return slice_(operand, starts, limits, steps)
 
 

@@ -392,7 +392,7 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
     """
     d = as_integer("multigammaln", "d", d)
     (a,) = strong_operands("multigammaln", a)
-    total = 0.25 * d * (d - 1) * math.log(math.pi)
+    total = lax.full_like(a, 0.25 * d * (d - 1) * math.log(math.pi))
     for k in range(d):
         total = total + lax.lgamma(a - 0.5 * k)
     return total
