@@ -165,7 +165,7 @@ def test_pictures_are_read_back(tmp_path):
     assert np.all(np.diff(pixels.sum(-1).ravel()[order].astype(int)) >= 0)
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason='needs pip install ".[test_ray]"')
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs pip install --group test_ray")
 def test_ray_starts_the_processes(tmp_path):
     """Two, in a cluster of this machine, which is gone afterwards; Ray leaves files at home."""
     variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
