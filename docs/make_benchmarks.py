@@ -124,7 +124,8 @@ def _caption(section: Section, page: Path) -> str:
 def headlines(found: list[Section], page: Path) -> str:
     """The table of the README."""
     rows = {row.workload: row for section in found for row in section.rows}
-    dates = sorted(section.title.rpartition(" ")[2] for section in found)
+    used = [section for section in found if any(row.workload in HEADLINES for row in section.rows)]
+    dates = sorted(section.title.rpartition(" ")[2] for section in used)
     return (
         f"{_table([rows[name] for name in HEADLINES])}\nMedians on two cores of an AMD EPYC, "
         f"JAX 0.10.2, {dates[0]} to {dates[-1]} ([results]({_link(page)}/{RESULTS.name})).\n"

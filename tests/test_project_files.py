@@ -1,0 +1,73 @@
+"""Files around the package: metadata, citation, containers, and the cost of the pytest plugin."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from gpuflow.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN_SECONDS = 0.02
+
+
+def text_of(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_metadata():
+    project = tomllib.loads(text_of("pyproject.toml"))
+    metadata, groups = project["project"], project["dependency-groups"]
+    assert metadata["license"] == "Apache-2.0" and metadata["license-files"] == ["LICENSE"]
+    # PEP 639: setuptools refuses a classifier of the license next to an expression.
+    assert not [name for name in metadata["classifiers"] if name.startswith("License")]
+    minors = [name.rpartition(".")[2] for name in metadata["classifiers"] if ":: 3." in name]
+    assert minors == ["11", "12", "13"] and metadata["requires-python"] == ">=3.11"
+    assert metadata["authors"] and set(groups) == {"test_ray"}
+    assert set(groups).isdisjoint(metadata["optional-dependencies"])
+
+
+def test_the_citation_has_the_version():
+    assert f"\nversion: {__version__}\n" in text_of("CITATION.cff")
+
+
+def test_containers_run_the_commands_of_the_readme():
+    readme = text_of("README.md")
+    for name in ("docker/cpu.Dockerfile", "docker/cuda.Dockerfile"):
+        text = text_of(name)
+        assert 'CMD ["gpuflow", "demo"]' in text and "pytest -n auto" in text
+        assert "[demo" in text and "[test" in text and "python3 -m venv" in text
+    for command in ("python3 -m venv", 'pip install ".[demo]" && gpuflow demo',
+                    'pip install ".[test]" && pytest -n auto'):  # fmt: skip
+        assert command in readme
+
+
+PLUGIN = """
+import sys, time
+import pytest
+sys.path.insert(0, {folder!r})
+start = time.process_time()
+import gpuflow_pytest
+print(time.process_time() - start)
+assert "gpuflow" not in sys.modules
+"""
+
+
+def test_the_pytest_plugin_costs_little():
+    """Every run of pytest loads it where gpuflow is installed; 0.5 ms were measured."""
+    command = [sys.executable, "-c", PLUGIN.format(folder=str(ROOT))]
+    seconds = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(seconds) < PLUGIN_SECONDS
+    assert "gpuflow_pytest" in text_of("README.md")
+
+
+def test_the_readme_is_short_and_its_first_screen_has_the_status():
+    lines = text_of("README.md").splitlines()
+    assert len(lines) < 120
+    screen = "\n".join(lines[:12])
+    assert "not released" in screen and "measured on a GPU yet" in screen
+    pictures = [line for line in lines if line.startswith("![")]
+    assert len(pictures) == 1 and lines.index(pictures[0]) < 12
