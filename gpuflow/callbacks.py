@@ -31,10 +31,10 @@ def pure_callback(
         result_shape_dtypes: a tree of ShapeDtypeStructs (or arrays) like the result.
         args, kwargs: trees of arrays.
         sharding: accepted as in JAX; there is one host.
-        vmap_method: what vmap does: ``"sequential"`` calls once for each element;
+        vmap_method: behavior under vmap: ``"sequential"`` calls once for each element;
             ``"expand_dims"`` and ``"broadcast_all"`` call once with a leading axis everywhere, of
-            size 1 or repeated for what is not mapped; ``"legacy_vectorized"`` leaves those as
-            they are; None refuses.
+            size 1 or repeated for arguments that are not mapped; ``"legacy_vectorized"`` leaves
+            those as they are; None refuses.
 
     Returns:
         A tree like ``result_shape_dtypes``.

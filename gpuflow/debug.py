@@ -36,7 +36,7 @@ def callback(
         callback: gets ``args`` and ``kwargs`` with NumPy arrays as leaves; its result is dropped.
         args, kwargs: trees of arrays.
         ordered: whether calls happen in program order.
-        partitioned: changes nothing: elements of a sharded array lie in one memory, and the
+        partitioned: changes nothing: elements of a sharded array are in one memory, and the
             function gets them all.
 
     Returns:

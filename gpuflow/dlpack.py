@@ -20,12 +20,12 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     Args:
         external_array: an object with ``__dlpack__``, in the memory of the host or of a GPU; or a
             capsule of the host's.
-        device: where to put it; by default what is on a GPU stays there, and the rest goes to the
+        device: where to put it; by default arrays on a GPU stay there, and the rest goes to the
             default device.
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:
-        ValueError: ``device`` is no Device.
+        ValueError: ``device`` is not a Device.
         ValueError: with ``copy=False``, memory that cannot be shared.
     """
     if not hasattr(external_array, "__dlpack__"):

@@ -36,7 +36,7 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
     """The dtype that arrays of ``dtype`` have: 64 bits become 32 unless x64 is on.
 
     Args:
-        dtype: what names a dtype.
+        dtype: the name of a dtype, or a dtype.
         allow_extended_dtype: whether dtypes of random keys pass.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Handwritten kernels, in a checkout: they lie beside this package, in ``kernels/``.
+"""Handwritten kernels, in a checkout: they are beside this package, in ``kernels/``.
 
-An installation has them as the folder ``gpuflow/kernels``, which Python then takes in place of this
+An installation has them as the folder ``gpuflow/kernels``, which Python then takes instead of this
 file (setup.py), so ``import gpuflow.kernels.attention`` is right in both.
 """
 

@@ -1,7 +1,7 @@
 """Mixed precision: which dtypes parameters, computations and results have, and loss scaling.
 
-See docs/mixed_precision.md. What is a float is cast or scaled; integers, keys and what is no array
-stay as they are.
+See docs/mixed_precision.md. What is a float is cast or scaled; integers, keys and what is not an
+array are unchanged.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def _cast(values: _Tree, dtype: DTypeLike) -> _Tree:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The dtypes of a model: of its parameters, of what it computes in, and of its results.
+    """The dtypes of a model: of its parameters, of its computation, and of its results.
 
     Args:
         param_dtype: of parameters, which are updated in it.
-        compute_dtype: of what a step computes with.
+        compute_dtype: of the computation of a step.
         output_dtype: of its results.
 
     Example:
@@ -66,7 +66,7 @@ class Policy:
         """A tree whose floats have the dtype of parameters.
 
         Args:
-            values: a tree; leaves that are no real floats stay as they are.
+            values: a tree; leaves that are not real floats are unchanged.
         """
         return _cast(values, self.param_dtype)
 
@@ -74,7 +74,7 @@ class Policy:
         """A tree whose floats have the dtype of computations.
 
         Args:
-            values: a tree; leaves that are no real floats stay as they are.
+            values: a tree; leaves that are not real floats are unchanged.
         """
         return _cast(values, self.compute_dtype)
 
@@ -82,7 +82,7 @@ class Policy:
         """A tree whose floats have the dtype of results.
 
         Args:
-            values: a tree; leaves that are no real floats stay as they are.
+            values: a tree; leaves that are not real floats are unchanged.
         """
         return _cast(values, self.output_dtype)
 
@@ -162,7 +162,7 @@ def _scales(leaf: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale:
-    """Scales nothing: what a step that may scale is given where it need not."""
+    """No scaling: passed to a step that may scale where it need not."""
 
     @property
     def loss_scale(self) -> int:
@@ -309,7 +309,7 @@ def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
         ``a`` where ``pred`` holds, else ``b``.
 
     Raises:
-        TypeError: ``pred`` is no bool scalar.
+        TypeError: ``pred`` is not a bool scalar.
 
     Example:
         >>> import gpuflow.numpy as jnp

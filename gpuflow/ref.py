@@ -33,7 +33,7 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     """A cell that holds a copy of an array, whose shape and dtype it keeps.
 
     ``ref[i]`` reads it, ``ref[i] = x`` and ``ref[i] += x`` change it, also inside of jitted
-    functions and loops. It is no array: functions take ``ref[...]``.
+    functions and loops. It is not an array: functions take ``ref[...]``.
 
     Args:
         init_val: an array or a number.
@@ -44,7 +44,7 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
         The Ref. It can be an argument, or be closed over, but not be returned.
 
     Raises:
-        TypeError: ``init_val`` is no array.
+        TypeError: ``init_val`` is not an array.
         NotImplementedError: ``memory_space`` is given.
 
     Example:
@@ -166,7 +166,7 @@ def get(ref: Ref, idx: IndexLike = None) -> Array:
 
 
 def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
-    """``ref[idx] = value``; returns what was there.
+    """``ref[idx] = value``; returns the old value.
 
     Args:
         ref: the ref.

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class named_scope(contextlib.ContextDecorator):
-    """``with named_scope(name):``, or a decorator: names what is traced or run in it.
+    """``with named_scope(name):``, or a decorator: names operations traced or run in it.
 
     A recording of the profiler shows the block on the row of the host. What a compiled program
     does is not changed by it.
@@ -26,7 +26,7 @@ class named_scope(contextlib.ContextDecorator):
         name: the name.
 
     Raises:
-        TypeError: the name is no string.
+        TypeError: the name is not a string.
     """
 
     def __init__(self, name: str) -> None:

@@ -86,7 +86,7 @@ def check_jvp(
         f_jvp: its derivative, ``(args, tangents) -> (out, out_tangent)``, such as
             ``partial(gpuflow.jvp, f)``.
         args, atol, rtol, eps: as of ``check_grads``.
-        err_msg: what the message of an error begins with.
+        err_msg: the beginning of the error message.
 
     Raises:
         AssertionError: they differ.

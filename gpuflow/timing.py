@@ -131,7 +131,7 @@ def timeit(
     arguments that carries its state along instead.
 
     Args:
-        function: what to time; a jitted one also reports bytes and FLOPs of its plan.
+        function: the function to time; a jitted one also reports bytes and FLOPs of its plan.
         *args: its arguments.
         runs: number of samples; by default as many as fit into `seconds`, 5 to 1000.
         seconds: how long to measure, roughly.

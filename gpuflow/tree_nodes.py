@@ -243,7 +243,7 @@ def register_dataclass(
         The class.
 
     Raises:
-        TypeError: only one of data and meta fields is given, or the class is no dataclass.
+        TypeError: only one of data and meta fields is given, or the class is not a dataclass.
         ValueError: the fields given are not those of the dataclass.
 
     Example:

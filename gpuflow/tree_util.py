@@ -139,7 +139,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
         f: a function of one leaf of each tree.
         tree: the tree that gives the structure.
         rest: trees that have at least that structure.
-        is_leaf: what else counts as a leaf.
+        is_leaf: further leaves.
 
     Returns:
         A tree of the structure of ``tree``.
@@ -226,7 +226,7 @@ def tree_reduce(
         is_leaf: a function of a node: whether it counts as a leaf.
 
     Returns:
-        What was accumulated.
+        The accumulated value.
 
     Raises:
         TypeError: there are no leaves and no ``initializer``.
@@ -322,7 +322,7 @@ def tree_reduce_associative(
         is_leaf: a function of a node: whether it counts as a leaf.
 
     Returns:
-        What the leaves combine to.
+        The combination of the leaves.
 
     Raises:
         TypeError: there are no leaves and no ``identity``.
@@ -354,7 +354,7 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
     Args:
         prefix_tree: a tree whose leaves stand where ``full_tree`` has subtrees.
         full_tree: a tree.
-        is_leaf: what else counts as a leaf of ``prefix_tree``.
+        is_leaf: further leaves of ``prefix_tree``.
 
     Returns:
         A tree of the structure of ``full_tree``.
@@ -447,13 +447,13 @@ def is_tree_node(typ: type) -> bool:
 
 @explained
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
-    """The children of a node, and what else it is made of.
+    """The children of a node, and the other data of the node.
 
     Args:
         tree: a node, such as a list.
 
     Returns:
-        A list of children, and what the node's type needs besides to make it again.
+        A list of children, and the data that the node's type needs to make it again.
 
     Raises:
         ValueError: ``tree`` is a leaf.
@@ -468,13 +468,13 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
 
 @explained
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """The children of a node as pairs (key, child), and what else it is made of.
+    """The children of a node as pairs (key, child), and the other data of the node.
 
     Args:
         tree: a node, such as a list.
 
     Returns:
-        A list of pairs, and what the node's type needs besides to make it again.
+        A list of pairs, and the data that the node's type needs to make it again.
 
     Raises:
         ValueError: ``tree`` is a leaf.

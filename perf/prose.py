@@ -18,7 +18,7 @@ RETIRED = (
     r"(?<!-)turns?(?! (?:on|off|into)\b)",
     r"(?<!in )places?", r"in place of", r"words", r"says?(?! so\b)", r"said", r"tells?", r"told",
     r"believes?", r"believed", r"meets?", r"anew", r"apart", r"whole numbers?",
-    r"(?<!there )(?:is|are|was|were) no(?! (?:longer|more)\b)", r"(?:is|are) none",
+    r"(?<!there )(?:is|are|was|were) no(?! (?:longer|more)\b)", r"(?<!there )(?:is|are) none",
     r"of (?:its|their) own", r"of one's own", r"what there is", r"the like", r"mends?",
     r"as (?:it is|they are)(?! \w+(?:ed|en|ing|uilt)\b)",
     r"(?:is|are|was|were) there(?! (?:an?|any|no)\b)",

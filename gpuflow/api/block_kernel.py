@@ -84,7 +84,7 @@ class Block:
         Args:
             x: the array.
             start: its first element, an integer for each dimension of ``x``; it may be computed,
-                and lie anywhere. None: ``self.start``.
+                and be out of bounds. None: ``self.start``.
             shape: of the tile, ints; None for a whole dimension. None: ``self.tile``.
             fill: what stands where the tile reaches over the edges of ``x``. None: it does not,
                 which is not checked: such a start is brought into range, as by
@@ -94,8 +94,8 @@ class Block:
             The tile, of the dtype of ``x``.
 
         Raises:
-            TypeError, ValueError: the number of dimensions differs, or ``fill`` is no value of the
-                dtype.
+            TypeError, ValueError: the number of dimensions differs, or ``fill`` is not a value of
+                the dtype.
         """
         x = jnp.asarray(x)
         whole = x.shape
@@ -197,7 +197,7 @@ class Block:
 
 
 class BlockKernel:
-    """A function that ``gf.kernel.block`` made; call it with the arguments behind the block.
+    """A function that ``gf.kernel.block`` made; call it with the arguments after the block.
 
     It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
     """

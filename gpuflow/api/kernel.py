@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Kernel:
-    """A function that ``gf.kernel`` made; call it with the arguments behind the index.
+    """A function that ``gf.kernel`` made; call it with the arguments after the index.
 
     It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
     """
@@ -105,7 +105,7 @@ def kernel(
 ) -> Callable[..., Any]:
     """Make one kernel of a function of one index: exactly one, or an error that says why not.
 
-    The function is traced once for one index and may do what it likes with it: read arrays at
+    The function is traced once for one index and may use it freely: read arrays at
     places that it computes, run loops of its own length, branch, draw random numbers. It returns
     what is computed at its index; nothing is written otherwise. At a time it may have at most 128
     values of an array; it reads longer arrays element by element.

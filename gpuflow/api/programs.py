@@ -266,7 +266,7 @@ def make_jaxpr(
 ) -> Callable[_P, Any]:
     """A function that returns the jaxpr of ``fun`` for given arguments.
 
-    A ref that ``fun`` uses is an input of the jaxpr, and one that it writes an output behind all
+    A ref that ``fun`` uses is an input of the jaxpr, and one that it writes an output after all
     others.
 
     Args:
@@ -318,16 +318,16 @@ def explain(
         fun: a function, jitted or not. One with arguments of the names below is wrapped:
             ``gf.explain(lambda x: f(x, top=3), x)``.
         args, kwargs: arrays or ShapeDtypeStructs, in trees.
-        stage: what to show instead of the plan, in the order in which a program comes to it:
+        stage: the stage to show instead of the plan, in the order in which a program comes to it:
             "jaxpr", "passes", "groups", "schedule" (KernelIR before and after each schedule),
-            "kernels" (KernelIR of what is launched), "text" (of the kernels), "binding" (arrays,
-            and words of arguments) or "driver" (the program that runs them).
+            "kernels" (KernelIR of the launched kernels), "text" (of the kernels), "binding"
+            (arrays, and words of arguments) or "driver" (the program that runs them).
         platform: for which platform, by default that of new arrays. Another one, such as "cuda",
             need not be there for the stages up to "binding".
         top: how many steps ``str`` shows, those that take longest; None: all.
         measure: run the program some times, with all its effects, to measure its steps; on zeros
-            for ShapeDtypeStructs, and on copies of what it donates. Otherwise nothing is run, and
-            times are predicted from bytes and operations.
+            for ShapeDtypeStructs, and on copies of the arguments that it donates. Otherwise
+            nothing is run, and times are predicted from bytes and operations.
 
     Returns:
         Explanation: print it, look at its ``steps``, or write a page, ``.to_html("f.html")``.

@@ -1,4 +1,4 @@
-"""gf.raw_kernel: a kernel in Numba's words or CUDA C as an operation among others."""
+"""gf.raw_kernel: a kernel in Numba or CUDA C as an operation among others."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class RawKernel:
         self._set(replace(self._rules, forward=forward, backward=backward))
 
     def defbatch(self, batch: Function) -> Function:
-        """Set what vmap does: ``(size, in_batched, *arrays) -> (out, out_batched)``.
+        """Set behavior under vmap: ``(size, in_batched, *arrays) -> (out, out_batched)``.
 
         As of ``custom_vmap``: mapped arrays have the axis in front. Without it the kernel runs in a
         loop.
@@ -361,10 +361,10 @@ def raw_kernel(
     code: Function | str | None = None, *, grid: Any, out: Any = None, inout: Sequence[int] = (),
     arguments: Function | None = None, cpu: Function | None = None, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """Make an operation of a kernel in Numba's words or in CUDA C.
+    """Make an operation of a kernel in Numba or CUDA C.
 
     The kernel gets the arguments of the call in their order, then its outputs, whose elements are
-    anything before. Arrays lie row-major. For Numba they are arrays, for CUDA C pointers. Python's
+    anything before. Arrays are row-major. For Numba they are arrays, for CUDA C pointers. Python's
     and NumPy's numbers are numbers for both, of 64 bits, or of NumPy's type; another number is
     another program. Arrays have NumPy's dtypes: pass ``x.view(jnp.uint16)`` for bfloat16 to Numba.
     It runs on the stream of the operations around it, in their order.
@@ -388,7 +388,7 @@ def raw_kernel(
         name: for messages; of CUDA C also that of the kernel, if the text has several.
 
     Returns:
-        A function of ``(*args)`` that returns ``out``, and behind it what became of ``inout``.
+        A function of ``(*args)`` that returns ``out``, and after it what became of ``inout``.
         Its ``defjvp``, ``defvjp``, ``defbatch`` and ``defreference`` say more of it, and ``check``
         compares all of that.
 

@@ -204,7 +204,7 @@ def threefry_partitionable(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def log_compiles(enable: bool = True) -> Iterator[None]:
-    """Inside the block, ``jit`` logs what it traces and compiles, and how long that takes.
+    """Inside the block, ``jit`` logs each trace and compilation, and how long that takes.
 
     The logger is ``logging.getLogger("gpuflow")``, the level WARNING.
 

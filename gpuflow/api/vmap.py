@@ -61,7 +61,7 @@ def vmap(
         The mapped function.
 
     Raises:
-        TypeError: at once, for axes that are no ints or None, and names that are not hashable.
+        TypeError: at once, for axes that are not ints or None, and names that are not hashable.
         ValueError: from the call, for axes or sizes that do not fit.
 
     Example:

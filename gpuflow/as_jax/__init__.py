@@ -46,7 +46,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take the alias back: what was imported through it stays, new imports of ``jax`` do not."""
+    """Remove the alias: modules imported through it stay, new imports of ``jax`` do not."""
     watch(None)
     for finder in (_alias, _versions):
         if finder in sys.meta_path:

@@ -28,7 +28,7 @@ def public_names(namespace: dict[str, Any], module_name: str | None = None) -> l
 
     Args:
         namespace: the module's ``globals()``.
-        module_name: the module's name, to leave out what it imported for its own use.
+        module_name: the module's name, to leave out its private imports.
     """
     return [
         name
@@ -50,7 +50,7 @@ def publish(
 
     Args:
         namespace: the module's ``globals()``.
-        short: what users call it, such as ``jnp``.
+        short: the public name, such as ``jnp``.
         names: its public names.
         modules: its public submodules; those that are not there are imported when first asked for.
     """
@@ -68,7 +68,7 @@ def missing_name(
 
     Args:
         module: the module's name.
-        short: what users call it, such as ``jnp``.
+        short: the public name, such as ``jnp``.
         names: its public names.
         modules: its submodules that are imported when they are first asked for.
     """

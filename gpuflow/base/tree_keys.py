@@ -131,7 +131,7 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
     Args:
         keys: a path.
         simple: only the names, as in ``a0x``, in place of ``['a'][0].x``.
-        separator: what stands between keys, as in ``a/0/x``.
+        separator: the separator of keys, as in ``a/0/x``.
         keys: a path, a sequence of keys.
 
     Returns:

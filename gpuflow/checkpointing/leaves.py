@@ -1,7 +1,7 @@
 """Leaves of a checkpoint: taken as they are now, written as records and pieces, made again.
 
 A Python scalar is a record alone. An array is a record and pieces: one, or one for each part of a
-sharded array. What safetensors has no name for lies in its files as plain numbers:
+sharded array. What safetensors has no name for is in its files as plain numbers:
 
     complex128           float64[..., 2]
     random keys          uint32[..., 2 or 4]
@@ -52,7 +52,7 @@ class Leaf:
 
     Attributes:
         record: what the JSON file says of it.
-        pieces: where they are in the array, and their values as they lie in files; nobody writes
+        pieces: where they are in the array, and their values as they are in files; nobody writes
             to these.
     """
 
@@ -258,5 +258,5 @@ def type_text(record: dict[str, Any]) -> str:
 
 
 def storage_of(record: dict[str, Any]) -> np.dtype:
-    """The dtype in which elements lie in memory."""
+    """The dtype in which elements are in memory."""
     return storage_dtype(dtype_of(record["dtype"]))

@@ -128,17 +128,18 @@ class Manager:
         return metrics_of(read_tree(self.path(step)))
 
     def save(self, step: int, tree: Any, metrics: Mapping[str, Any] | None = None) -> None:
-        """Save the state behind a step, and delete steps that need not stay.
+        """Save the state after a step, and delete steps that need not stay.
 
         Args:
             step: its number, not below those that are there; the last one again replaces it.
-            tree: what to save, as for ``checkpointing.save``.
+            tree: the tree to save, as for ``checkpointing.save``.
             metrics: numbers by name, such as a loss; scalar arrays will do.
 
         Raises:
             ValueError: a step below the newest one, or containers nested more than 100 deep.
             TypeError: a leaf that cannot be saved, or a metric that is not a number.
-            Exception: what stopped the save before, if nobody was told; nothing is saved then.
+            Exception: the error that stopped the save before, if it was not reported yet; nothing
+                is saved then.
         """
         self.wait()
         latest = self.latest_step()
@@ -178,7 +179,7 @@ class Manager:
         """Delete a step; files in its folder that no save wrote stay.
 
         Raises:
-            FileNotFoundError: there is none, or a link in its place.
+            FileNotFoundError: there is none, or a link instead.
         """
         self.wait()
         path = self.path(step)
@@ -193,7 +194,7 @@ class Manager:
         """Return when all that was given to ``save`` is on the disk.
 
         Raises:
-            Exception: what stopped the thread that wrote, if nobody was told.
+            Exception: the error that stopped the thread that wrote, if it was not reported yet.
         """
         saving.wait_for_last()
 

@@ -27,11 +27,12 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
         path: of the checkpoint.
         like: a tree of the same structure, whose leaves have the same shapes and dtypes. Its
             containers are those of the result, registered classes and namedtuples included, and
-            its leaves say what to make: a NumPy array of a NumPy array; an Array of an Array or a
-            ``ShapeDtypeStruct``, with the sharding that it has. Without it, containers must be
-            dicts, lists, tuples, deques and None, and leaves come back as what they were.
+            its leaves determine the types: a NumPy array of a NumPy array; an Array of an Array or
+            a ``ShapeDtypeStruct``, with the sharding that it has. Without it, containers must be
+            dicts, lists, tuples, deques and None, and leaves are restored with their types.
         sharding: a Device or Sharding for all arrays, or a tree prefix of them; None for those
-            that ``like`` has, else the default device. Only what this process needs is read.
+            that ``like`` has, else the default device. Only the data that this process needs are
+            read.
 
     Returns:
         The tree; arrays keep their dtype, 64-bit ones also where ``enable_x64`` is off.
@@ -39,7 +40,7 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
     Raises:
         FileNotFoundError: there is no complete checkpoint.
         CheckpointError: a file is damaged: a checksum differs, or a field is missing or cannot be;
-            or it cannot be read (an OSError too), as a FIFO in its place.
+            or it cannot be read (an OSError too), as a FIFO instead.
         ValueError: an empty path; or ``like`` has another structure, shape or dtype somewhere
             (the message names the path and both sides), or containers need it.
 

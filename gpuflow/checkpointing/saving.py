@@ -178,7 +178,7 @@ class Saving:
         """Return when the checkpoint is on the disk.
 
         Raises:
-            Exception: what stopped the thread that wrote, with its traceback.
+            Exception: the error that stopped the thread that wrote, with its traceback.
         """
         self._thread.join()
         if self._error is not None:
@@ -260,7 +260,8 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         CheckpointError: the files cannot be written, as on a full disk (an OSError too, with its
             errno), or another process could not write its parts.
         FileExistsError: the folder has a ``tree.json`` that no save wrote.
-        Exception: what stopped a ``save_async`` before, if nobody was told; nothing is saved then.
+        Exception: the error that stopped a ``save_async`` before, if it was not reported yet;
+            nothing is saved then.
 
     Files of the folder that are not of an earlier save into it stay.
 
@@ -286,15 +287,15 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
 
     Args:
         path: of the checkpoint, as for ``save``.
-        tree: what to save, as for ``save``.
+        tree: the tree to save, as for ``save``.
 
     Returns:
         A Saving, whose ``wait()`` returns when the checkpoint is on the disk.
 
     Raises:
         TypeError, ValueError: as for ``save``.
-        Exception: what stopped the ``save_async`` before, if nobody was told; nothing is saved
-            then.
+        Exception: the error that stopped the ``save_async`` before, if it was not reported yet;
+            nothing is saved then.
 
     Cost: arrays of the CPU are held, not copied; those of a GPU and NumPy's are copied at once.
 

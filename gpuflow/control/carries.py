@@ -82,7 +82,7 @@ def check_carry(
 
     Raises:
         TypeError: another structure, shape or dtype, or a user's body whose carries vary along
-            other axes of shard_map behind it; the message names the leaves that differ.
+            other axes of shard_map after it; the message names the leaves that differ.
     """
     before = Typed("at first", in_tree, in_avals)
     after = Typed("after the body", out_tree, out_avals)

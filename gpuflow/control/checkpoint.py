@@ -46,7 +46,7 @@ def checkpoint(
         prevent_cse: whether the compiler must keep the two computations apart; False suits bodies
             of ``lax.scan``, which are apart anyway.
         policy: which values may be stored nevertheless; see ``checkpoint_policies``.
-        static_argnums, static_argnames: arguments that ``fun`` gets as they are, untraced.
+        static_argnums, static_argnames: arguments that ``fun`` gets untraced.
         concrete: must be False.
 
     Returns:
@@ -55,7 +55,8 @@ def checkpoint(
 
     Raises:
         NotImplementedError: ``concrete``.
-        TypeError: ``fun`` or ``policy`` is not callable; from the call, an argument is no array.
+        TypeError: ``fun`` or ``policy`` is not callable; from the call, an argument is not an
+            array.
         ValueError: from the call, ``static_argnums`` names no argument.
 
     Source:

@@ -59,7 +59,7 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
 
     Returns:
         The function. It runs op by op where it is traced itself, where ops are checked one by one,
-        for arguments that are no arrays, numbers or options, and if it needs the values of arrays.
+        for arguments that are not arrays, numbers or options, and if it needs the values of arrays.
     """
     run = _Programs(function).run
 

@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def hidden(self) -> int:
-        """How many operands of the program are no arguments."""
+        """How many operands of the program are not arguments."""
         return len(self.consts) + (0 if self.refs is None else len(self.refs.closed))
 
     def operands(self, name: str, leaves: Sequence[Any], runs: bool = False) -> list[Any]:

@@ -52,7 +52,7 @@ def while_loop(
         body_fun: ``val -> val``; it keeps structure, shapes and dtypes.
         init_val: a tree of arrays.
         max_steps: stop after so many iterations in any case. Only then is reverse-mode
-            differentiation possible; it stores what every one of these iterations needs.
+            differentiation possible; it stores the residuals of each iteration.
 
     Returns:
         The last value. Under vmap each element stops by itself.

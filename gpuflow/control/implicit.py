@@ -146,7 +146,7 @@ def custom_root(
 ) -> Any:
     """``solve(f, initial_guess)``, differentiated as the ``x`` with ``f(x) = 0``.
 
-    Derivatives are with respect to what ``f`` closes over; those of the guess are zero.
+    Derivatives are with respect to closed-over values of ``f``; those of the guess are zero.
 
     Args:
         f: a function of one tree of arrays, to one like it.

@@ -142,8 +142,8 @@ def make_options(
     """The options of ``gpuflow.jit``, completed from the signature.
 
     Raises:
-        TypeError: ``device`` is no Device.
-        ValueError: a number or name that is no parameter, or both a device and a backend.
+        TypeError: ``device`` is not a Device.
+        ValueError: a number or name that is not a parameter, or both a device and a backend.
     """
     if device is not None and backend is not None:
         raise ValueError(

@@ -24,7 +24,7 @@ class Kept:
     """A program, and how it is computed twice.
 
     Attributes:
-        program: it, with opened functions in place of calls.
+        program: it, with opened functions instead of calls.
         first: equations that compute everything; some have further outputs.
         stored: variables that may be stored, outputs of ``first``.
         again: equations that compute the rest where ``stored`` is known.

@@ -20,16 +20,16 @@ def platform_dependent(
     """Call the function for the platform of the default device, which is chosen when traced.
 
     Args:
-        args: what the function is called with.
+        args: arguments of the function.
         default: for platforms that are not named.
         per_platform: functions by the names of platforms, such as ``cpu=`` and ``cuda=``.
 
     Returns:
-        What the chosen function returns.
+        The result of the selected function.
 
     Raises:
         TypeError: a branch that is not callable.
-        ValueError: the name ``gpu``, which is no platform.
+        ValueError: the name ``gpu``, which is not a platform.
         NotImplementedError: no branch for the platform.
 
     Example:
@@ -67,7 +67,7 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
     """A function that a compiler may know by name; here it always is its decomposition.
 
     Args:
-        decomposition: what the function means; its keyword arguments are attributes.
+        decomposition: the definition of the function; its keyword arguments are attributes.
         name: such as ``"my.softmax"``.
         version: a number that changes with the meaning.
 
@@ -75,7 +75,7 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
         A function of the same arguments.
 
     Raises:
-        TypeError: a decomposition that is not callable, or a name that is no string.
+        TypeError: a decomposition that is not callable, or a name that is not a string.
         UnexpectedTracerError: from the call, an attribute that is traced.
 
     Example:

@@ -38,7 +38,7 @@ class Program:
 
     Attributes:
         jaxpr: ``(*closed-over values, *arguments) -> leaves of the result``.
-        consts: the closed-over values, but for those of refs, which come behind them.
+        consts: the closed-over values, but for those of refs, which come after them.
         out_tree: the structure of the result.
         refs: what it does with refs; None if there are none.
     """
@@ -74,7 +74,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """An Array, a copy, in place of a NumPy array; other values as they are.
+    """An Array, a copy, instead of a NumPy array; other values as they are.
 
     For functions that run on values: ``x += 1`` must not write into the caller's array.
     """
@@ -94,8 +94,8 @@ def trace_program(
     """Trace ``function(*args)`` for arguments of structure ``in_tree``, a tuple.
 
     One function object is traced once for each signature, unless it closes over tracers.
-    ``identity`` stands for it where ``function`` is made anew around the user's for each call. With
-    ``takes_refs`` it may use refs: the caller carries their values in and out.
+    ``identity`` stands for it where ``function`` is made again around the user's for each call.
+    With ``takes_refs`` it may use refs: the caller carries their values in and out.
 
     Raises:
         TypeError: ``function`` is not callable, or returns something that is not an array.

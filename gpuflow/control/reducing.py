@@ -225,11 +225,11 @@ def reduce_window(
     padding: str | Sequence[tuple[int, int]] = "VALID", base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:  # fmt: skip
-    """Combine the elements in each place of a sliding window.
+    """Combine the elements in each position of a sliding window.
 
     Args:
         operand: an array, or a tree of arrays of one shape.
-        init_value: a scalar for each; what margins and holes hold, best the neutral element.
+        init_value: a scalar for each; the value of padding and dilation, best the neutral element.
         computation: ``(a, b) -> c`` on (trees of) scalars.
         window_dimensions: the window's sizes, one for each dimension.
         window_strides: its steps; None: 1.
@@ -237,7 +237,7 @@ def reduce_window(
         base_dilation, window_dilation: distances of elements of operand and window; None: 1.
 
     Returns:
-        An array, or a tree of arrays, with one element for each place of the window.
+        An array, or a tree of arrays, with one element for each position of the window.
 
     Raises:
         TypeError: dtypes, sizes or strides that do not fit.

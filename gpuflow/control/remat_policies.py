@@ -17,7 +17,7 @@ Policy = Callable[..., bool]
 
 
 class _Answer:
-    """What a policy may answer in place of True and False."""
+    """What a policy may answer instead of True and False."""
 
     def __init__(self, name: str, stores: bool) -> None:
         self._name, self._stores = name, stores
@@ -89,7 +89,7 @@ def save_any_names_but_these(*names_not_to_save: str) -> Policy:
 def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
     """Store every value but those that ``checkpoint_name`` gave one of these names.
 
-    What such a value was made of may be stored in its place.
+    What such a value was made of may be stored instead.
     """
     names = frozenset(names_not_to_save)
     return lambda primitive, *avals, **params: primitive is not name_p or (

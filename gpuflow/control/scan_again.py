@@ -34,7 +34,7 @@ def computed_again(
         linear: the linear map of a turn; it takes the residuals, then tangents.
         num_outs: how many results there are.
         num_consts: how many leading inputs are the same in each turn.
-        num_carry: how many inputs behind them are carries; the rest are slices, which are read
+        num_carry: how many inputs after them are carries; the rest are slices, which are read
             again at no cost.
 
     Returns:

@@ -157,7 +157,7 @@ class Sum:
 
     Attributes:
         carry: its variable in the body.
-        eqns: the equation, and layout operations behind it.
+        eqns: the equation, and layout operations after it.
         term: what is added.
         factors: variables of the body that the equation reads.
     """

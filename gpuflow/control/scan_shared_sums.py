@@ -1,10 +1,10 @@
-"""Sums over lanes leave a scan: what all lanes share adds up for each lane, and once behind it.
+"""Sums over lanes leave a scan: what all lanes share adds up for each lane, and once after it.
 
 The cotangent of a parameter that all lanes share is a carry like this one, which a loop of lanes
 cannot hold; each lane has a total of its own then:
 
     total += f(reduce_sum(x))      becomes     totals[lane] += f(x[lane])
-                                               total + reduce_sum(totals)   behind the loop
+                                               total + reduce_sum(totals)   after the loop
 
 ``f`` is linear. The sum may also be a product that contracts lanes. Totals of 16-bit floats are
 float32.

@@ -1,6 +1,6 @@
-"""A scan whose turns do not see each other, with what all of them share in front and behind.
+"""A scan whose turns do not see each other, with what all of them share in front and after.
 
-    total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, behind the loop
+    total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, after the loop
 
 Only derivatives add up like this (``add_any``); users' sums keep their order.
 """

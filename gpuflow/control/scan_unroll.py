@@ -22,8 +22,8 @@ BindScan = Callable[..., list[Any]]
 def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
     """The outputs of a scan whose body does ``unroll`` iterations; the rest follow the loop.
 
-    So a scan of one element is no loop, unless there are loops in it: those have lanes only if
-    they are programs of their own. Loops with effects stay as they are: unrolling is for speed,
+    So a scan of one element is not a loop, unless there are loops in it: those have lanes only if
+    they are programs of their own. Loops with effects are unchanged: unrolling is for speed,
     and calls of Python have none.
     """
     params = eqn.params

@@ -33,7 +33,7 @@ def scatter_apply(
     Args:
         operand: array.
         scatter_indices: integers of shape ``batch + (n,)``.
-        func: a function of a scalar of the dtype of ``operand``; where places repeat, it is
+        func: a function of a scalar of the dtype of ``operand``; where indices repeat, it is
             applied repeatedly.
         dimension_numbers: see ``ScatterDimensionNumbers``.
         update_shape: the shape that updates would have in ``scatter``.

@@ -36,8 +36,8 @@ def select_and_scatter(
         select: ``(a, b) -> bool`` on scalars: whether ``a``, which was selected so far, stays.
         window_dimensions, window_strides, padding: as in ``reduce_window``. Margins are never
             selected.
-        source: one value for each place of the window, of the dtype of ``operand``.
-        init_value: a scalar; what elements hold before, and those that no window selects.
+        source: one value for each position of the window, of the dtype of ``operand``.
+        init_value: a scalar; the initial value of elements, and those that no window selects.
         scatter: ``(a, b) -> c`` on scalars, associative and commutative: the new value of an
             element that holds ``a`` and is given ``b``.
 

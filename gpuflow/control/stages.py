@@ -202,7 +202,7 @@ class Places:
 
 
 class Stage:
-    """What all stages know: the types of arguments and results.
+    """Data of all stages: the types of arguments and results.
 
     Args:
         entry: the program.
@@ -270,7 +270,7 @@ class MemoryAnalysis:
     Attributes:
         argument_size_in_bytes: of the operands, those closed over included.
         output_size_in_bytes: of the outputs.
-        alias_size_in_bytes: of the outputs that lie in the memory of operands.
+        alias_size_in_bytes: of the outputs that are in the memory of operands.
         temp_size_in_bytes: of the arena for temporaries, which plans share.
         generated_code_size_in_bytes: of the kernels' object code.
         host_argument_size_in_bytes, host_output_size_in_bytes: 0; a GPU's programs need no memory
@@ -292,7 +292,7 @@ class MemoryAnalysis:
 
     @property
     def peak_memory_in_bytes(self) -> int:
-        """Operands, outputs and temporaries together; what is in the same memory counts once."""
+        """Operands, outputs and temporaries together; shared memory counts once."""
         return (
             self.argument_size_in_bytes
             + self.output_size_in_bytes
@@ -392,7 +392,7 @@ class Compiled(Stage):
         return self(*args, **kwargs)
 
     def runtime_executable(self) -> Executable:
-        """What runs the program, with ``explain`` and ``cost_analysis``."""
+        """The code that runs the program, with ``explain`` and ``cost_analysis``."""
         return self._executable
 
     def as_text(self) -> str:

@@ -1,4 +1,4 @@
-"""PositionalSharding: devices in an array of the rank of what they share."""
+"""PositionalSharding: devices in an array of the rank of the array that they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gpuflow.core.sharding import Sharding
 
 
 class PositionalSharding(Sharding):
-    """Devices in an array of the rank of what they share, whose shape says how often it is cut.
+    """Devices in an array of the rank of the array that they share, whose shape says how often it
+    is cut.
 
     JAX has removed the class; scripts that use it still run.
 

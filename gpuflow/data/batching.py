@@ -15,7 +15,7 @@ from gpuflow.runtime.array import Array
 
 
 class Batches:
-    """The batches that ``batches`` describes; each iteration over it begins anew.
+    """The batches that ``batches`` describes; each iteration over it begins again.
 
     Attributes:
         per_epoch: how many batches an epoch has.

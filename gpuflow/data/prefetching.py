@@ -3,7 +3,7 @@
     iterator --> worker thread --> room for a few batches --> consumer
 
 The worker knows the room, not the consumer's end of it: when that is closed or forgotten, or the
-interpreter ends, the worker is told to stop, and stops behind the batch that it is making.
+interpreter ends, the worker is told to stop, and stops after the batch that it is making.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LOOK = 1.0
 
 @record
 class _End:
-    """Behind the last batch.
+    """After the last batch.
 
     Attributes:
-        error: what stopped the iterator, if it did not end by itself.
+        error: the error that stopped the iterator, if it did not end by itself.
     """
 
     error: BaseException | None = None
@@ -218,8 +218,8 @@ def prefetch_to_device(
     Raises:
         TypeError: ``iterator`` cannot be iterated over.
         ValueError: ``size`` below 1.
-        Exception: taking a batch raises what the iterator, or copying, raised in the thread, with
-            the traceback of there, behind the batches that came before.
+        Exception: taking a batch raises errors of the iterator, or of copying, in the thread, with
+            the traceback of there, after the batches that came before.
 
     Cost: the memory of ``size`` batches more.
 

@@ -133,10 +133,10 @@ def unpack_optimizer_state(opt_state: OptimizerState) -> Any:
 
 
 def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
-    """What ``unpack_optimizer_state`` took apart.
+    """The result of ``unpack_optimizer_state``.
 
     Raises:
-        TypeError: a leaf is no JoinPoint.
+        TypeError: a leaf is not a JoinPoint.
     """
     sentinels, tree_def = base_tree.flatten(marked_pytree)
     for sentinel in sentinels:

@@ -73,7 +73,7 @@ def polynomial_decay(
 
 
 def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
-    """``values[k]`` behind the k-th boundary.
+    """``values[k]`` after the k-th boundary.
 
     Raises:
         ValueError: there is not one value more than boundaries.

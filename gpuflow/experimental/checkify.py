@@ -69,7 +69,7 @@ all_checks = automatic_checks | user_checks
 
 @register_pytree_node_class
 class Error:
-    """What checks found. It may be returned from jit and vmap.
+    """The results of checks. It may be returned from jit and vmap.
 
     Args:
         state: which check failed first, i32[...], 0 for none, where axes are those of vmap; and
@@ -120,12 +120,12 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
 
     Args:
         pred: a bool, or bool[].
-        msg: what is wrong if it does not, a format string for the other arguments.
+        msg: the message if it does not, a format string for the other arguments.
         fmt_args, fmt_kwargs: trees of arrays; random keys are shown as their words.
         debug: whether to be silent in programs that nobody made with ``checkify``.
 
     Raises:
-        TypeError: ``pred`` is no such scalar, or values are no arrays of numbers.
+        TypeError: ``pred`` is no such scalar, or values are not arrays of numbers.
         JaxRuntimeError: it does not hold, outside of ``checkify``.
         ValueError: where a program is compiled that nobody made with ``checkify``.
     """
@@ -159,7 +159,7 @@ def check_error(error: Error) -> None:
     """Raise if ``error`` holds a failed check; inside ``checkify`` it is one more check.
 
     Raises:
-        TypeError: it is no Error.
+        TypeError: an argument that is not an Error.
         JaxRuntimeError: a check failed.
         ValueError: where a program is compiled that nobody made with ``checkify``.
     """
@@ -178,7 +178,7 @@ _TRACED = (HasAval, np.ndarray, np.generic, float, complex)
 def checkify(
     f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_checks
 ) -> Callable[..., tuple[Error, Any]]:
-    """A function that returns what failed first, and the result.
+    """A function that returns the first failure, and the result.
 
     Args:
         f: a function with ``check`` in it.
@@ -189,7 +189,7 @@ def checkify(
         ``(*args, **kwargs) -> (Error, f(*args, **kwargs))``.
 
     Raises:
-        TypeError: ``f`` is no function, or ``errors`` is no set of categories.
+        TypeError: ``f`` is not a function, or ``errors`` is not a set of categories.
         NotImplementedError: from the call, for checks inside of programs that cannot hand them
             on, as those of ``custom_linear_solve`` and ``shard_map``.
     """

@@ -1,6 +1,6 @@
 """Functions that say themselves how they run on arrays split over several devices.
 
-Where such a function is called outside of jit on arrays that lie on a mesh, its rules decide how
+Where such a function is called outside of jit on arrays that are on a mesh, its rules decide how
 arguments are split, and each device runs its part. On one device, under jit and other
 transformations, it is the function itself: programs know how to split the operations in it.
 """
@@ -32,7 +32,7 @@ class custom_partitioning:
 
     Args:
         fun: a function of arrays, or trees of them, on whole arrays.
-        static_argnums: positions of arguments that are no arrays.
+        static_argnums: positions of arguments that are not arrays.
 
     Example:
         >>> import gpuflow.numpy as jnp
@@ -84,7 +84,7 @@ class custom_partitioning:
             ``partition``.
 
         Raises:
-            ValueError: a rule that is no rule.
+            ValueError: an invalid rule.
 
         Example:
             As for the class.

@@ -31,9 +31,9 @@ class Solution(NamedTuple):
     """What ``solve`` returns, a tree of arrays.
 
     Attributes:
-        ts: the times of ``ys``, a float for a span and f[n] for n times; those behind an event are
+        ts: the times of ``ys``, a float for a span and f[n] for n times; those after an event are
             the event's.
-        ys: a tree like ``y0``, with a leading axis for times where there are n of them. Behind an
+        ys: a tree like ``y0``, with a leading axis for times where there are n of them. After an
             event the state at the event; nan at times that were not reached.
         status: i32, a ``Status``.
         steps: i32, the steps tried, rejected ones included.
@@ -66,7 +66,7 @@ def solve(
         method: ``Tsit5(rtol=, atol=)``, ``Tsit5(step=)`` or ``RK4(step=)``; None: ``Tsit5()``.
         event: ``(t, y, *args) -> real scalar``. The solve stops where its sign changes, which is
             looked for at the ends of steps and located on the interpolant. A value of 0 at the
-            first time is no event.
+            first time is not an event.
         max_steps: the most steps tried in all; also the memory that reverse mode takes, in states.
 
     Returns:
@@ -76,7 +76,7 @@ def solve(
         Derivatives are those of the method with the steps that it took: the lengths that the
         tolerances chose are constants. Forward mode runs the loop with tangents. Reverse mode
         repeats it as a scan of ``max_steps`` steps that keeps the state at each, and computes
-        slopes again; times behind the first and the event's time have derivatives too.
+        slopes again; times after the first and the event's time have derivatives too.
 
     Raises:
         TypeError: ``f`` or ``event`` returns something else, a method is none, ``args`` are no

@@ -153,7 +153,8 @@ class Problem:
 
 
 def step_count(module: Any, span: Any, step: float, dtype: Any) -> Any:
-    """How many equal steps a span has, by NumPy or our own; a rounding error is no further step."""
+    """How many equal steps a span has, by NumPy or our own; a rounding error is not a further
+    step."""
     parts = module.abs(span) / step * (1 - 8 * float(jnp.finfo(dtype).eps))
     # Only spans that are not finite have more than fit into 32 bits.
     return module.nan_to_num(module.minimum(module.ceil(parts), 2.0**30), nan=2.0**30)

@@ -22,7 +22,7 @@ def jet(
 
     With a curve ``x(t)`` in the place of each argument, ``fun(x(t))`` is a function of the number
     ``t``. Of ``x(0)`` and the derivatives of ``x`` at 0 this makes those of ``fun(x(t))``: the
-    first is ``jvp``. Derivatives of one order share what those below it computed, which nested
+    first is ``jvp``. Derivatives of one order share the results of those below, which nested
     calls of ``jvp`` do not. Functions with ``custom_jvp`` are differentiated by their rule, those
     with ``custom_vjp`` as they are written.
 
@@ -36,7 +36,7 @@ def jet(
         _: accepted, and without effect.
 
     Returns:
-        ``fun(*primals)``, and a tree like that with a list of derivatives in place of each array.
+        ``fun(*primals)``, and a tree like that with a list of derivatives instead of each array.
         Those of integers are zeros.
 
     Raises:

@@ -43,7 +43,7 @@ def get_num_params_in_lstm(
     """The number of weights of an LSTM.
 
     Args:
-        input_size: of what goes into the first layer.
+        input_size: of the input of the first layer.
         hidden_size: of a layer's state.
         num_layers: how many layers follow each other.
         bidirectional: whether each runs in both directions.
@@ -175,7 +175,7 @@ def lstm(
         precision: of products, as in ``jnp.matmul``.
 
     Returns:
-        The outputs f[batch, time, directions * hidden_size], which are 0 behind the end of a
+        The outputs f[batch, time, directions * hidden_size], which are 0 after the end of a
         sequence, and the last states, like ``h_0`` and ``c_0``.
 
     Raises:
@@ -206,7 +206,7 @@ def lstm_ref(
     Args:
         x, h_0, c_0, seq_lengths, num_layers, dropout, bidirectional: as in ``lstm``.
         W_ih, W_hh, b_ih, b_hh: weights by the number of the layer.
-        input_size, hidden_size: what the weights say anyway.
+        input_size, hidden_size: redundant with the weights.
 
     Returns:
         As ``lstm``.

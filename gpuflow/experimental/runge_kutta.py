@@ -25,7 +25,7 @@ class Tableau:
 
     Attributes:
         order: of the solution.
-        nodes: of the stages behind the first, in steps.
+        nodes: of the stages after the first, in steps.
         rows: the weights of earlier stages for each of them; the last row is the solution.
         error: the solution less the embedded one, by stage; None: there is none.
         reuses_last: the slope at the solution is the last stage, and the next step's first one.

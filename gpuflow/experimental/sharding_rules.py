@@ -25,7 +25,7 @@ class CompoundFactor(tuple[str, ...]):
         factors: two names at least.
 
     Raises:
-        ValueError: fewer, or what is no name.
+        ValueError: fewer, or an element that is not a name.
 
     Example:
         >>> from gpuflow.experimental.custom_partitioning import CompoundFactor
@@ -49,7 +49,7 @@ class ArrayMapping(tuple[Any, ...]):
         dimensions: names, CompoundFactors, and in front perhaps BATCHING for any dimensions.
 
     Raises:
-        ValueError: something else, or BATCHING behind the front.
+        ValueError: something else, or BATCHING after the front.
 
     Example:
         >>> from gpuflow.experimental.custom_partitioning import BATCHING, ArrayMapping
@@ -181,7 +181,7 @@ def parse_rule(text: str, **kinds: Any) -> SdyShardingRule:
     """The rule that a text says; ``kinds`` are the other arguments of SdyShardingRule.
 
     Raises:
-        ValueError: the text is no rule.
+        ValueError: the text is not a rule.
     """
     sides = text.split("->")
     _check(len(sides) == 2, "a rule must have one arrow", text)

@@ -93,7 +93,7 @@ class Exported:
         in_avals: the types of the leaves of the arguments, whose sizes may be symbolic.
         out_avals: those of the results.
         platforms: on which it may be called.
-        disabled_safety_checks: what calls do not check.
+        disabled_safety_checks: the checks that calls skip.
         nr_devices: 1.
         ordered_effects, unordered_effects: none: functions with effects are not exported.
         calling_convention_version: of the program.

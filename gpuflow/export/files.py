@@ -47,7 +47,7 @@ def packed(content: dict[str, Any], sections: Mapping[str, bytes]) -> bytes:
 
 
 class Container:
-    """What is in a container.
+    """The content of a container.
 
     Attributes:
         content: the JSON that was packed.

@@ -100,7 +100,7 @@ class Fit:
         self._rows: dict[tuple[str, ...], list[list[Fraction]]] = {}
 
     def joined(self, records: Sequence[Any], place: str = "") -> Any:
-        """The record with ``{"size": text}`` in place of numbers that follow the sizes.
+        """The record with ``{"size": text}`` instead of numbers that follow the sizes.
 
         Raises:
             ExportError: the records differ in something else.

@@ -132,7 +132,7 @@ class Program:
         return self._programs[key]
 
     def fresh(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
-        """The program and its constants, made anew: nothing was compiled of it yet."""
+        """The program and its constants, made again: nothing was compiled of it yet."""
         with self.configured():
             try:
                 records = self._sized.at(sizes)

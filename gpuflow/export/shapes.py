@@ -33,7 +33,7 @@ def symbolic_shape(
         A tuple of ints and symbolic sizes.
 
     Raises:
-        ValueError: a text that is no shape, or ``constraints`` beside ``scope``.
+        ValueError: a text that is not a shape, or ``constraints`` beside ``scope``.
 
     Example:
         >>> from gpuflow import export
@@ -132,7 +132,7 @@ def is_symbolic_dim(p: Any) -> bool:
         p: a size from a shape.
 
     Returns:
-        True for what ``symbolic_shape`` made of names.
+        True for sizes that ``symbolic_shape`` made of names.
 
     Example:
         >>> from gpuflow import export

@@ -42,7 +42,7 @@ class SymbolicScope:
         constraints_str: conditions such as ``"b >= 8"``, ``"mod(b, 8) == 0"`` or ``"a == 2*b"``.
 
     Raises:
-        ValueError: a text that is no comparison of sizes.
+        ValueError: a text that is not a comparison of sizes.
 
     Example:
         >>> from gpuflow import export

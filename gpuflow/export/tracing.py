@@ -37,10 +37,10 @@ def export(
     """Make a jitted function one that can be written to bytes.
 
     Args:
-        fun_jit: what ``jit`` gave.
+        fun_jit: a result of ``jit``.
         platforms: on which it may be called; None: on that of new arrays. Kernels are built for
             that one, and where it is called on another.
-        disabled_checks: what calls do not check.
+        disabled_checks: the checks that calls skip.
 
     Returns:
         A function of arrays or ShapeDtypeStructs, with sizes from ``symbolic_shape`` where they are

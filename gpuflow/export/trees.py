@@ -82,7 +82,7 @@ def register_pytree_node_serialization(
 ) -> type[_Node]:
     """Let arguments and results of exported functions have nodes of a class.
 
-    Call it in the process that exports and in the one that loads, behind
+    Call it in the process that exports and in the one that loads, after
     ``tree_util.register_pytree_node``.
 
     Args:
@@ -96,7 +96,7 @@ def register_pytree_node_serialization(
         ``nodetype``.
 
     Raises:
-        ValueError: the class or the name has a registration already, or the class is no node.
+        ValueError: the class or the name has a registration already, or the class is not a node.
 
     Example:
         >>> from gpuflow import export, tree_util
@@ -143,7 +143,7 @@ def register_namedtuple_serialization(
         ``nodetype``.
 
     Raises:
-        ValueError: it is no namedtuple, or it or the name has a registration already.
+        ValueError: the class is not a namedtuple, or it or the name has a registration already.
 
     Example:
         >>> from collections import namedtuple
@@ -172,7 +172,7 @@ def structure_record(treedef: TreeDef) -> Any:
     """A structure as JSON: 0 is a leaf, None is None.
 
     Raises:
-        ExportError: a class without registration, or a dict's key that is no text or number.
+        ExportError: a class without registration, or a dict's key that is not a text or number.
     """
     return _written(tree.unflatten(treedef, [_LEAF] * treedef.num_leaves))
 

@@ -86,7 +86,7 @@ def scale_and_translate(
     Args:
         image: array.
         shape: of the result, a size for each axis.
-        spatial_dims: the K axes that are drawn anew.
+        spatial_dims: the K axes that are drawn again.
         scale, translation: ``[K]``; they may be traced, and have gradients.
         method: as of ``resize``, but not ``"nearest"``.
         antialias, precision: as of ``resize``.

@@ -19,7 +19,7 @@ def publish_with_primitives(
 
     Args:
         namespace: the module's ``globals()``.
-        short: what users call it, such as ``lax``.
+        short: the public name, such as ``lax``.
         modules: its public submodules.
         defining_files_only: only primitives of the files that its public functions come from.
     """

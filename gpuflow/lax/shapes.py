@@ -49,7 +49,7 @@ def full(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: ``fill_value`` is not a scalar, or ``sharding`` is no Sharding.
+        TypeError: ``fill_value`` is not a scalar, or ``sharding`` is not a Sharding.
 
     Example:
         >>> lax.full((2,), 7.0)
@@ -104,7 +104,7 @@ def asarray(x: ArrayLike) -> Array:
     """``x`` as an array.
 
     Args:
-        x: array, NumPy array or number; traced values stay what they are.
+        x: array, NumPy array or number; traced values are unchanged.
 
     Returns:
         An Array of the same shape; weak for Python's numbers.
@@ -157,7 +157,7 @@ def broadcast(
     Args:
         operand: array of any dtype.
         sizes: sizes of the new dimensions.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -239,7 +239,7 @@ def collapse(
     Args:
         operand: array of any dtype.
         start_dimension: the first of the range.
-        stop_dimension: the first behind it; None: to the end.
+        stop_dimension: the first after it; None: to the end.
 
     Returns:
         An array with the same elements.
@@ -390,7 +390,7 @@ def dot(
             rhs.
         precision: as of ``dot_general``.
         preferred_element_type: dtype of the result; None: that of the operands.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -457,7 +457,7 @@ def empty(
     Args:
         shape: sizes.
         dtype: a dtype, or None: the default float dtype.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:

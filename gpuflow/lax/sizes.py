@@ -78,7 +78,7 @@ def shape_as_value(shape: Sequence[int]) -> Any:
         An integer vector.
 
     Raises:
-        TypeError: an array that is no integer vector.
+        TypeError: an array that is not an integer vector.
 
     Example:
         >>> lax.shape_as_value((2, 3))
@@ -159,7 +159,7 @@ def conv_shape_tuple(
         rhs_shape: (outputs, inputs, *space).
         strides: steps of the kernel.
         pads: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
-        batch_group_count: by what the batch is divided.
+        batch_group_count: the divisor of the batch.
 
     Returns:
         A tuple of ints: (batch, outputs, *space).
@@ -280,7 +280,7 @@ def conv_transpose_shape_tuple(
     Args:
         lhs_shape: shape of the input.
         rhs_shape: shape of the kernel.
-        window_strides: how far elements of the input are apart.
+        window_strides: the distance between elements of the input.
         padding: ``"SAME"``, ``"VALID"``, or pairs: margins of the input with its holes.
         dimension_numbers: three strings.
 

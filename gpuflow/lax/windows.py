@@ -88,7 +88,7 @@ def dynamic_slice(
     operand: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], slice_sizes: Sequence[int],
     *, allow_negative_indices: Choice = True,
 ) -> Array:  # fmt: skip
-    """A window of known sizes at a place known at run time; it is moved to lie inside.
+    """A window of known sizes at an index known at run time; it is moved inside.
 
     Args:
         operand: array of any dtype and rank r.
@@ -125,7 +125,7 @@ def dynamic_update_slice(
     operand: ArrayLike, update: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], *,
     allow_negative_indices: Choice = True,
 ) -> Array:  # fmt: skip
-    """``operand`` with a window replaced, at a place known at run time; it is moved to lie inside.
+    """``operand`` with a window replaced, at an index known at run time; it is moved inside.
 
     Args:
         operand: array of any dtype and rank r.
@@ -240,7 +240,7 @@ def dynamic_slice_in_dim(
 
     Args:
         operand: array of any dtype.
-        start_index: an integer scalar; the window is moved to lie inside.
+        start_index: an integer scalar; the window is moved inside.
         slice_size: its size.
         axis: the axis.
         allow_negative_indices: whether starts may count from the end.
@@ -249,7 +249,7 @@ def dynamic_slice_in_dim(
         An array of the dtype of ``operand``, with size ``slice_size`` along ``axis``.
 
     Raises:
-        TypeError: a start that is no integer.
+        TypeError: a start that is not an integer.
         ValueError: no such axis.
 
     Example:
@@ -286,7 +286,7 @@ def dynamic_index_in_dim(
     operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
     allow_negative_indices: bool = True,
 ) -> Array:  # fmt: skip
-    """One element along ``axis``, at a place known at run time.
+    """One element along ``axis``, at an index known at run time.
 
     Args:
         operand: array of any dtype.
@@ -299,7 +299,7 @@ def dynamic_index_in_dim(
         An array of the dtype of ``operand``.
 
     Raises:
-        TypeError: an index that is no integer.
+        TypeError: an index that is not an integer.
         ValueError: no such axis.
 
     Example:
@@ -321,7 +321,7 @@ def dynamic_update_slice_in_dim(
     Args:
         operand: array of any dtype.
         update: array of the same dtype and rank, not larger.
-        start_index: an integer scalar; the window is moved to lie inside.
+        start_index: an integer scalar; the window is moved inside.
         axis: the axis; along the others it begins at 0.
         allow_negative_indices: whether starts may count from the end.
 
@@ -329,7 +329,7 @@ def dynamic_update_slice_in_dim(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: a start that is no integer, another dtype or a larger update.
+        TypeError: a start that is not an integer, another dtype or a larger update.
         ValueError: no such axis.
 
     Example:
@@ -363,7 +363,7 @@ def dynamic_update_index_in_dim(
     Args:
         operand: array of any dtype.
         update: array of the same dtype, with size 1 along ``axis`` or without it.
-        index: an integer scalar; one outside takes the nearest place.
+        index: an integer scalar; one outside takes the nearest position.
         axis: the axis.
         allow_negative_indices: whether starts may count from the end.
 
@@ -371,7 +371,7 @@ def dynamic_update_index_in_dim(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: an index that is no integer, another dtype or a larger update.
+        TypeError: an index that is not an integer, another dtype or a larger update.
         ValueError: no such axis.
 
     Example:

@@ -20,7 +20,7 @@ from gpuflow.ops.contractions.precision import CanonicalPrecision
 
 @record
 class Settings:
-    """What is no array.
+    """What is not an array.
 
     Attributes:
         scale: the factor of scores.

@@ -24,7 +24,7 @@ Axes = int | Sequence[int]
 
 @runtime_checkable
 class Initializer(Protocol):
-    """What functions of this module return."""
+    """The type of the functions of this module."""
 
     def __call__(
         self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None
@@ -60,7 +60,7 @@ def zeros(
         key: not used.
         shape: sizes of the result.
         dtype: by default float32.
-        out_sharding: where the result lies; None: on the default device.
+        out_sharding: the sharding of the result; None: on the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -84,7 +84,7 @@ def ones(
         key: not used.
         shape: sizes of the result.
         dtype: by default float32.
-        out_sharding: where the result lies; None: on the default device.
+        out_sharding: the sharding of the result; None: on the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -211,7 +211,7 @@ def variance_scaling(
         mode: what ``fan`` is: ``"fan_in"`` or ``"fan_out"``, how many elements of the array meet
             in one output or input, ``"fan_avg"`` or ``"fan_geo_avg"``, their means.
         distribution: ``"normal"``, ``"truncated_normal"`` or ``"uniform"``; complex uniform
-            numbers lie in a disk.
+            numbers are in a disk.
         in_axis, out_axis: axes of inputs and outputs.
         batch_axis: axes of independent arrays. All others are places of a convolution.
         dtype: default dtype.

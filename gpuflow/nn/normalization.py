@@ -155,7 +155,7 @@ def one_hot(
     """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
 
     Args:
-        x: array of numbers; those that are no integers are positions nowhere.
+        x: array of numbers; those that are not integers are positions nowhere.
         num_classes: length of the vectors.
         dtype: by default float32.
         axis: where the new axis goes.

@@ -173,7 +173,7 @@ def scaled_dot_general(
     Raises:
         TypeError: another dtype of the result.
         NotImplementedError: nvfp4, which is not written.
-        ValueError: axes that do not fit, or whose size is no multiple of the block.
+        ValueError: axes that do not fit, or whose size is not a multiple of the block.
 
     Example:
         >>> config = gf.nn.get_scaled_dot_general_config("mxfp8")

@@ -31,7 +31,7 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
     """Eight truth values in each byte.
 
     Args:
-        a: array of integers or bools; what is not 0 is a bit.
+        a: array of integers or bools; nonzero elements are bits.
         axis: the axis to pack along; None: the raveled array.
         bitorder: ``"big"``: the first value is the highest bit; ``"little"``: the lowest.
 

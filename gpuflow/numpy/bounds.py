@@ -1,7 +1,8 @@
 """Notes of positions outside of arrays, for ``checkify`` with ``index_checks``.
 
-Indexing with numbers outside of an axis is no error: they are clipped or left out, by ops which do
-not know the array that was indexed. So it is noted here, where the user's index is at hand.
+Indexing with numbers outside of an axis is not an error: they are clipped or left out, by ops
+which do not know the array that was indexed. So it is noted here, where the user's index is at
+hand.
 """
 
 from __future__ import annotations

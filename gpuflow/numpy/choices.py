@@ -31,7 +31,7 @@ def select(
     Args:
         condlist: sequence of arrays of conditions.
         choicelist: as many arrays; all of them broadcast.
-        default: what to take where no condition holds, a number or an array.
+        default: values where no condition holds, a number or an array.
 
     Returns:
         An array of the common shape, in the common dtype of choices and ``default``.
@@ -72,7 +72,7 @@ def choose(
         a: integer array.
         choices: sequence of arrays, or an array whose first axis counts them; all broadcast.
         out: must be None.
-        mode: what to do with other numbers: ``"raise"`` (they must be known), ``"wrap"`` or
+        mode: handling of other numbers: ``"raise"`` (they must be known), ``"wrap"`` or
             ``"clip"``.
 
     Returns:
@@ -128,7 +128,7 @@ def compress(
         a: array.
         axis: the axis that is sliced; None: of the raveled array.
         size: how many slices to return, for use under jit; None: as many as conditions hold.
-        fill_value: what to fill up with, where fewer conditions hold than ``size``.
+        fill_value: the value of missing elements, where fewer conditions hold than ``size``.
         out: must be None.
 
     Returns:
@@ -196,13 +196,13 @@ def extract(
         condition: array of conditions, as many as ``arr`` has elements.
         arr: array.
         size: how many elements to return, for use under jit; None: as many as conditions hold.
-        fill_value: what to fill up with, where fewer conditions hold than ``size``.
+        fill_value: the value of missing elements, where fewer conditions hold than ``size``.
 
     Returns:
         A vector of the dtype of ``arr``.
 
     Raises:
-        ValueError: conditions that hold beyond the end; a size outside of what the array has.
+        ValueError: conditions that hold beyond the end; a size that the array does not have.
         ConcretizationTypeError: traced conditions without ``size``.
 
     Example:

@@ -90,7 +90,7 @@ def matmul(
         b: array of shape (..., k, m), or a vector of k elements.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result; None: the common dtype.
-        out_sharding: how the result is to lie on devices; None: as it comes.
+        out_sharding: the sharding of the result; None: inferred.
 
     Returns:
         An array of shape (..., n, m), without the axis that a vector lacks.
@@ -160,7 +160,7 @@ def dot(
             product is elementwise.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result; None: the common dtype.
-        out_sharding: how the result is to lie on devices; None: as it comes.
+        out_sharding: the sharding of the result; None: inferred.
 
     Returns:
         An array with the other axes of ``a``, then those of ``b``: leading axes do not broadcast.
@@ -218,7 +218,7 @@ def tensordot(
             lists of axes.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result; None: the common dtype.
-        out_sharding: how the result is to lie on devices; None: as it comes.
+        out_sharding: the sharding of the result; None: inferred.
 
     Returns:
         An array with the other axes of ``a``, then those of ``b``.
@@ -303,7 +303,7 @@ def inner(
     """Sum over the last axes of both.
 
     Args:
-        a, b: arrays whose last axes have one size; beside a number the product is elementwise.
+        a, b: arrays whose last axes have one size; with a number the product is elementwise.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result; None: the common dtype.
 

@@ -25,9 +25,9 @@ def convolve(
     """The convolution of two vectors, ``sum_k a[k] v[i - k]``.
 
     Args:
-        a, v: vectors of m and n elements; they may change places.
+        a, v: vectors of m and n elements; they may be exchanged.
         mode: ``"full"``: wherever they overlap, m + n - 1 elements; ``"same"``: as many as the
-            longer one has; ``"valid"``: where one lies inside of the other.
+            longer one has; ``"valid"``: where one is inside of the other.
         precision: of the products, as for ``lax.dot``.
         preferred_element_type: the dtype to add in; None: that of the operands.
 
@@ -58,7 +58,7 @@ def correlate(
 
     Args:
         a, v: vectors of m and n elements; ``v`` is conjugated.
-        mode: ``"valid"``: where one lies inside of the other; ``"same"``: as many elements as the
+        mode: ``"valid"``: where one is inside of the other; ``"same"``: as many elements as the
             longer one has; ``"full"``: wherever they overlap, m + n - 1 elements.
         precision: of the products, as for ``lax.dot``.
         preferred_element_type: the dtype to add in; None: that of the operands.

@@ -116,7 +116,7 @@ def cov(
         y: more variables, likewise; None: none.
         rowvar: False: each column is a variable.
         bias: whether to divide by the number of observations rather than by one less.
-        ddof: what to take from that number, in place of ``bias``.
+        ddof: the number to subtract from it, instead of ``bias``.
         fweights: how often each observation was made, a vector of integers.
         aweights: how much each observation counts, a vector.
         dtype: a float or complex dtype; None: that of the variables.
@@ -127,7 +127,7 @@ def cov(
     Raises:
         ValueError: more than two axes, or another dtype.
         RuntimeError: weights of another shape.
-        TypeError: ``fweights`` that are no integers.
+        TypeError: ``fweights`` that are not integers.
 
     Example:
         >>> jnp.cov(jnp.array([[0., 1., 2.], [4., 2., 0.]]))

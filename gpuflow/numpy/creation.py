@@ -55,15 +55,15 @@ def array(
         order: ``"K"`` or ``"C"``; arrays are row-major.
         ndmin: the least number of axes; new ones come first.
         device: where it lives, by default on the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An Array; a Python number gives a weak type.
 
     Raises:
-        TypeError: data that are no numbers, or a complex one of Python's for a real dtype.
+        TypeError: data that are not numbers, or a complex one of Python's for a real dtype.
         OverflowError: a Python int that the dtype does not hold.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
         NotImplementedError: another order.
 
     Example:
@@ -98,7 +98,7 @@ def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
     """``x`` on a device or with a sharding; None: where it is.
 
     Raises:
-        ValueError: what is no device; or a device, and a sharding besides.
+        ValueError: an invalid device; or a device, and a sharding besides.
     """
     if device is None:
         return x if out_sharding is None else in_sharding(name, x, out_sharding)
@@ -121,22 +121,22 @@ def asarray(
     a: Any, dtype: DTypeLike | None = None, order: str | None = None, *, copy: bool | None = None,
     device: DeviceLike = None, out_sharding: ShardingLike = None
 ) -> Array:  # fmt: skip
-    """``a`` as an array; arrays of that dtype are returned as they are.
+    """``a`` as an array; arrays of that dtype are returned unchanged.
 
     Args:
         a: a number, nested sequences of numbers and arrays, or an array of any kind.
         dtype: by default that of the data, narrowed to 32 bits unless x64 is enabled.
         copy: True: the result shares no memory with ``a``; False and None: it may.
         device: where it lives; None: where it is, of other data the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An Array; a Python number gives a weak type.
 
     Raises:
-        TypeError: data that are no numbers, or a complex one of Python's for a real dtype.
+        TypeError: data that are not numbers, or a complex one of Python's for a real dtype.
         OverflowError: a Python int that the dtype does not hold.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> x = jnp.asarray(np.arange(3.0))
@@ -301,8 +301,8 @@ def astype(
         An array of the shape of ``x``.
 
     Raises:
-        TypeError: what is no array, or no dtype.
-        ValueError: what is no device.
+        TypeError: an argument that is not an array, or an invalid dtype.
+        ValueError: an invalid device.
 
     Example:
         >>> jnp.astype(jnp.array([-1.7, 0.2, 1.7]), int)
@@ -319,7 +319,7 @@ def astype(
 
 @explained
 def copy(a: ArrayLike, order: str | None = None) -> Array:
-    """A copy of an array, in memory of its own.
+    """A copy of an array, in new memory.
 
     Args:
         a: array or number.
@@ -329,7 +329,7 @@ def copy(a: ArrayLike, order: str | None = None) -> Array:
         An array of the shape and dtype of ``a``.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
         NotImplementedError: another order.
 
     Example:

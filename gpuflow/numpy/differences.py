@@ -53,7 +53,7 @@ def diff(
         a: array; of bools: whether neighbors differ.
         n: how often.
         axis: the axis of neighbors.
-        prepend, append: what to put before and after, arrays or one number; None: nothing.
+        prepend, append: values before and after, arrays or one number; None: nothing.
 
     Returns:
         An array of the dtype of ``a``; along ``axis`` it has ``n`` elements less than there are
@@ -138,8 +138,8 @@ def gradient(
 
     Args:
         f: array of values.
-        varargs: distances between the values, or their places: none, one for all axes, or one for
-            each.
+        varargs: distances between the values, or their positions: none, one for all axes, or one
+            for each.
         axis: along which axes; None: all.
         edge_order: must be None.
 
@@ -148,11 +148,11 @@ def gradient(
 
     Raises:
         NotImplementedError: ``edge_order``.
-        ValueError: fewer than two values along an axis, or places of another shape.
+        ValueError: fewer than two values along an axis, or positions of another shape.
         TypeError: another number of distances.
 
     Source:
-        Fornberg (1988), weights of the first derivative, for places at unequal distances.
+        Fornberg (1988), weights of the first derivative, for positions at unequal distances.
 
     Example:
         >>> jnp.gradient(jnp.array([0., 1., 4., 9.]))
@@ -273,7 +273,7 @@ def unwrap(
         p: array of angles.
         discont: which differences count as jumps, by default half a period.
         axis: the axis of neighbors.
-        period: what angles repeat after.
+        period: the period of the angles.
 
     Returns:
         An array of the shape of ``p``, in the common dtype of ``p`` and ``period``.
@@ -317,18 +317,18 @@ def interp(
 
     Args:
         x: where to evaluate.
-        xp: vector of places in ascending order.
+        xp: vector of positions in ascending order.
         fp: vector of values there.
-        left: the value before the first place: a number or ``"extrapolate"``; by default
+        left: the value before the first position: a number or ``"extrapolate"``; by default
             ``fp[0]``.
-        right: the value after the last place, likewise.
+        right: the value after the last position, likewise.
         period: of ``x``, where the function repeats; ``left`` and ``right`` then mean nothing.
 
     Returns:
         An array of the shape of ``x``, of floats, or of complex numbers where ``fp`` holds them.
 
     Raises:
-        ValueError: points of another shape, complex places, or another text.
+        ValueError: points of another shape, complex positions, or another text.
 
     Example:
         >>> xp, fp = jnp.array([0., 1., 2.]), jnp.array([0., 10., 0.])

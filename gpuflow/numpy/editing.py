@@ -1,4 +1,4 @@
-"""Values put in place of others: the functions that write in NumPy.
+"""Values replaced by others: the functions that write in NumPy.
 
 Here they return new arrays, and want to be told so: ``inplace=False``.
 """
@@ -132,7 +132,7 @@ def put_along_axis(
     Args:
         arr: array.
         indices: integer array of the same rank; other axes broadcast.
-        values: what broadcasts to the shape of ``indices``.
+        values: an array that broadcasts to the shape of ``indices``.
         axis: the axis that is indexed; None: of the raveled array.
         inplace: must be False.
         mode: of positions outside, as for ``x.at``.

@@ -35,13 +35,13 @@ def einsum(
 
     Args:
         subscripts: a letter for each axis, operands between commas, the result after ``->``. Or
-            in place of letters each operand followed by a list of ints, and last the result's.
+            instead of letters each operand followed by a list of ints, and last the result's.
         operands: arrays; of three or more, pairs are multiplied in a cheap order.
         optimize: how that order is sought, as in opt_einsum.
         precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result; None: the common dtype.
-        _dot_general: what multiplies, in place of ``lax.dot_general``.
-        out_sharding: how the result is to lie on devices; None: as it comes.
+        _dot_general: the function that multiplies, instead of ``lax.dot_general``.
+        out_sharding: the sharding of the result; None: inferred.
 
     Returns:
         An array with the axes that the result's letters name; without ``->`` those of letters that

@@ -460,7 +460,7 @@ def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
 
     Raises:
         NotImplementedError: ``out``, or integers with negative ``decimals``.
-        TypeError: bools, or ``decimals`` that are no whole number.
+        TypeError: bools, or ``decimals`` that are not integers.
 
     Example:
         >>> jnp.round(jnp.array([0.5, 1.5, 2.25]))
@@ -506,7 +506,7 @@ def real(val: ArrayLike, /) -> Array:
         Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.real(jnp.array([1 + 2j, 3]))
@@ -526,7 +526,7 @@ def imag(val: ArrayLike, /) -> Array:
         Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.imag(jnp.array([1 + 2j, 3]))
@@ -546,7 +546,7 @@ def conjugate(x: ArrayLike, /) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.conjugate(jnp.array([1 + 2j, 3 - 1j]))

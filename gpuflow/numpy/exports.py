@@ -81,7 +81,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
 
     Args:
         x: an object with ``__dlpack__``, in the memory of the host or of a GPU.
-        device: where to put it; by default what is on a GPU stays there, and the rest goes to the
+        device: where to put it; by default arrays on a GPU stay there, and the rest goes to the
             default device.
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
@@ -90,7 +90,8 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
 
     Raises:
         TypeError: ``x`` does not speak DLPack.
-        ValueError: ``device`` is no Device; or, with ``copy=False``, memory that cannot be shared.
+        ValueError: ``device`` is not a Device; or, with ``copy=False``, memory that cannot be
+            shared.
 
     Example:
         >>> jnp.from_dlpack(np.arange(3, dtype=np.float32), copy=True)
@@ -160,7 +161,7 @@ def dlpack_device(self: Any) -> tuple[int, int]:
 
 
 def cuda_array_interface(self: Any) -> dict[str, Any]:
-    """Where an array on a GPU lies, for CuPy, Numba and others.
+    """Where an array on a GPU is, for CuPy, Numba and others.
 
     Raises:
         AttributeError: it is not on a GPU, or CUDA's libraries have no such dtype.
@@ -178,7 +179,7 @@ def to_device(self: Any, device: DeviceLike, *, stream: Any = None) -> Array:
     """The array on another device.
 
     Raises:
-        ValueError: what is no device, or a stream.
+        ValueError: an invalid device, or a stream.
     """
     check(
         stream is None,

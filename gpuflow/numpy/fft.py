@@ -201,7 +201,7 @@ def fftn(
 
     Args:
         a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
         axes: the axes; None: the last ones that ``s`` has lengths for, or all.
         norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
             ``"ortho"``: both by its root; ``"forward"``: the transform.
@@ -230,7 +230,7 @@ def ifftn(
 
     Args:
         a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
         axes: the axes; None: the last ones that ``s`` has lengths for, or all.
         norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
             ``"ortho"``: both by its root; ``"forward"``: the transform.
@@ -259,7 +259,7 @@ def rfftn(
 
     Args:
         a: array of real numbers.
-        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
         axes: the axes; None: the last ones that ``s`` has lengths for, or all.
         norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
             ``"ortho"``: both by its root; ``"forward"``: the transform.
@@ -328,7 +328,7 @@ def fft2(
 
     Args:
         a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
         axes: the two axes; None: all, as for ``fftn``.
         norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
             ``"ortho"``: both by its root; ``"forward"``: the transform.
@@ -357,7 +357,7 @@ def ifft2(
 
     Args:
         a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
         axes: the two axes; None: all, as for ``fftn``.
         norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
             ``"ortho"``: both by its root; ``"forward"``: the transform.
@@ -386,7 +386,7 @@ def rfft2(
 
     Args:
         a: array of real numbers.
-        s: lengths to which the axes are cut or padded with zeros; None: as they are.
+        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
         axes: the two axes; None: all, as for ``fftn``.
         norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
             ``"ortho"``: both by its root; ``"forward"``: the transform.
@@ -475,7 +475,7 @@ def fftfreq(
         A vector of ``n`` numbers, in periods per unit of ``d``.
 
     Raises:
-        ValueError: ``n`` that is no int, or ``d`` that is a list.
+        ValueError: ``n`` that is not an int, or ``d`` that is a list.
 
     Example:
         >>> jnp.fft.fftfreq(4)
@@ -506,7 +506,7 @@ def rfftfreq(
         A vector of ``n // 2 + 1`` numbers, in periods per unit of ``d``.
 
     Raises:
-        ValueError: ``n`` that is no int, or ``d`` that is a list.
+        ValueError: ``n`` that is not an int, or ``d`` that is a list.
 
     Example:
         >>> jnp.fft.rfftfreq(4, d=0.25)

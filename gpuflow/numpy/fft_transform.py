@@ -1,4 +1,4 @@
-"""The transform behind the functions of jnp.fft: its axes, lengths and norms."""
+"""The transform after the functions of jnp.fft: its axes, lengths and norms."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
         None.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Warns:
         UserWarning: a dtype of at most 8 bits that the format has no name for.
@@ -76,7 +76,7 @@ def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) ->
         None.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Warns:
         UserWarning: a dtype of at most 8 bits that the format has no name for.
@@ -155,7 +155,7 @@ def _with_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Read what ``save`` or ``savez`` wrote.
+    """Read files of ``save`` or ``savez``.
 
     Args:
         file: path or open binary file.
@@ -258,7 +258,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
         string: text.
         dtype: of the numbers; by default float64, which is then narrowed.
         count: how many numbers to read; -1: all.
-        sep: what stands between the numbers, with any white space around it.
+        sep: the separator of the numbers, with any white space around it.
 
     Returns:
         A vector, narrowed to 32 bits unless x64 is enabled.

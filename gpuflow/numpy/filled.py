@@ -31,14 +31,14 @@ def full(
         fill_value: a number, or an array whose shape broadcasts to ``shape``.
         dtype: by default that of ``fill_value``.
         device: where it lives, by default on the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of ``shape``; a Python number without ``dtype`` gives a weak type.
 
     Raises:
-        TypeError: a shape that is none, or what does not broadcast to it.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape, or a value that does not broadcast to it.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.full((2, 3), 7)
@@ -87,14 +87,14 @@ def zeros(
         shape: an int or a sequence of ints.
         dtype: None: the default float.
         device: where it lives, by default on the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of ``shape``.
 
     Raises:
-        TypeError: a shape or a dtype that is none.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape or dtype.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.zeros((2, 3))
@@ -117,14 +117,14 @@ def ones(
         shape: an int or a sequence of ints.
         dtype: None: the default float.
         device: where it lives, by default on the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of ``shape``.
 
     Raises:
-        TypeError: a shape or a dtype that is none.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape or dtype.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.ones((2, 3))
@@ -147,14 +147,14 @@ def empty(
         shape: an int or a sequence of ints.
         dtype: None: the default float.
         device: where it lives, by default on the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of ``shape``.
 
     Raises:
-        TypeError: a shape or a dtype that is none.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape or dtype.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.empty((2, 0), dtype=int)
@@ -171,19 +171,19 @@ def full_like(
     """An array like ``a`` filled with a number.
 
     Args:
-        a: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
         fill_value: a number, or an array that broadcasts.
         dtype: None: that of ``a``.
         shape: None: that of ``a``.
         device: where it lives; None: where ``a`` was put, if it was, else the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of that shape and dtype.
 
     Raises:
-        TypeError: a shape or a dtype that is none, or what does not broadcast.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape or dtype, or a value that does not broadcast.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.full_like(jnp.arange(3), 7)
@@ -239,18 +239,18 @@ def zeros_like(
     """Zeros with the shape and dtype of ``a``.
 
     Args:
-        a: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
         dtype: None: that of ``a``.
         shape: None: that of ``a``.
         device: where it lives; None: where ``a`` was put, if it was, else the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of that shape and dtype.
 
     Raises:
-        TypeError: a shape or a dtype that is none.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape or dtype.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.zeros_like(jnp.arange(3))
@@ -271,18 +271,18 @@ def ones_like(
     """Ones with the shape and dtype of ``a``.
 
     Args:
-        a: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
         dtype: None: that of ``a``.
         shape: None: that of ``a``.
         device: where it lives; None: where ``a`` was put, if it was, else the default device.
-        out_sharding: how it is to lie on several devices, in place of ``device``.
+        out_sharding: its sharding, instead of ``device``.
 
     Returns:
         An array of that shape and dtype.
 
     Raises:
-        TypeError: a shape or a dtype that is none.
-        ValueError: both ``device`` and ``out_sharding``, or what is no device.
+        TypeError: an invalid shape or dtype.
+        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
 
     Example:
         >>> jnp.ones_like(jnp.array([0.5, 2.0]))
@@ -302,7 +302,7 @@ def empty_like(
     """An array with the shape and dtype of ``prototype``; its elements are 0.
 
     Args:
-        prototype: array, or what has a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
+        prototype: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
         dtype: None: that of ``prototype``.
         shape: None: that of ``prototype``.
         device: where it lives; None: where ``prototype`` was put, or the default device.
@@ -311,8 +311,8 @@ def empty_like(
         An array of that shape and dtype.
 
     Raises:
-        TypeError: a shape or a dtype that is none.
-        ValueError: what is no device.
+        TypeError: an invalid shape or dtype.
+        ValueError: an invalid device.
 
     Example:
         >>> jnp.empty_like(jnp.arange(3), shape=(2, 0))

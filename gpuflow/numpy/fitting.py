@@ -33,7 +33,7 @@ def polyfit(
     """The polynomial of least squares through points.
 
     Args:
-        x: vector of places.
+        x: vector of positions.
         y: vector of values, or a matrix with a column for each polynomial.
         deg: degree.
         rcond: singular values below this part of the largest one count as 0; None: the number of

@@ -138,7 +138,7 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
         Floats of the shape of ``z``, in [-pi, pi] or [-180, 180].
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(jnp.angle(jnp.array([1, 1j, -1]), deg=True), 3)
@@ -164,7 +164,7 @@ def isreal(x: ArrayLike) -> Array:
         Bools of the shape of ``x``; True for real numbers.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.isreal(jnp.array([1 + 2j, 3]))
@@ -185,7 +185,7 @@ def iscomplex(x: ArrayLike) -> Array:
         Bools of the shape of ``x``; False for real numbers.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.iscomplex(jnp.array([1 + 2j, 3]))
@@ -209,7 +209,7 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of the common shape and dtype; nan where both are.
 
     Raises:
-        TypeError: what is no array, or shapes that do not broadcast.
+        TypeError: an argument that is not an array, or shapes that do not broadcast.
 
     Example:
         >>> jnp.fmax(jnp.array([1.0, jnp.nan, 5.0]), 3.0)
@@ -230,7 +230,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of the common shape and dtype; nan where both are.
 
     Raises:
-        TypeError: what is no array, or shapes that do not broadcast.
+        TypeError: an argument that is not an array, or shapes that do not broadcast.
 
     Example:
         >>> jnp.fmin(jnp.array([1.0, jnp.nan, 5.0]), 3.0)
@@ -320,7 +320,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 
 @composite
 def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """``x1 * 2**x2``, exact also where ``2**x2`` is no float.
+    """``x1 * 2**x2``, exact also where ``2**x2`` is not a float.
 
     Args:
         x1: array of real numbers; integers become floats.
@@ -416,7 +416,7 @@ def sinc(x: ArrayLike, /) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(jnp.sinc(jnp.array([0.0, 0.5, 1.0])), 3) + 0.0

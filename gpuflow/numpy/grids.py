@@ -43,7 +43,7 @@ def meshgrid(
         dtype of its vector.
 
     Raises:
-        ValueError: arrays that are no vectors, or other options.
+        ValueError: arrays that are not vectors, or other options.
 
     Example:
         >>> x, y = jnp.meshgrid(jnp.array([1, 2, 3]), jnp.array([10, 20]))
@@ -101,7 +101,7 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
         An array of shape (r, *dimensions); with ``sparse`` a tuple of r arrays.
 
     Raises:
-        TypeError: sizes that are no ints.
+        TypeError: sizes that are not ints.
 
     Example:
         >>> rows, columns = jnp.indices((2, 3))
@@ -131,10 +131,10 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
         args: vectors of integers.
 
     Returns:
-        A tuple of arrays that broadcast: each has its vector along an axis of its own.
+        A tuple of arrays that broadcast: each has its vector along a separate axis.
 
     Raises:
-        ValueError: arrays that are no vectors.
+        ValueError: arrays that are not vectors.
         NotImplementedError: bools.
 
     Example:
@@ -180,7 +180,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
     Raises:
         ValueError: negative numbers.
-        TypeError: what is no int.
+        TypeError: an argument that is not an int.
 
     Example:
         >>> jnp.zeros((2, 2)).at[jnp.diag_indices(2)].set(5)
@@ -251,7 +251,7 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
         (rows, columns), two vectors of integers.
 
     Raises:
-        TypeError: what is no int.
+        TypeError: an argument that is not an int.
 
     Example:
         >>> jnp.triu_indices(2)
@@ -273,7 +273,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
         (rows, columns), two vectors of integers.
 
     Raises:
-        TypeError: what is no int.
+        TypeError: an argument that is not an int.
 
     Example:
         >>> jnp.tril_indices(3, k=-1)
@@ -299,7 +299,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and above diagonal ``k`` of a matrix.
 
     Args:
-        arr: array of shape (n, m), or what has such a shape.
+        arr: array of shape (n, m), or an object with such a shape.
         k: which diagonal: 0 the main one, positive numbers above it.
 
     Returns:
@@ -322,7 +322,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and below diagonal ``k`` of a matrix.
 
     Args:
-        arr: array of shape (n, m), or what has such a shape.
+        arr: array of shape (n, m), or an object with such a shape.
         k: which diagonal: 0 the main one, positive numbers above it.
 
     Returns:
@@ -356,7 +356,7 @@ def mask_indices(
         (rows, columns), two vectors of integers.
 
     Raises:
-        TypeError: what is no int.
+        TypeError: an argument that is not an int.
 
     Example:
         >>> jnp.mask_indices(3, jnp.triu, 1)
@@ -384,7 +384,7 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
         A tuple of arrays like ``indices``, one for each axis.
 
     Raises:
-        ValueError: a shape that is none.
+        ValueError: an invalid shape.
 
     Example:
         >>> jnp.unravel_index(jnp.array([5, -1]), (3, 4))
@@ -424,7 +424,7 @@ def ravel_multi_index(
     Args:
         multi_index: one integer array for each axis.
         dims: the shape.
-        mode: what to do with positions outside: ``"raise"`` (they must be known), ``"wrap"``,
+        mode: handling of positions out of bounds: ``"raise"`` (they must be known), ``"wrap"``,
             ``"clip"`` or ``"ignore"``.
         order: ``"C"``: row-major; ``"F"``: column-major.
         dtype: of the result, by default that of the positions and the default integer.

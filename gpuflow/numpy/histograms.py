@@ -44,7 +44,7 @@ def bincount(
         weights: how much each occurrence counts, by default 1.
         minlength: the least size of the result.
         length: its size, for use under jit; larger numbers are left out.
-        out_sharding: how the result is to lie on devices; None: as it comes.
+        out_sharding: the sharding of the result; None: inferred.
 
     Returns:
         A vector of integers, or of the dtype of the weights.
@@ -147,7 +147,7 @@ def histogram_bin_edges(
 
     Raises:
         NotImplementedError: a name of a rule for bins.
-        ValueError: a range that is no pair.
+        ValueError: a range that is not a pair.
 
     Example:
         >>> jnp.histogram_bin_edges(jnp.array([0.0, 1.0, 8.0]), bins=4)
@@ -199,7 +199,7 @@ def histogram(
         The counts in floats, and the edges, one more.
 
     Raises:
-        ValueError: weights of another shape, or a range that is no pair.
+        ValueError: weights of another shape, or a range that is not a pair.
         NotImplementedError: a name of a rule for bins.
 
     Example:

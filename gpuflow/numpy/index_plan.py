@@ -91,7 +91,7 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
 
     Raises:
         IndexError: too many indices, or several ellipses.
-        TypeError: what cannot be an index.
+        TypeError: an argument that cannot be an index.
     """
     entries = [_from_list(e) for e in index] if isinstance(index, tuple) else [index]
     _check_masks(entries, shape)

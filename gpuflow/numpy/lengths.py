@@ -201,7 +201,7 @@ def insert(
     Args:
         arr: array.
         obj: an int, a slice or integers: positions in ``arr``.
-        values: what to insert; of the shape that ``x[obj]`` has along ``axis``, or one value for
+        values: values to insert; of the shape that ``x[obj]`` has along ``axis``, or one value for
             all.
         axis: None: of the raveled array.
 

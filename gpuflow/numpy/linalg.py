@@ -52,7 +52,7 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
 
     Args:
         x: matrices of shape (..., m, n).
-        offset: how far above the main diagonal; negative ones lie below.
+        offset: how far above the main diagonal; negative ones are below.
 
     Returns:
         An array of shape (..., k) for a diagonal of k elements.
@@ -72,7 +72,7 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -
 
     Args:
         x: matrices of shape (..., m, n).
-        offset: how far above the main diagonal; negative ones lie below.
+        offset: how far above the main diagonal; negative ones are below.
         dtype: of the result; by default that of ``x``, widened as for ``sum``.
 
     Returns:
@@ -99,7 +99,7 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         A matrix of shape (m, n) and of the common dtype.
 
     Raises:
-        ValueError: operands that are no vectors.
+        ValueError: operands that are not vectors.
 
     Example:
         >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([1, 10]))

@@ -334,7 +334,7 @@ def where(
         x: array or number.
         y: array or number.
         size: without ``x`` and ``y``, how many positions to return, as for ``nonzero``.
-        fill_value: and what to fill up with.
+        fill_value: and the value of missing elements.
 
     Returns:
         An array of the common shape, and of the common dtype of ``x`` and ``y``. Without them the
@@ -422,9 +422,9 @@ def nan_to_num(
     Args:
         x: array; integers and bools have nothing to replace.
         copy: it changes nothing: arrays are immutable.
-        nan: what replaces nan.
-        posinf: what replaces plus infinity; None: the largest number of the dtype.
-        neginf: what replaces minus infinity; None: the least number of the dtype.
+        nan: the replacement of nan.
+        posinf: the replacement of plus infinity; None: the largest number of the dtype.
+        neginf: the replacement of minus infinity; None: the least number of the dtype.
 
     Returns:
         An array of the shape and dtype of ``x``.

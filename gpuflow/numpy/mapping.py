@@ -32,10 +32,10 @@ def apply_along_axis(
     """A function of vectors, applied to each vector along an axis.
 
     Args:
-        func1d: takes a vector, ``args`` and ``kwargs``; its result's axes come in place of the one.
+        func1d: takes a vector, ``args`` and ``kwargs``; its result's axes replace that axis.
         axis: the axis of the vectors.
         arr: array.
-        args, kwargs: what else the function takes.
+        args, kwargs: further arguments of the function.
 
     Returns:
         An array of the function's dtype.
@@ -111,7 +111,7 @@ def fromfunction(
         function: takes one number for each axis, and ``kwargs``.
         shape: an int or a sequence of ints.
         dtype: that of the positions.
-        kwargs: what else the function takes.
+        kwargs: further arguments of the function.
 
     Returns:
         An array of ``shape``, before the axes that the function's results have.
@@ -148,7 +148,7 @@ def piecewise(
         condlist: bool arrays of its shape; where several hold, the last one counts.
         funclist: for each condition a function of numbers, or a number; perhaps one more for
             where none holds, which is otherwise 0.
-        args, kw: what else the functions take.
+        args, kw: further arguments of the functions.
 
     Returns:
         An array of the shape and dtype of ``x``.

@@ -42,7 +42,7 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
     Args:
         a: array of rank 2 or more.
-        offset: how far above the main diagonal; negative ones lie below.
+        offset: how far above the main diagonal; negative ones are below.
         axis1: the axis of rows.
         axis2: the axis of columns.
 

@@ -26,7 +26,7 @@ def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
     differ from 0. int4 has 4 bits, the first of two elements the lower ones of a byte.
 
     Args:
-        dtype: what to read the bits as; None: nothing changes.
+        dtype: the new interpretation of the bits; None: nothing changes.
         type: accepted as in NumPy; must be None.
 
     Raises:

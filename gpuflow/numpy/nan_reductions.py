@@ -47,7 +47,8 @@ def nansum(
         An array without ``axis``, 0 where there is no number.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
+            bools.
 
     Example:
         >>> jnp.nansum(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
@@ -76,7 +77,8 @@ def nanprod(
         An array without ``axis``, 1 where there is no number.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
+            bools.
 
     Example:
         >>> jnp.nanprod(jnp.array([[4.0, jnp.nan], [2.0, 3.0]]), axis=1)

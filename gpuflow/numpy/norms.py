@@ -132,7 +132,7 @@ def vector_norm(
         An array of real floats without the axes.
 
     Raises:
-        ValueError: an ``ord`` that is no number.
+        ValueError: an ``ord`` that is not a number.
 
     Example:
         >>> x = jnp.array([3.0, -4.0])

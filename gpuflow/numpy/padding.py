@@ -59,7 +59,7 @@ def pad(
         mode: ``"constant"``, ``"edge"``, ``"empty"``, ``"linear_ramp"``, ``"maximum"``,
             ``"mean"``, ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``; or
             a function of a padded vector, its widths, the axis and a dict, that returns it.
-        kwargs: what the mode takes. ``constant_values``: for ``"constant"``; like ``pad_width``,
+        kwargs: arguments of the mode. ``constant_values``: for ``"constant"``; like ``pad_width``,
             by default 0. ``end_values``: where ``"linear_ramp"`` goes to; like ``pad_width``, by
             default 0. ``stat_length``: from how many elements at the edge to compute the maximum,
             mean and so on. ``reflect_type``: ``"even"``, or ``"odd"``: mirrored at the edge value
@@ -71,7 +71,7 @@ def pad(
     Raises:
         NotImplementedError: another mode.
         ValueError: options that the mode does not take, negative widths, or an empty axis.
-        TypeError: widths that are no ints.
+        TypeError: widths that are not ints.
 
     Example:
         >>> x = jnp.array([1, 2, 3])

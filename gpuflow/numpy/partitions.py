@@ -33,7 +33,7 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
 
 @composite
 def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
-    """The elements so ordered that the ``kth`` is in its sorted place, smaller ones before it.
+    """The elements so ordered that the ``kth`` is at its sorted position, smaller ones before it.
 
     Args:
         a: array of real numbers.
@@ -60,7 +60,7 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
 @composite
 def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
-    """The positions of the elements, so ordered that the ``kth`` is in its sorted place.
+    """The positions of the elements, so ordered that the ``kth`` is at its sorted position.
 
     Args:
         a: array of real numbers.

@@ -49,7 +49,7 @@ def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice
         Something for indices of arrays, of ``x.at`` and of refs.
 
     Raises:
-        TypeError: a start that is no integer scalar, or a size that is no int.
+        TypeError: a start that is not an integer scalar, or a size that is not an int.
         ValueError: a negative size, or a stride below 1 or no int.
 
     Example:

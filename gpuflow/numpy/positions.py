@@ -30,7 +30,7 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
         a: array of rank 1 or more.
         size: how many positions to return, for use under jit: more are dropped, missing ones are
             filled up.
-        fill_value: what to fill up with, a number or one for each axis; by default 0.
+        fill_value: the value of missing elements, a number or one for each axis; by default 0.
 
     Returns:
         As many integer arrays as ``a`` has axes, positions in row-major order.
@@ -109,7 +109,7 @@ def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None
         a: array.
         size: how many positions to return, for use under jit: more are dropped, missing ones are
             filled up.
-        fill_value: what to fill up with; by default 0.
+        fill_value: the value of missing elements; by default 0.
 
     Returns:
         A vector of integers.
@@ -133,7 +133,7 @@ def argwhere(
         a: array of rank n.
         size: how many positions to return, for use under jit: more are dropped, missing ones are
             filled up.
-        fill_value: what to fill up with; by default 0.
+        fill_value: the value of missing elements; by default 0.
 
     Returns:
         Integers of shape (k, n) for k positions.

@@ -44,7 +44,7 @@ def array_str(
     Args:
         a: array.
         max_line_width: how long lines may be, by default as ``set_printoptions`` says.
-        precision: how many digits to print behind the point, by default as there.
+        precision: how many digits to print after the point, by default as there.
         suppress_small: whether to print numbers near 0 as 0, by default as there.
 
     Returns:

@@ -157,7 +157,7 @@ def promote_shapes(name: str, operands: Sequence[Any]) -> list[Array]:
 
 
 def equal_ranks(name: str, operands: Sequence[Any]) -> list[Array]:
-    """Operands of one rank, by leading dimensions of size 1; scalars stay as they are.
+    """Operands of one rank, by leading dimensions of size 1; scalars are unchanged.
 
     Raises:
         TypeError: shapes that do not broadcast.
@@ -222,7 +222,7 @@ def promote_args(name: str, *operands: Any) -> Sequence[Array]:
     """Operands of an elementwise function in one dtype and one rank.
 
     Raises:
-        TypeError: an operand that is no array or number.
+        TypeError: an operand that is not an array or number.
         ValueError: shapes that do not broadcast.
     """
     first, last = operands[0], operands[-1]
@@ -307,7 +307,7 @@ def user_dtype(dtype: Any, name: str) -> Any:
     """The dtype that a user's ``dtype=`` means, narrowed to 32 bits unless x64 is on.
 
     Raises:
-        TypeError: what is no dtype.
+        TypeError: an invalid dtype.
 
     Warns:
         UserWarning: a dtype of NumPy's that is narrowed; Python's ``float`` means the default.

@@ -32,21 +32,21 @@ def quantile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Values below which a part of the elements lies; nan where an element is.
+    """Values below which a part of the elements is; nan where an element is.
 
     Args:
         a: array of real numbers.
         q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
         axis: an axis, a tuple of axes, or None for all.
         overwrite_input: only False; arrays are immutable.
-        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
         keepdims: keep the axes, with size 1.
         weights: how much each element counts, in the shape of ``a`` or of the axes; only with
             ``method="inverted_cdf"``.
 
     Returns:
-        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+        An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
         TypeError: ``q`` holds no floats.
@@ -71,21 +71,21 @@ def nanquantile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Values below which a part of the numbers lies, nan left out; nan where there is none.
+    """Values below which a part of the numbers is, nan left out; nan where there is none.
 
     Args:
         a: array of real numbers.
         q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
         axis: an axis, a tuple of axes, or None for all.
         overwrite_input: only False; arrays are immutable.
-        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
         keepdims: keep the axes, with size 1.
         weights: how much each element counts, in the shape of ``a`` or of the axes; only with
             ``method="inverted_cdf"``.
 
     Returns:
-        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+        An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
         TypeError: ``q`` holds no floats.
@@ -108,14 +108,14 @@ def percentile(
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Values below which so many percent of the elements lie; nan where an element is.
+    """Values below which so many percent of the elements are; nan where an element is.
 
     Args:
         a: array of real numbers.
         q: in [0, 100]: a number, or a vector of numbers for a first axis of the result.
         axis: an axis, a tuple of axes, or None for all.
         overwrite_input: only False; arrays are immutable.
-        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
         keepdims: keep the axes, with size 1.
         weights: how much each element counts, in the shape of ``a`` or of the axes; only with
@@ -123,7 +123,7 @@ def percentile(
         out_sharding: how the result is laid out over devices; by default as it comes.
 
     Returns:
-        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+        An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
         ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
@@ -145,21 +145,21 @@ def nanpercentile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Values below which so many percent of the numbers lie, nan left out; nan where there is none.
+    """Values below which so many percent of the numbers are, nan left out; nan where there is none.
 
     Args:
         a: array of real numbers.
         q: in [0, 100]: a number, or a vector of numbers for a first axis of the result.
         axis: an axis, a tuple of axes, or None for all.
         overwrite_input: only False; arrays are immutable.
-        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
         keepdims: keep the axes, with size 1.
         weights: how much each element counts, in the shape of ``a`` or of the axes; only with
             ``method="inverted_cdf"``.
 
     Returns:
-        An array of floats without the axes, behind an axis for ``q`` if it is a vector.
+        An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
         ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes

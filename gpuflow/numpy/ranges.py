@@ -213,7 +213,7 @@ def eye(
     Args:
         N: number of rows.
         M: number of columns, by default ``N``.
-        k: how far the diagonal lies above the main one; it may be traced.
+        k: how far the diagonal is above the main one; it may be traced.
         dtype: by default the default float.
         device: where the array lives, by default on the default device.
 
@@ -266,14 +266,14 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
     Args:
         N: number of rows.
         M: number of columns, by default ``N``.
-        k: how far the diagonal lies above the main one; it may be traced.
+        k: how far the diagonal is above the main one; it may be traced.
         dtype: by default float32, with x64 too.
 
     Returns:
         A matrix of shape (N, M).
 
     Raises:
-        TypeError: a ``k`` that is no integer.
+        TypeError: a ``k`` that is not an integer.
 
     Example:
         >>> jnp.tri(2, 3)
@@ -314,13 +314,13 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
 
     Args:
         m: array of shape (..., rows, columns).
-        k: how far the diagonal lies above the main one; it may be traced.
+        k: how far the diagonal is above the main one; it may be traced.
 
     Returns:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        TypeError: a ``k`` that is no integer.
+        TypeError: a ``k`` that is not an integer.
         ValueError: an array of rank below 2.
 
     Example:
@@ -339,13 +339,13 @@ def triu(m: ArrayLike, k: int = 0) -> Array:
 
     Args:
         m: array of shape (..., rows, columns).
-        k: how far the diagonal lies above the main one; it may be traced.
+        k: how far the diagonal is above the main one; it may be traced.
 
     Returns:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        TypeError: a ``k`` that is no integer.
+        TypeError: a ``k`` that is not an integer.
         ValueError: an array of rank below 2.
 
     Example:
@@ -376,7 +376,7 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
 
     Args:
         v: vector of n elements, or a matrix.
-        k: how far the diagonal lies above the main one, an int.
+        k: how far the diagonal is above the main one, an int.
 
     Returns:
         A matrix of n + abs(k) rows and columns, or a vector.
@@ -416,7 +416,7 @@ def diagflat(v: ArrayLike, k: int = 0) -> Array:
 
     Args:
         v: array of n elements.
-        k: how far the diagonal lies above the main one, an int.
+        k: how far the diagonal is above the main one, an int.
 
     Returns:
         A matrix of n + abs(k) rows and columns, zero elsewhere.

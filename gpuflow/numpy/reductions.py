@@ -103,7 +103,8 @@ def sum(
         An array without ``axis``, 0 where there are no elements.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
+            bools.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -145,7 +146,8 @@ def prod(
         An array without ``axis``, 1 where there are no elements.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is no number, or a mask that holds no bools.
+        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
+            bools.
 
     Example:
         >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)

@@ -158,7 +158,7 @@ def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
         A bool.
 
     Raises:
-        TypeError: what names no dtype.
+        TypeError: an invalid dtype.
 
     Example:
         >>> jnp.issubdtype(jnp.bfloat16, jnp.floating), jnp.issubdtype("int8", jnp.floating)
@@ -241,7 +241,7 @@ def can_cast(from_: DTypeLike, to: DTypeLike, casting: str = "safe") -> bool:
         A bool.
 
     Raises:
-        TypeError: what names no dtype.
+        TypeError: an invalid dtype.
 
     Example:
         >>> jnp.can_cast("int8", "int32"), jnp.can_cast("int32", "float32")

@@ -1,7 +1,7 @@
 """An index as the dimension numbers of a gather or scatter.
 
 Whole axes are windows. Everything else (index arrays, ints, other slices) becomes numbers of an
-index vector; a slice is an index array along an axis of its own.
+index vector; a slice is an index array along a separate axis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuflow.numpy.shaping import broadcast_to
 
 @record
 class ScatterPlan:
-    """Where ``x[index]`` lies in ``x``.
+    """Where ``x[index]`` is in ``x``.
 
     Attributes:
         indices: index vectors, of shape ``batch + (n,)``.

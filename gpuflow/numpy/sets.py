@@ -89,7 +89,7 @@ def union1d(
     Args:
         ar1, ar2: arrays.
         size: how many to return, for use under jit.
-        fill_value: what to fill up with; by default the smallest element.
+        fill_value: the value of missing elements; by default the smallest element.
 
     Returns:
         A vector of the common dtype.
@@ -116,7 +116,7 @@ def setdiff1d(
         ar1, ar2: arrays.
         assume_unique: that ``ar1`` holds no element twice; its order is then kept.
         size: how many to return, for use under jit.
-        fill_value: what to fill up with; by default 0.
+        fill_value: the value of missing elements; by default 0.
 
     Returns:
         A vector of the dtype of ``ar1``.
@@ -170,7 +170,7 @@ def setxor1d(
         ar1, ar2: arrays.
         assume_unique: that neither holds an element twice.
         size: how many to return, for use under jit.
-        fill_value: what to fill up with; by default the smallest of the result.
+        fill_value: the value of missing elements; by default the smallest of the result.
 
     Returns:
         A vector of the common dtype.
@@ -258,7 +258,7 @@ def intersect1d(
         assume_unique: that neither holds an element twice.
         return_indices: whether to return where each first occurs in both arrays.
         size: how many to return, for use under jit.
-        fill_value: what to fill up with; by default the smallest of the result.
+        fill_value: the value of missing elements; by default the smallest of the result.
 
     Returns:
         The shared elements; with ``return_indices`` a tuple of them and two arrays of positions,

@@ -416,7 +416,7 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     Args:
         a: array.
         axis: the axis to move.
-        start: before which axis it goes; the rank for behind all.
+        start: before which axis it goes; the rank for after all.
 
     Returns:
         An array of the dtype of ``a``.
@@ -514,7 +514,7 @@ def broadcast_arrays(*args: ArrayLike) -> list[Array]:
         args: arrays.
 
     Returns:
-        A list of arrays, each of its own dtype.
+        A list of arrays, each with its dtype.
 
     Raises:
         ValueError: shapes that do not broadcast.

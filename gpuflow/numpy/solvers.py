@@ -141,7 +141,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
         axes: axes of ``a`` to move to the end first.
 
     Returns:
-        An array of the shape of the last axes of ``a``, behind as many as ``b`` has.
+        An array of the shape of the last axes of ``a``, after as many as ``b`` has.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -217,7 +217,7 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
         An array of the shape of ``a``; of floats for negative ``n``.
 
     Raises:
-        TypeError: matrices that are not square, or ``n`` that is no integer.
+        TypeError: matrices that are not square, or ``n`` that is not an integer.
 
     Example:
         >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 3)

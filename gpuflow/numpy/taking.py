@@ -39,10 +39,10 @@ def take(
             ``"clip"``: the nearest; ``"wrap"``: modulo the size.
         unique_indices: that no position occurs twice; it changes nothing.
         indices_are_sorted: that positions increase; it changes nothing.
-        fill_value: what to fill with in place of nan.
+        fill_value: the value that replaces nan.
 
     Returns:
-        An array of the dtype of ``a``; the axes of ``indices`` stand in place of ``axis``.
+        An array of the dtype of ``a``; the axes of ``indices`` replace ``axis``.
 
     Raises:
         TypeError: indices that are not integers.
@@ -118,9 +118,9 @@ def take_along_axis(
         indices: integer array of the same rank.
         axis: the axis that is indexed; None: of the raveled array.
         mode: ``"fill"`` (the default, also ``"drop"``), ``"clip"``; ``"promise_in_bounds"``: all
-            lie in [0, size), others read the nearest element, and give it no gradient;
+            are in [0, size), others read the nearest element, and give it no gradient;
             ``"one_hot"``: as a product with rows of zeros and a one, which gives 0 outside.
-        fill_value: what to fill with in place of nan.
+        fill_value: the value that replaces nan.
         wrap_negative_indices: whether negative positions count from the end.
 
     Returns:

@@ -71,7 +71,7 @@ def repeat(
         repeats: an int, or ints, one for each position along ``axis``.
         axis: None: of the raveled array.
         total_repeat_length: the size of the result along ``axis``, for use with traced repeats:
-            what is too much is dropped, what is missing repeats the last element. Known repeats
+            excess elements are dropped, missing ones repeat the last element. Known repeats
             must add up to it.
         out_sharding: how the result is laid out over devices; by default as it comes.
 
@@ -145,12 +145,12 @@ def _repeat_traced(a: Any, repeats: Any, place: int, total: int) -> Any:
 
 @composite
 def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> Array:
-    """Shift elements along axes; what leaves at the end comes back at the front.
+    """Shift elements along axes; elements beyond the end reappear at the front.
 
     Args:
         a: array.
-        shift: by how many places, one number or one for each axis; they may be traced. Floats are
-            cut to integers, as in JAX.
+        shift: by how many positions, one number or one for each axis; they may be traced. Floats
+            are cut to integers, as in JAX.
         axis: an axis, a tuple of axes, or None: of the raveled array.
 
     Returns:

@@ -32,20 +32,20 @@ _PUBLIC_MODULE = __name__.rpartition(".")[0]
 
 
 class ufunc(functools.partial[Any]):
-    """An elementwise function, and what NumPy derives from it.
+    """An elementwise function with the methods that NumPy derives from it.
 
     Args:
         func: function of numbers.
         nin: how many arguments it takes.
         nout: how many results it returns.
-        name: what it is called, by default as ``func``.
+        name: its name, by default that of ``func``.
         nargs: how many arguments are mapped, by default all.
-        identity: what a reduction of no elements gives.
+        identity: the result of a reduction of no elements.
         call: the function of arrays, by default ``func`` mapped over them.
         reduce, accumulate, at, reduceat: faster forms of the methods.
 
     Raises:
-        TypeError: numbers of arguments that are no ints.
+        TypeError: numbers of arguments that are not ints.
     """
 
     __name__: str
@@ -286,13 +286,13 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
         func: the function; it must be traceable.
         nin: how many arguments it takes.
         nout: how many results it returns.
-        identity: what a reduction of no elements gives.
+        identity: the result of a reduction of no elements.
 
     Returns:
         A ``jnp.ufunc``: it maps over arrays that broadcast, and has ``reduce`` and so on.
 
     Raises:
-        TypeError: numbers of arguments that are no ints.
+        TypeError: numbers of arguments that are not ints.
 
     Example:
         >>> combined = jnp.frompyfunc(lambda a, b: 10 * a + b, 2, 1)

@@ -1,6 +1,6 @@
 """The elementwise functions that are ufuncs: ``jnp.add`` and so on.
 
-Modules of this package use the plain functions behind them.
+Modules of this package use the undecorated functions.
 """
 
 from __future__ import annotations

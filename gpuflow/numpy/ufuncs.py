@@ -354,7 +354,7 @@ def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 @composite
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
-    """``(x // y, x % y)``: the quotient rounded down, and what is left, with the sign of ``y``.
+    """``(x // y, x % y)``: the quotient rounded down, and the remainder, with the sign of ``y``.
 
     Args:
         x, y: arrays of real numbers or bools that broadcast.

@@ -56,11 +56,11 @@ def unique(
         axis: compare slices along this axis; None: the elements.
         equal_nan: whether all nan count as one.
         size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: what to fill up with; by default the smallest element.
+        fill_value: the value of missing elements; by default the smallest element.
         sorted: the result is sorted in any case.
 
     Returns:
-        The array, or a tuple of it and what was asked for in addition.
+        The array, or a tuple of it and the requested additions.
 
     Raises:
         ConcretizationTypeError: a traced array without ``size``.
@@ -222,7 +222,7 @@ def unique_all(
     Args:
         x: array.
         size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: what to fill up with; by default the smallest element.
+        fill_value: the value of missing elements; by default the smallest element.
 
     Returns:
         A tuple of ``values``, the positions ``indices`` where each first occurs,
@@ -249,7 +249,7 @@ def unique_counts(
     Args:
         x: array.
         size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: what to fill up with; by default the smallest element.
+        fill_value: the value of missing elements; by default the smallest element.
 
     Returns:
         A tuple of ``values`` and ``counts``.
@@ -274,7 +274,7 @@ def unique_inverse(
     Args:
         x: array.
         size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: what to fill up with; by default the smallest element.
+        fill_value: the value of missing elements; by default the smallest element.
 
     Returns:
         A tuple of ``values`` and ``inverse_indices``, which has the shape of ``x``.
@@ -299,7 +299,7 @@ def unique_values(
     Args:
         x: array.
         size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: what to fill up with; by default the smallest element.
+        fill_value: the value of missing elements; by default the smallest element.
 
     Returns:
         A vector.

@@ -102,7 +102,7 @@ class IndexedUpdate:
         mode: ModeLike = None, out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
     ) -> Array:  # fmt: skip
-        """The array with ``values`` at the index; where places repeat, the last one is seen."""
+        """The array with ``values`` at the index; where indices repeat, the last one is seen."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
@@ -113,7 +113,7 @@ class IndexedUpdate:
         mode: ModeLike = None, out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
     ) -> Array:  # fmt: skip
-        """The array with ``values`` added at the index; repeated places add up."""
+        """The array with ``values`` added at the index; repeated indices add up."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
@@ -124,7 +124,7 @@ class IndexedUpdate:
         mode: ModeLike = None, out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
     ) -> Array:  # fmt: skip
-        """The array with ``values`` subtracted at the index; repeated places add up."""
+        """The array with ``values`` subtracted at the index; repeated indices add up."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )

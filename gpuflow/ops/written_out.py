@@ -1,4 +1,4 @@
-"""Equations in place of one: what a function of ops makes of its operands.
+"""Equations that replace one: what a function of ops makes of its operands.
 
 ``simplify`` rules write small problems out that a library would solve slowly: a call for a matrix
 of 3 x 3, or for a running sum of four elements, takes longer than its arithmetic. The equations are

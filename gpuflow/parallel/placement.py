@@ -111,7 +111,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
         shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
 
     Returns:
-        The same values. Under jit it is a wish for what is computed next.
+        The same values. Under jit it is a hint for the next operations.
 
     Raises:
         ValueError: a sharding that does not divide its array.
@@ -139,7 +139,7 @@ def reshard(xs: _T, out_shardings: Any) -> _T:
         out_shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
 
     Returns:
-        The same values. Under jit it is a wish for what is computed next.
+        The same values. Under jit it is a hint for the next operations.
 
     Raises:
         ValueError: a sharding that does not divide its array.
@@ -261,12 +261,12 @@ def make_array_from_single_device_arrays(
 def make_array_from_process_local_data(
     sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None
 ) -> Array:
-    """An array of which each process gives what its devices have.
+    """An array of which each process gives the data of its devices.
 
     Args:
         sharding: which device has which part.
         local_data: this process's rows, columns, ... in the order of the whole array.
-        global_shape: of the whole; by default what follows from the sharding.
+        global_shape: of the whole; by default inferred from the sharding.
 
     Returns:
         An Array of shape ``global_shape``.

@@ -14,11 +14,11 @@ class TraceAnnotation:
     """``with TraceAnnotation(name):`` shows the block in a trace, if one is taken.
 
     Args:
-        name: what to show.
+        name: text to show.
         kwargs: details to show with it.
 
     Raises:
-        TypeError: the name is no string.
+        TypeError: the name is not a string.
     """
 
     def __init__(self, name: str, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ class StepTraceAnnotation(TraceAnnotation):
     """``with StepTraceAnnotation("train", step_num=k):`` shows a step of training.
 
     Args:
-        name: what to show; the number of the step is shown behind it.
+        name: text to show; the number of the step is shown after it.
         kwargs: details to show with it, of which ``step_num`` is the number of the step.
     """
 
@@ -71,7 +71,7 @@ def annotate_function(
 
     Args:
         func: a function.
-        name: what to show; by default the function's name.
+        name: text to show; by default the function's name.
         decorator_kwargs: details to show with each call.
     """
     label = name or getattr(func, "__qualname__", None) or type(func).__name__

@@ -21,7 +21,7 @@ class ProfileEvent:
     """Something that took time.
 
     Attributes:
-        name: what it was.
+        name: of the event.
         start_ns: nanoseconds since the trace was started.
         duration_ns: nanoseconds.
         stats: pairs of what else is known.

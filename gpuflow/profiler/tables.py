@@ -26,13 +26,13 @@ _NANOSECOND = 1.0
 
 @record
 class OpTime:
-    """What took time, all its calls together.
+    """One operation with all its calls.
 
     Attributes:
         name: of the kernel, call or operation.
         row: of the trace: "kernels", "libraries", "loops", "eager ops", "builds" and so on.
         calls: how many.
-        seconds: without what ran inside of it.
+        seconds: without the calls inside of it.
         share: of the time of all.
         bytes: that steps of programs read and wrote.
         flops: floating-point operations of these steps.
@@ -66,7 +66,7 @@ class LineTime:
 
 @record
 class MemorySample:
-    """What drivers had in use at a moment.
+    """Memory in use by drivers at one moment.
 
     Attributes:
         seconds: since the trace was started.
@@ -84,7 +84,7 @@ class TraceTable:
     Attributes:
         path: of the trace.
         seconds: of all work, on all threads.
-        ops: what took time, the longest first.
+        ops: operations, the longest first.
         lines: where it came from, the longest first.
         memory: while the trace was taken, every 10 ms.
         top: how many rows of each table ``str`` shows.

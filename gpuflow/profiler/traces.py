@@ -33,7 +33,8 @@ _SAMPLE_SECONDS = 0.01  # between two looks at the memory
 
 @record(frozen=False)
 class ProfileOptions:
-    """What to record; options of JAX's profiler that mean nothing here are taken and not used.
+    """Settings of a recording; options of JAX's profiler that mean nothing here are taken and not
+    used.
 
     Attributes:
         host_tracer_level: 0 leaves out eager ops and annotations.
@@ -90,7 +91,7 @@ def start_trace(
         log_dir: a folder; the trace is written to ``plugins/profile/<time>`` in it.
         create_perfetto_link: not taken; open the file at https://ui.perfetto.dev.
         create_perfetto_trace: also write the trace as ``perfetto_trace.json.gz``.
-        profiler_options: what to record.
+        profiler_options: options of the recording.
 
     Raises:
         RuntimeError: a trace is being taken already.
@@ -135,7 +136,7 @@ def start_trace(
 
 
 def stop_trace() -> None:
-    """Write what was recorded since ``start_trace``.
+    """Write the events since ``start_trace``.
 
     Raises:
         RuntimeError: no trace is being taken.

@@ -73,14 +73,14 @@ def bits(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: an unsigned integer dtype, by default as wide as the default integer: uint32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no unsigned integer dtype.
+        ValueError: a dtype that is not an unsigned integer dtype.
 
     Example:
         >>> gf.random.bits(gf.random.key(0), (3,), jnp.uint8)
@@ -110,14 +110,14 @@ def uniform(
         dtype: a float dtype, by default float32.
         minval: lower bound, that can be drawn; a number or an array that broadcasts to ``shape``.
         maxval: upper bound, likewise.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or bounds that do not fit the shape.
+        ValueError: a dtype that is not a float, or bounds that do not fit the shape.
 
     Example:
         >>> x = gf.random.uniform(gf.random.key(0), (3,), minval=2, maxval=5)
@@ -179,7 +179,7 @@ def normal(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: a float or complex dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -230,14 +230,14 @@ def truncated_normal(
         upper: upper bounds, floats.
         shape: sizes of the result; None: those of the bounds.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> x = gf.random.truncated_normal(gf.random.key(0), -1.0, 1.0, (3,))
@@ -291,14 +291,14 @@ def bernoulli(
         p: probabilities, floats.
         shape: sizes of the result; None: those of ``p``.
         mode: ``"high"`` takes twice as many bits, for probabilities below 1e-6; else ``"low"``.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         bool array of ``shape``.
 
     Raises:
-        TypeError: ``p`` is no float.
+        TypeError: ``p`` is not a float.
         ValueError: another mode, or ``p`` that does not fit the shape.
 
     Example:
@@ -350,7 +350,7 @@ def rademacher(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: by default int32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -379,14 +379,14 @@ def randint(
         minval: lower bound, that can be drawn; an integer or an array that broadcasts to ``shape``.
         maxval: upper bound, likewise.
         dtype: an integer dtype, by default int32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is no integer dtype.
+        TypeError: a dtype that is not an integer dtype.
         ValueError: bounds that do not fit the shape.
 
     Example:
@@ -459,14 +459,14 @@ def exponential(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> x = gf.random.exponential(gf.random.key(0), (1000,))
@@ -488,14 +488,14 @@ def laplace(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> gf.random.laplace(gf.random.key(0), (2, 3)).shape
@@ -515,14 +515,14 @@ def logistic(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> gf.random.logistic(gf.random.key(0), (2, 3)).shape
@@ -542,14 +542,14 @@ def cauchy(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> gf.random.cauchy(gf.random.key(0), (2, 3)).shape

@@ -65,14 +65,14 @@ def pareto(
         b: positive numbers.
         shape: sizes of the result; None: those of ``b``.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> bool((gf.random.pareto(gf.random.key(0), 3.0, (5,)) >= 1).all())
@@ -97,14 +97,14 @@ def lognormal(
         sigma: standard deviations of the logarithm.
         shape: sizes of the result; None: those of ``sigma``.
         dtype: a float or complex dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> bool((gf.random.lognormal(gf.random.key(0), 0.5, (5,)) > 0).all())
@@ -134,14 +134,14 @@ def rayleigh(
         scale: positive numbers.
         shape: sizes of the result; None: those of ``scale``.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> bool((gf.random.rayleigh(gf.random.key(0), 2.0, (5,)) >= 0).all())
@@ -169,14 +169,14 @@ def triangular(
         right: upper ends.
         shape: sizes of the result; None: those of the parameters.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> x = gf.random.triangular(gf.random.key(0), 1.0, 2.0, 4.0, (5,))
@@ -206,14 +206,14 @@ def wald(
         mean: positive numbers.
         shape: sizes of the result; None: those of ``mean``.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
         multiple roots, 1976.
@@ -249,14 +249,14 @@ def weibull_min(
         key: a key of ``random.key``, or a raw one.
         scale: positive numbers.
         concentration: positive numbers, the shape parameter.
-        shape: sizes of what is drawn.
+        shape: sizes of the samples.
         dtype: a float dtype, by default float32.
 
     Returns:
         An array of the common shape of ``shape`` and the parameters.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> bool((gf.random.weibull_min(gf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
@@ -279,14 +279,14 @@ def maxwell(
         key: a key of ``random.key``, or a raw one.
         shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> bool((gf.random.maxwell(gf.random.key(0), (5,)) > 0).all())
@@ -315,10 +315,10 @@ def double_sided_maxwell(
         dtype: a float dtype, by default float32.
 
     Returns:
-        An array of ``shape`` and behind it the shape of the parameters.
+        An array of ``shape`` and after it the shape of the parameters.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> gf.random.double_sided_maxwell(gf.random.key(0), 0.0, 1.0, (4,)).shape
@@ -346,14 +346,14 @@ def geometric(
         p: probabilities, floats.
         shape: sizes of the result; None: those of ``p``.
         dtype: an integer dtype, by default int32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no integer dtype, ``p`` that is complex or does not fit the
+        ValueError: a dtype that is not an integer dtype, ``p`` that is complex or does not fit the
             shape.
 
     Example:
@@ -393,7 +393,7 @@ def multivariate_normal(
         shape: batch sizes of the result; None: those of the parameters.
         dtype: the float dtype of the normal numbers; None: the common one of the parameters.
         method: how ``cov`` is factored: ``"cholesky"``, ``"eigh"`` or ``"svd"``.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -458,7 +458,7 @@ def orthogonal(
         shape: batch sizes of the result.
         dtype: a float or complex dtype, by default float32.
         m: number of columns; None: ``n``.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:

@@ -120,7 +120,7 @@ def poisson(
         lam: numbers >= 0.
         shape: sizes of the result; None: those of ``lam``.
         dtype: an integer dtype, by default int32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -128,7 +128,7 @@ def poisson(
 
     Raises:
         NotImplementedError: a key of another generator.
-        ValueError: a dtype that is no integer, or ``lam`` that does not fit the shape.
+        ValueError: a dtype that is not an integer, or ``lam`` that does not fit the shape.
 
     Example:
         >>> x = gf.random.poisson(gf.random.key(0), 3.0, (1000,))
@@ -262,10 +262,10 @@ def binomial(
         dtype: a float dtype.
 
     Returns:
-        An array of ``shape`` and ``dtype``, of whole numbers.
+        An array of ``shape`` and ``dtype``, of integers.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> x = gf.random.binomial(gf.random.key(0), 10, 0.5, (5,))
@@ -302,7 +302,7 @@ def multinomial(
         Counts that sum to ``n`` along the last axis.
 
     Raises:
-        ValueError: a dtype that is no float, or ``p`` that does not fit the shape.
+        ValueError: a dtype that is not a float, or ``p`` that does not fit the shape.
 
     Example:
         >>> x = gf.random.multinomial(gf.random.key(0), 10, jnp.array([0.2, 0.3, 0.5]))

@@ -144,14 +144,14 @@ def gamma(
         a: positive numbers, the shape parameter.
         shape: sizes of the result; None: those of ``a``.
         dtype: a float dtype.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or ``a`` that does not fit the shape.
+        ValueError: a dtype that is not a float, or ``a`` that does not fit the shape.
 
     Example:
         >>> bool((gf.random.gamma(gf.random.key(0), 2.0, (5,)) > 0).all())
@@ -172,14 +172,14 @@ def loggamma(
         a: positive numbers, the shape parameter.
         shape: sizes of the result; None: those of ``a``.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> bool(jnp.isfinite(gf.random.loggamma(gf.random.key(0), 1e-3, (5,))).all())
@@ -205,14 +205,14 @@ def beta(
         b: positive numbers.
         shape: sizes of the result; None: those of the parameters.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> x = gf.random.beta(gf.random.key(0), 2.0, 3.0, (5,))
@@ -241,7 +241,7 @@ def dirichlet(
         alpha: positive numbers, float[..., n].
         shape: batch sizes of the result; None: those of ``alpha``.
         dtype: a float dtype.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -283,14 +283,14 @@ def chisquare(
         df: degrees of freedom, positive numbers.
         shape: sizes of the result; None: those of ``df``.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> bool((gf.random.chisquare(gf.random.key(0), 3.0, (5,)) > 0).all())
@@ -314,14 +314,14 @@ def f(
         dfden: those of the denominator.
         shape: sizes of the result; None: those of the parameters.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> bool((gf.random.f(gf.random.key(0), 3.0, 4.0, (5,)) > 0).all())
@@ -348,14 +348,14 @@ def t(
         df: degrees of freedom, positive numbers.
         shape: sizes of the result; None: those of ``df``.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
 
     Example:
         >>> gf.random.t(gf.random.key(0), jnp.array([3.0, 5.0])).shape
@@ -382,14 +382,14 @@ def generalized_normal(
         p: a positive number; 2 gives a normal, 1 a Laplace distribution.
         shape: sizes of the result, by default one number.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Example:
         >>> gf.random.generalized_normal(gf.random.key(0), 4.0, (2, 3)).shape
@@ -418,14 +418,14 @@ def ball(
         p: of the norm, a positive number.
         shape: batch sizes of the result.
         dtype: a float dtype, by default float32.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         float[shape..., d].
 
     Raises:
-        ValueError: a dtype that is no float.
+        ValueError: a dtype that is not a float.
 
     Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of
         the l_p^n-ball, 2005.

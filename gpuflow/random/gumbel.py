@@ -46,14 +46,14 @@ def gumbel(
         mode: ``"high"`` takes twice as many bits, for rare large numbers; ``"highest"`` makes full
             use of them in float32, and is like ``"high"`` in other dtypes; None: ``"low"``, or
             ``"high"`` with the setting ``high_dynamic_range_gumbel``.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: another mode, or a dtype that is no float.
+        ValueError: another mode, or a dtype that is not a float.
 
     Example:
         >>> gf.random.gumbel(gf.random.key(0), (2, 3)).shape
@@ -128,7 +128,7 @@ def categorical(
         shape: sizes of the result; must end in those of ``logits`` without ``axis``.
         replace: whether a category may be drawn again; if not, the draws are the leading axes.
         mode: as in ``gumbel``.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:

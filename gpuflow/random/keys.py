@@ -48,7 +48,7 @@ def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = Non
         A key, of shape ().
 
     Raises:
-        TypeError: ``seed`` is no integer.
+        TypeError: ``seed`` is not an integer.
         ValueError: both ``impl`` and ``dtype``, or there is no such generator.
 
     Example:
@@ -93,7 +93,7 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
         key.
 
     Raises:
-        TypeError: ``seed`` is no integer.
+        TypeError: ``seed`` is not an integer.
         ValueError: there is no such generator.
 
     Example:
@@ -208,7 +208,7 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
 
 
 def key_data(keys: ArrayLike) -> Array:
-    """The uint32 numbers inside keys; raw keys are returned as they are.
+    """The uint32 numbers inside keys; raw keys are returned unchanged.
 
     Args:
         keys: an array of keys.
@@ -217,7 +217,7 @@ def key_data(keys: ArrayLike) -> Array:
         u32[..., 2], or u32[..., 4] as the generator has it.
 
     Raises:
-        TypeError: ``keys`` are no keys.
+        TypeError: ``keys`` are not keys.
 
     Example:
         >>> gf.random.key_data(gf.random.key(42))
@@ -266,7 +266,7 @@ def key_impl(keys: ArrayLike) -> str:
         A string.
 
     Raises:
-        TypeError: ``keys`` are no keys.
+        TypeError: ``keys`` are not keys.
 
     Example:
         >>> gf.random.key_impl(gf.random.key(0))

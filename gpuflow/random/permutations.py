@@ -32,16 +32,16 @@ def permutation(
     Args:
         key: a key.
         x: array, or one integer.
-        axis: the axis along which slices change places.
+        axis: the axis along which slices are exchanged.
         independent: shuffle each vector along ``axis`` by itself.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array like ``x``; for one integer int32[x].
 
     Raises:
-        TypeError: one number that is no integer.
+        TypeError: one number that is not an integer.
         ValueError: no such axis.
 
     Example:

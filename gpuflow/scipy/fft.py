@@ -61,7 +61,7 @@ def dctn(
     """``dct`` along several axes.
 
     Args:
-        s: the sizes to cut or extend them to; None: as they are.
+        s: the sizes to cut or extend them to; None: unchanged.
         axes: the axes; None: as many as ``s`` has elements, at the end, or all.
         x, type, norm: as for ``dct``.
 

@@ -26,10 +26,10 @@ class RegularGridInterpolator:
 
     Args:
         points: for each axis of the grid its places, ascending.
-        values: an array with those axes, and any others behind.
+        values: an array with those axes, and any others after.
         method: "linear", or "nearest".
         bounds_error: must be False.
-        fill_value: what to give outside of the grid; None: the line through the last two points
+        fill_value: the value outside of the grid; None: the line through the last two points
             goes on.
 
     Raises:

@@ -53,8 +53,8 @@ def map_coordinates(
         input: array.
         coordinates: for each axis of ``input`` an array of places; they broadcast.
         order: 0: the nearest element; 1: linear between neighbors.
-        mode: what is outside: "constant": ``cval``; "nearest": the last element; "wrap": the array
-            again; "mirror", "reflect": the array backwards, without or with the last element.
+        mode: values out of bounds: "constant": ``cval``; "nearest": the last element; "wrap": the
+            array again; "mirror", "reflect": the array backwards, without or with the last element.
         cval: a number.
 
     Returns:

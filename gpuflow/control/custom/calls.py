@@ -57,7 +57,7 @@ class FlatCall:
         return outs
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
-        """All arguments by position, with ``leaves`` in place of the differentiable ones."""
+        """All arguments by position, with ``leaves`` instead of the differentiable ones."""
         rest = iter(tree.unflatten(self.treedef, with_refs(leaves, self.refs)))
         return [self.fixed[k] if k in self.fixed else next(rest) for k in range(self.count)]
 
@@ -75,7 +75,7 @@ def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
 
 
 def without_refs(leaves: Sequence[Any]) -> tuple[list[Any], dict[int, Ref]]:
-    """Leaves that are no refs, and by position those that are."""
+    """Leaves that are not refs, and by position those that are."""
     refs = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is Ref}
     return [leaf for k, leaf in enumerate(leaves) if k not in refs], refs
 
@@ -88,7 +88,7 @@ def with_refs(leaves: Sequence[Any], others: dict[int, Any]) -> list[Any]:
 
 
 class UsesRefsError(Exception):
-    """A function with its own derivative uses refs of outside, so that it is no equation."""
+    """A function with its own derivative uses refs of outside, so that it is not an equation."""
 
 
 class NoDerivative:
@@ -198,7 +198,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
 
     Args:
         val: array or tree.
-        symbolic_zeros: whether to return SymbolicZeros in place of arrays of zeros.
+        symbolic_zeros: whether to return SymbolicZeros instead of arrays of zeros.
     """
 
     def zero(leaf: Any) -> Any:

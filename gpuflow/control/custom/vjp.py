@@ -77,7 +77,7 @@ class CustomVJPPrimal:
 
 
 def custom_vjp_primal_tree_values(tree: Any) -> Any:
-    """The tree with the value in place of each ``CustomVJPPrimal``."""
+    """The tree with the value instead of each ``CustomVJPPrimal``."""
     return tree_map(lambda leaf: leaf.value if isinstance(leaf, CustomVJPPrimal) else leaf, tree)
 
 
@@ -253,7 +253,7 @@ class custom_vjp(Generic[_P, _T]):
 
     Args:
         fun: the function, of arrays or trees.
-        nondiff_argnums: positions of arguments that are no arrays, such as functions and settings.
+        nondiff_argnums: positions of arguments that are not arrays, such as functions and settings.
         nondiff_argnames: names of more such arguments.
 
     Example:
@@ -299,9 +299,9 @@ class custom_vjp(Generic[_P, _T]):
             symbolic_zeros: fwd gets a ``custom_derivatives.CustomVJPPrimal`` for each leaf, with
                 ``value`` and ``perturbed``, and bwd a ``SymbolicZero`` for a cotangent that is
                 zero.
-            optimize_remat: in JAX, whether ``fun`` runs in place of ``fwd`` where nobody reads the
-                residuals. Here what computes them falls away then op by op, with and without it;
-                callbacks of ``fwd`` stay.
+            optimize_remat: in JAX, whether ``fun`` runs instead of ``fwd`` where nobody reads the
+                residuals. Here the ops that compute them are then removed op by op, with and
+                without it; callbacks of ``fwd`` stay.
 
         Raises:
             NotImplementedError: ``optimize_remat`` together with ``symbolic_zeros``.

@@ -1,4 +1,4 @@
-"""Sparse arrays: elements with their places (BCOO), or row by row (BCSR).
+"""Sparse arrays: elements with their indices (BCOO), or row by row (BCSR).
 
 They are trees of arrays, so that they pass through ``jit``, ``grad`` and ``vmap``, and everything
 done with them is gathers, scatters and sums. See docs/design/0040-sparse.md.

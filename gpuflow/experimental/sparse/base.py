@@ -26,10 +26,10 @@ class CuSparseEfficiencyWarning(SparseEfficiencyWarning):
 
 
 class JAXSparse:
-    """A sparse array: a tree whose leaves are what it stores.
+    """A sparse array: a tree whose leaves are its stored arrays.
 
     Attributes:
-        data: the stored elements. Those whose place is out of bounds are padding.
+        data: the stored elements. Those whose index is out of bounds are padding.
     """
 
     data: Any
@@ -80,7 +80,7 @@ class JAXSparse:
         raise NotImplementedError(_lacks(self, "tree_flatten"))
 
     def block_until_ready(self) -> Any:
-        """Wait for what is stored."""
+        """Wait for the stored arrays."""
         for leaf in self.tree_flatten()[0]:
             leaf.block_until_ready()
         return self

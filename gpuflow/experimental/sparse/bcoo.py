@@ -1,4 +1,4 @@
-"""BCOO: elements with their places, in batches."""
+"""BCOO: elements with their indices, in batches."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from gpuflow.tree_util import register_pytree_node_class
 
 @register_pytree_node_class
 class BCOO(JAXSparse):
-    """A sparse array as elements and their places.
+    """A sparse array as elements and their indices.
 
-    Dimensions are batch dimensions first, then sparse, then dense ones. Elements of one place are
-    added up; those whose place is out of bounds are padding. Sizes of batch and dense dimensions
+    Dimensions are batch dimensions first, then sparse, then dense ones. Elements of one index are
+    added up; those whose index is out of bounds are padding. Sizes of batch and dense dimensions
     are those of the data, so that ``vmap`` maps over a batch dimension as over one of an array.
 
     Attributes:
         data: (*batch, nse, *dense). Batch dimensions of size 1 count for all.
         indices: (*batch, nse, n_sparse), integers.
         sparse_shape: the sizes of sparse dimensions.
-        indices_sorted, unique_indices: what is known of the places.
+        indices_sorted, unique_indices: flags of the indices.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class BCOO(JAXSparse):
         )  # fmt: skip
 
     def same(self, data: Any, indices: Any) -> Self:
-        """The same array stored otherwise, with places in the same order."""
+        """The same array stored otherwise, with indices in the same order."""
         return self.like(
             data, indices, indices_sorted=self.indices_sorted, unique_indices=self.unique_indices
         )
 
     def with_data(self, data: Any) -> Self:
-        """Other elements at the same places."""
+        """Other elements at the same indices."""
         return self.same(data, self.indices)
 
     @property
@@ -242,15 +242,15 @@ class BCOO(JAXSparse):
         )
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
-        """With one element for each place, in ascending order.
+        """With one element for each index, in ascending order.
 
         Args:
-            nse: see ``bcoo_sum_duplicates``. remove_zeros: stored zeros are no elements.
+            nse: see ``bcoo_sum_duplicates``. remove_zeros: stored zeros are not elements.
         """
         return without_zeros(self, nse) if remove_zeros else bcoo_sum_duplicates(self, nse)
 
     def sort_indices(self) -> BCOO:
-        """With places in ascending order."""
+        """With indices in ascending order."""
         return bcoo_sort_indices(self)
 
     def todense(self) -> Array:

@@ -25,12 +25,12 @@ from gpuflow.tree_util import register_pytree_node_class
 
 @register_pytree_node_class
 class BCSR(JAXSparse):
-    """A sparse array of two sparse dimensions, rows and columns, behind batch dimensions.
+    """A sparse array of two sparse dimensions, rows and columns, after batch dimensions.
 
     Attributes:
-        data: (*batch, nse, *dense). Elements behind the last row's are padding.
+        data: (*batch, nse, *dense). Elements after the last row's are padding.
         indices: (*batch, nse), the column of each element.
-        indptr: (*batch, rows + 1), the place in the data where each row starts.
+        indptr: (*batch, rows + 1), the index in the data where each row starts.
         sparse_shape: (rows, columns).
     """
 
@@ -164,14 +164,14 @@ class BCSR(JAXSparse):
         )
 
     def to_bcoo(self) -> BCOO:
-        """With a row for each element in place of starts."""
+        """With a row for each element instead of starts."""
         return BCOO(
             (self.data, _expanded(self.indices, self.indptr)), shape=self.shape,
             indices_sorted=self.indices_sorted, unique_indices=self.unique_indices,
         )  # fmt: skip
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCSR:
-        """With one element for each place; see ``BCOO.sum_duplicates``."""
+        """With one element for each index; see ``BCOO.sum_duplicates``."""
         return self.from_bcoo(self.to_bcoo().sum_duplicates(nse, remove_zeros))
 
     def todense(self) -> Array:
@@ -179,7 +179,7 @@ class BCSR(JAXSparse):
         return self.to_bcoo().todense()
 
     def transpose(self, axes: Sequence[int] | None = None) -> Any:
-        """Rows and columns exchanged, which sorts the elements anew."""
+        """Rows and columns exchanged, which sorts the elements again."""
         return self.from_bcoo(self.to_bcoo().transpose(axes))
 
     def __matmul__(self, other: Any) -> Any:
@@ -242,12 +242,12 @@ def bcsr_todense(mat: BCSR) -> Array:
 
 
 def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
-    """With one element for each place; stored zeros stay."""
+    """With one element for each index; stored zeros stay."""
     return mat.sum_duplicates(nse, remove_zeros=False)
 
 
 def bcsr_extract(indices: ArrayLike, indptr: ArrayLike, mat: ArrayLike) -> Array:
-    """What a dense array has at the places of a BCSR array."""
+    """The elements of a dense array at the indices of a BCSR array."""
     return places.taken_at(_expanded(indices, indptr), mat, aval_of(mat).shape)
 
 

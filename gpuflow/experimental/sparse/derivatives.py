@@ -1,4 +1,4 @@
-"""Derivatives with respect to the elements of sparse arrays; places have none."""
+"""Derivatives with respect to the elements of sparse arrays; indices have none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _prepared(
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., tuple[Any, Any]]:
-    """``gpuflow.value_and_grad``; gradients of sparse arrays are sparse, with the same places."""
+    """``gpuflow.value_and_grad``; gradients of sparse arrays are sparse, with the same indices."""
 
     def value_and_grad_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
@@ -74,7 +74,7 @@ def value_and_grad(
 def grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """``gpuflow.grad``; gradients of sparse arrays are sparse, with the same places."""
+    """``gpuflow.grad``; gradients of sparse arrays are sparse, with the same indices."""
     take = value_and_grad(fun, argnums, has_aux, **options)
 
     def grad_of(*args: Any, **kwargs: Any) -> Any:

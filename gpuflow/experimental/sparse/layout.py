@@ -29,7 +29,7 @@ zip = safe_zip
 
 
 def spread(mat: BCOO) -> BCOO:
-    """With batch dimensions of full size in the data and in the places."""
+    """With batch dimensions of full size in the data and in the indices."""
     batches = mat.shape[: mat.n_batch]
     data = jnp.broadcast_to(mat.data, (*batches, *aval_of(mat.data).shape[mat.n_batch :]))
     indices = jnp.broadcast_to(mat.indices, (*batches, *aval_of(mat.indices).shape[-2:]))
@@ -37,7 +37,7 @@ def spread(mat: BCOO) -> BCOO:
 
 
 def unbatched(mat: BCOO) -> BCOO:
-    """With sparse dimensions in place of batch dimensions."""
+    """With sparse dimensions instead of batch dimensions."""
     if mat.n_batch == 0:
         return mat
     mat = spread(mat)
@@ -50,7 +50,7 @@ def unbatched(mat: BCOO) -> BCOO:
 
 
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
-    """With places in ascending order; padding comes last."""
+    """With indices in ascending order; padding comes last."""
     mat = spread(mat)
     data, indices = places.sorted_places(mat.data, mat.indices, mat.sparse_shape)
     return mat.like(
@@ -59,7 +59,7 @@ def bcoo_sort_indices(mat: BCOO) -> BCOO:
 
 
 def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
-    """With one element for each place, in ascending order.
+    """With one element for each index, in ascending order.
 
     Args:
         nse: how many there may be; the rest is left out, and if there are fewer, padding follows.
@@ -87,7 +87,7 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
 
 
 def without_zeros(mat: BCOO, nse: int | None = None) -> BCOO:
-    """As ``bcoo_sum_duplicates``, where stored zeros are no elements."""
+    """As ``bcoo_sum_duplicates``, where stored zeros are not elements."""
     mat = spread(mat)
     dense = tuple(range(mat.n_batch + 1, mat.n_batch + 1 + mat.n_dense))
     keep = jnp.any(mat.data != 0, dense)
@@ -102,7 +102,7 @@ def bcoo_update_layout(
     """With other numbers of batch and dense dimensions.
 
     Args:
-        n_batch, n_dense: None: as they are.
+        n_batch, n_dense: None: unchanged.
         on_inefficient: ``"error"``, ``"warn"`` or None, if many zeros would be stored: where there
             are more batch or dense dimensions than before, of sizes above 1.
     """
@@ -196,7 +196,7 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     """With dimensions in another order.
 
     Raises:
-        TypeError: that is no permutation.
+        TypeError: an argument that is not a permutation.
         NotImplementedError: batch, sparse and dense dimensions would mix.
     """
     permutation = [to_int(d) for d in permutation]
@@ -281,8 +281,8 @@ def bcoo_broadcast_in_dim(
 ) -> BCOO:
     """Repeated along new dimensions, and along those of size 1, without storing more.
 
-    New dimensions before or between batch dimensions are batch dimensions; behind sparse dimensions
-    they are sparse, of size 1, and behind dense ones dense.
+    New dimensions before or between batch dimensions are batch dimensions; after sparse dimensions
+    they are sparse, of size 1, and after dense ones dense.
 
     Raises:
         ValueError, NotImplementedError: sparse dimensions of size 1 cannot grow.
@@ -442,7 +442,7 @@ def bcoo_slice(
     mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> BCOO:  # fmt: skip
-    """Part of an array: what lies outside becomes padding, and goes if all that fits is less."""
+    """Part of an array: elements outside become padding, dropped if the result is smaller."""
     start, limit = [to_int(s) for s in start_indices], [to_int(s) for s in limit_indices]
     steps = [1] * mat.ndim if strides is None else [to_int(s) for s in strides]
     check(
@@ -470,7 +470,7 @@ def bcoo_slice(
 def bcoo_dynamic_slice(
     mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]
 ) -> BCOO:
-    """A part of given sizes, whose start may be traced; it is moved to lie in bounds."""
+    """A part of given sizes, whose start may be traced; it is moved to be in bounds."""
     sizes = tuple(to_int(size) for size in slice_sizes)
     check(
         len(start_indices) == len(sizes) == mat.ndim
@@ -510,7 +510,7 @@ def _part(
 
 
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
-    """The sum over axes; elements that come to lie in one place are not added up yet."""
+    """The sum over axes; elements whose indices become equal are not added up yet."""
     gone = sorted({to_int(axis) for axis in axes})
     check(
         all(0 <= axis < mat.ndim for axis in gone),

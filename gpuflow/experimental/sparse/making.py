@@ -61,7 +61,7 @@ def eye(
 
 
 def todense(arr: Any) -> Array:
-    """A sparse array with its zeros; a dense one as it is."""
+    """A sparse array with its zeros; a dense one unchanged."""
     return arr.todense() if isinstance(arr, JAXSparse) else jnp.asarray(arr)
 
 
@@ -75,7 +75,7 @@ def random_bcoo(
 
     Args:
         nse: how many elements are stored in each batch, or which part of all.
-        unique_indices: no place twice. sorted_indices: in ascending order.
+        unique_indices: no index twice. sorted_indices: in ascending order.
         generator: ``(key, shape, dtype, **kwds) -> array``, by default uniform in [0, 1).
     """
     sizes = tuple(to_int(size) for size in shape)

@@ -1,6 +1,6 @@
-"""Stored elements and their places, as plain arrays.
+"""Stored elements and their indices, as plain arrays.
 
-``data`` is (*batch, nse, *dense) and ``indices`` (*batch, nse, n_sparse). A place that is out of
+``data`` is (*batch, nse, *dense) and ``indices`` (*batch, nse, n_sparse). An index that is out of
 bounds is padding: gathers fill with 0 there, and scatters drop what they would write.
 """
 
@@ -30,24 +30,24 @@ def over_batches(function: Callable[..., Any], n_batch: int) -> Callable[..., An
 
 
 def inside(indices: Any, sizes: Sizes) -> Array:
-    """Which places are in bounds, (*batch, nse)."""
+    """Which indices are in bounds, (*batch, nse)."""
     limit = np.asarray(sizes, aval_of(indices).dtype)
     return jnp.all(indices < limit, -1)
 
 
 def padded(keep: Any, indices: Any, sizes: Sizes) -> Array:
-    """The places that are kept; others are padding."""
+    """The indices that are kept; others are padding."""
     limit = np.asarray(sizes, aval_of(indices).dtype)
     return jnp.where(keep[..., None], indices, limit)
 
 
 def behind(mask: Any, ndim: int) -> Array:
-    """A mask with dimensions of size 1 behind its own."""
+    """A mask with dimensions of size 1 after its own."""
     return lax.expand_dims(mask, tuple(range(aval_of(mask).ndim, ndim)))
 
 
 def key_of(indices: Any, sizes: Sizes) -> tuple[Any, Any]:
-    """All places of an array as subscripts: of batches, and of sparse dimensions."""
+    """All indices of an array as subscripts: of batches, and of sparse dimensions."""
     shape = aval_of(indices).shape
     n_batch = len(shape) - 2
     batches = tuple(
@@ -71,7 +71,7 @@ def dense_of(data: Any, indices: Any, shape: Sizes) -> Array:
 
 @composite
 def taken_at(indices: Any, dense: Any, shape: Sizes) -> Array:
-    """What an array has at places of one of ``shape``, to which it is broadcast."""
+    """What an array has at indices of one of ``shape``, to which it is broadcast."""
     sizes = aval_of(dense).shape
     dense = jnp.reshape(dense, (1,) * (len(shape) - len(sizes)) + sizes)
     sizes = aval_of(dense).shape
@@ -100,7 +100,7 @@ def stored_count(dense: Any, n_batch: int, n_dense: int) -> Array:
 def stored_of(
     dense: Any, nse: int, n_batch: int, n_dense: int, index_dtype: Any
 ) -> tuple[Array, Array]:
-    """The first ``nse`` elements that are not zero, in each batch, and their places."""
+    """The first ``nse`` elements that are not zero, in each batch, and their indices."""
     shape = aval_of(dense).shape
     end = len(shape) - n_dense
     sizes = shape[n_batch:end]
@@ -122,7 +122,7 @@ def stored_of(
 
 
 def order_of(indices: Any, sizes: Sizes) -> Array:
-    """The order of places without batches, the first column first; padding comes last."""
+    """The order of indices without batches, the first column first; padding comes last."""
     if not sizes:
         return jnp.arange(aval_of(indices).shape[0])
     indices = padded(inside(indices, sizes), indices, sizes)
@@ -134,7 +134,7 @@ def order_of(indices: Any, sizes: Sizes) -> Array:
 
 @composite
 def sorted_places(data: Any, indices: Any, sizes: Sizes) -> tuple[Array, Array]:
-    """Elements in the order of their places, in each batch."""
+    """Elements in the order of their indices, in each batch."""
 
     def sort(data: Any, indices: Any) -> Any:
         order = order_of(indices, sizes)
@@ -147,7 +147,7 @@ def sorted_places(data: Any, indices: Any, sizes: Sizes) -> tuple[Array, Array]:
 def grouped(
     data: Any, indices: Any, sizes: Sizes
 ) -> tuple[Array, Array, Array, Array]:
-    """Sorted elements, their places, the number of each place, and how many there are.
+    """Sorted elements, their indices, the number of each index, and how many there are.
 
     Padding has a number that nobody has room for.
     """
@@ -192,7 +192,7 @@ def raveled(indices: Any, sizes: Sizes) -> Array:
 
 
 def unraveled(number: Any, sizes: Sizes) -> Array:
-    """The places of such numbers."""
+    """The indices of such numbers."""
     columns = []
     for size in reversed(sizes):
         size = np.asarray(max(size, 1), aval_of(number).dtype)

@@ -111,10 +111,11 @@ def product_with_dense(
     data: Any, indices: Any, dense: Any, sizes: tuple[int, ...],
     numbers: Any, in_order: bool, dtype: Any,
 ) -> Array:  # fmt: skip
-    """The product, where elements take rows of the dense operand, and are added up by their places.
+    """The product, where elements take rows of the dense operand, and are added up by their
+    indices.
 
     Args:
-        data: (nse, *dense). indices: (nse, n_sparse), places in ``sizes``.
+        data: (nse, *dense). indices: (nse, n_sparse), indices in ``sizes``.
         in_order: rows of the result come in ascending order.
     """
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = numbers
@@ -192,7 +193,7 @@ def _pairs(
 
 
 def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers: Any) -> Array:
-    """Elements of ``lax.dot_general(A, B)`` of dense arrays at places, (nse, ndim)."""
+    """Elements of ``lax.dot_general(A, B)`` of dense arrays at indices, (nse, ndim)."""
     numbers = plain_numbers(dimension_numbers)
     (lc, rc), (lb, _) = numbers
     a, b = aval_of(A), aval_of(B)
@@ -241,10 +242,10 @@ def matmul(lhs: Any, rhs: Any) -> Any:
 
 
 def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = None) -> BCOO:
-    """What a dense array has at the places of a sparse one; duplicates share it out as one.
+    """The elements of a dense array at the indices of a sparse one; duplicates share it out as one.
 
     Args:
-        assume_unique: duplicates get the element each; by default, what the array says of itself.
+        assume_unique: duplicates get the element each; by default, the flag of the array.
     """
     check(
         isinstance(sparr, JAXSparse),

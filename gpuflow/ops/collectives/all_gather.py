@@ -169,8 +169,8 @@ def all_gather(
         axis_index_groups: groups of equal size that gather on their own.
         axis: where the gathered dimension goes.
         tiled: concatenate along ``axis`` instead of stacking.
-        to: what the result is in shard_map: ``"varying"``, each device has a copy of its own with
-            a cotangent of its own; ``"invarying"``, one value with one cotangent.
+        to: the type of the result in shard_map: ``"varying"``, each device has a copy of its own
+            with a cotangent of its own; ``"invarying"``, one value with one cotangent.
 
     Returns:
         An array with a dimension more, of the size of the axis; with ``tiled`` of the same rank.

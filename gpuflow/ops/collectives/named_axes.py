@@ -108,7 +108,7 @@ def spreads(
 
 
 def has_neighbors(names: Names) -> bool:
-    """Whether a part of the axes lies between memories."""
+    """Whether a part of the axes is between memories."""
     return any(isinstance(name, Across) for name in names)
 
 
@@ -172,7 +172,7 @@ def is_over(axis: AxisData, names: Names) -> bool:
 def split_names(
     axis: AxisData, names: Names, sizes: Sequence[int]
 ) -> tuple[tuple[Names, tuple[int, ...]], tuple[Names, tuple[int, ...]]]:
-    """Names and sizes of the axes before the mapped one, and of those behind it."""
+    """Names and sizes of the axes before the mapped one, and of those after it."""
     k = names.index(axis.name)
     return (names[:k], tuple(sizes[:k])), (names[k + 1 :], tuple(sizes[k + 1 :]))
 

@@ -5,7 +5,7 @@ operands of all, and takes its rows from them:
 
     row m of the result  <-  the last slice i with offset[i] <= m < offset[i] + size[i]
 
-Where the axis lies in one memory the gathered operands are the mapped array itself, and only rows
+Where the axis is in one memory the gathered operands are the mapped array itself, and only rows
 that are taken move. Between processes whole operands do.
 """
 
@@ -53,7 +53,7 @@ def ragged_all_to_all(
 
     Args:
         operand: the rows to send, [N, ...].
-        output: what the result is where nothing arrives, [M, ...] of the operand's dtype.
+        output: the result where nothing arrives, [M, ...] of the operand's dtype.
         input_offsets, send_sizes, output_offsets: i[K], of the slices that are sent.
         recv_sizes: i[K], of those that arrive: ``all_to_all(send_sizes, axis_name, 0, 0,
             tiled=True)``.
@@ -66,7 +66,7 @@ def ragged_all_to_all(
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         TypeError: an output of another dtype, or rows of another shape.
-        ValueError: offsets or sizes that are no integer vectors of one length, a multiple of the
+        ValueError: offsets or sizes that are not integer vectors of one length, a multiple of the
             size of the axis.
 
     Cost: between processes each gets the operands of all, whatever the sizes are.

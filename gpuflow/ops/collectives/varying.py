@@ -58,7 +58,7 @@ def _emptied(token: Any) -> Any:
 
 @record
 class Elements:
-    """The elements of an axis: those of a batch, and those that lie in other memories.
+    """The elements of an axis: those of a batch, and those that are in other memories.
 
     Attributes:
         here: how many the batch has.

@@ -199,7 +199,7 @@ def conv_general_dilated(
             Algorithms, which say how ``lax.dot_general`` multiplies, have no effect, as in JAX.
         preferred_element_type: dtype of the result; of bools, which else give "any of all", the
             dtype that they are counted in.
-        out_sharding: where the result lies; None: on the default device.
+        out_sharding: the sharding of the result; None: on the default device.
 
     Returns:
         An array in the order of ``dimension_numbers``.
@@ -447,7 +447,7 @@ def conv_transpose(
 
     Args:
         lhs, rhs: input and kernel; by default ``NHC`` and ``HIO`` with as many letters of space.
-        strides: how far elements of the input are apart.
+        strides: the distance between elements of the input.
         padding: ``"SAME"``, ``"VALID"``, or the margins of the dilated input.
         rhs_dilation: distance of elements of the kernel.
         dimension_numbers: see ``conv_dimension_numbers``.
@@ -525,7 +525,7 @@ def conv_general_dilated_patches(
     rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None, precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The elements under the kernel at each of its places, as channels: (channels, *kernel).
+    """The elements under the kernel at each of its positions, as channels: (channels, *kernel).
 
     Args:
         lhs: the input.
@@ -533,7 +533,7 @@ def conv_general_dilated_patches(
         window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in
             ``conv_general_dilated``; the kernel's layout is that of the numbers.
         precision: one for the input; the kernel's, of zeros and ones, is exact with any. None:
-            elements stay as they are, whatever ``default_matmul_precision`` says.
+            elements are unchanged, whatever ``default_matmul_precision`` says.
         preferred_element_type: as there.
 
     Returns:

@@ -1,4 +1,4 @@
-"""dot_general: products summed over any pairs of dimensions, the op behind matmul and einsum.
+"""dot_general: products summed over any pairs of dimensions, the op after matmul and einsum.
 
 Dimension numbers are ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``. The result
 has the batch dimensions, then the free ones of lhs, then those of rhs.
@@ -437,7 +437,7 @@ def dot_general(
         precision: of float32 products on GPUs; None: ``default_matmul_precision``; or an algorithm
             with dtypes of its own: see ``Precision``, ``DotAlgorithmPreset`` and ``DotAlgorithm``.
         preferred_element_type: dtype of the result; None: that of the operands.
-        out_sharding: where the result lies; None: on the default device.
+        out_sharding: the sharding of the result; None: on the default device.
 
     Returns:
         An array of shape (batch, lhs free, rhs free). float16 and bfloat16 products are added in

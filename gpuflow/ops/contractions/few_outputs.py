@@ -98,7 +98,7 @@ def convolved_by_taps(
         return reduce(add, parts) if parts else broadcast_in_dim(zero, (*rest[:first], *rounds), ())
 
     def interleaved(shift: tuple[int, ...]) -> Any:
-        """All phases of the dimensions behind those whose phases are given."""
+        """All phases of the dimensions after those whose phases are given."""
         d = len(shift)
         if d == len(sizes):
             return phase(shift)

@@ -18,7 +18,7 @@ class Precision(enum.Enum):
     """How exact products of float32, and of complex64, must be.
 
     On GPUs, as in XLA, operands of products and convolutions may be rounded to TF32, which has 10
-    bits behind the point, unless one of them asks for ``HIGHEST``; products are added in float32.
+    bits after the point, unless one of them asks for ``HIGHEST``; products are added in float32.
     ``DEFAULT`` and ``HIGH`` are one there. On the CPU, float32 is float32 with each of them.
 
     ``"default"``, ``"fastest"`` and ``"bfloat16"`` name the first, ``"high"``, ``"tensorfloat32"``
@@ -50,8 +50,8 @@ class DotAlgorithm(NamedTuple):
     """The dtypes in which a product is made.
 
     Attributes:
-        lhs_precision_type, rhs_precision_type: what the operands are rounded to.
-        accumulation_type: in what products are added; they may be added in a wider one.
+        lhs_precision_type, rhs_precision_type: the dtype to which operands are rounded.
+        accumulation_type: the dtype in which products are added; they may be added in a wider one.
         lhs_component_count, rhs_component_count, num_primitive_operations: of algorithms that
             split operands; only 1 is taken.
         allow_imprecise_accumulation: a permission, of which no use is made.

@@ -54,7 +54,7 @@ def ragged_dot(
     preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The product of each group of rows with a matrix of its own.
+    """The product of each group of rows with a separate matrix.
 
     Args:
         lhs: f[m, k]; its first ``group_sizes[0]`` rows are group 0, and so on.
@@ -62,7 +62,7 @@ def ragged_dot(
         group_sizes: i[g].
         precision, preferred_element_type: as in ``dot_general``.
         group_offset: only None.
-        out_sharding: where the result lies; None: on the default device.
+        out_sharding: the sharding of the result; None: on the default device.
 
     Returns:
         f[m, n]; 0 in rows beyond all groups.
@@ -108,7 +108,7 @@ def ragged_dot_general(
 
         precision, preferred_element_type: as in ``dot_general``.
         group_offset: only None.
-        out_sharding: where the result lies; None: on the default device.
+        out_sharding: the sharding of the result; None: on the default device.
 
     Returns:
         An array of shape (batch, lhs free, rhs free), with the groups in front where the ragged

@@ -4,7 +4,7 @@
 
 One operand has no dimension of its own, so that each element of the other is used once, and reading
 it is all the time that there is. A reduction reads at the speed of memory with all threads, adds in
-blocks, and is one kernel with what is around it; the compiler puts it in place of the product.
+blocks, and is one kernel with what is around it; the compiler replaces the product by it.
 """
 
 from __future__ import annotations

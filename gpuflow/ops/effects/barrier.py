@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 def optimization_barrier(operand: _T) -> _T:
     """The leaves of ``operand``, as values that the compiler knows nothing about.
 
-    What is computed from a result is never merged with what is computed from the operand, and it
+    Values computed from a result are never merged with values computed from the operand, and it
     is not computed before all leaves are there.
 
     Args:
@@ -30,7 +30,7 @@ def optimization_barrier(operand: _T) -> _T:
         The same tree. Nothing is copied in a compiled program.
 
     Raises:
-        TypeError: a leaf is no array.
+        TypeError: a leaf is not an array.
 
     Example:
         >>> lax.optimization_barrier((jnp.ones(2), 3))

@@ -1,4 +1,4 @@
-"""What can be wrong with the operands of ops, for ``checkify``: the rules behind ``faults``."""
+"""What can be wrong with the operands of ops, for ``checkify``: the rules of ``faults``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def outside(
 
 
 def outside_windows(windows: Windows, indices: Any) -> list[Fault]:
-    """Index vectors whose windows do not lie inside."""
+    """Index vectors whose windows are not inside."""
     axes = windows.mapped
     if not axes:
         return []

@@ -43,7 +43,7 @@ def after_all(*operands: Any) -> Any:
         A token.
 
     Raises:
-        TypeError: an operand that is no token.
+        TypeError: an operand that is not a token.
 
     Example:
         >>> lax.after_all(lax.create_token(), lax.create_token())

@@ -43,7 +43,7 @@ class Tolerance:
 
 
 def check_accuracy(op: str, accuracy: Any) -> None:
-    """Refuse what is no accuracy. There is one implementation of each function, the exact one.
+    """Refuse what is not an accuracy. There is one implementation of each function, the exact one.
 
     Raises:
         NotImplementedError: ``accuracy`` is neither a mode, nor a Tolerance, nor None.

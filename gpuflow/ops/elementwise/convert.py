@@ -293,7 +293,7 @@ stop_gradient_p = define(
 
 
 def copy(x: Any) -> Any:
-    """``x`` in memory of its own.
+    """``x`` in new memory.
 
     Args:
         x: array or number.

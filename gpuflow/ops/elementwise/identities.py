@@ -80,7 +80,7 @@ def producer(atom: Atom, primitive: Any, definition: Any) -> Eqn | None:
 
 
 def same(eqn: Eqn, atom: Atom) -> list[Atom] | None:
-    """``atom`` in place of the output, if it has its shape and dtype."""
+    """``atom`` instead of the output, if it has its shape and dtype."""
     out = eqn.outputs[0].aval
     return [atom] if (atom.aval.shape, atom.aval.dtype) == (out.shape, out.dtype) else None
 

@@ -232,7 +232,7 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: a negative power of integers, or an exponent that is no integer.
+        TypeError: a negative power of integers, or an exponent that is not an integer.
 
     Example:
         >>> lax.integer_pow(jnp.array([2, -3]), 3)

@@ -114,7 +114,7 @@ combined_runs_p = define(
 
 
 def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """An update of repeated places, as one of places that do not repeat.
+    """An update of repeated indices, as one of places that do not repeat.
 
     Windows of one place are combined in their order, before they meet the array. No thread waits
     for another's update, and results do not depend on when threads run.
@@ -232,7 +232,7 @@ atomic_sums_p = define(
 
 
 def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """A sum at repeated places by atomic additions."""
+    """A sum at repeated indices by atomic additions."""
     x, params = eqn.inputs[0], eqn.params
     if not _has_many_rows(eqn) or params["combine"] != "add" or x.aval.dtype not in _ADDED:
         return None

@@ -1,4 +1,4 @@
-"""Which dimensions of an array a gather or scatter indexes, and where its windows lie.
+"""Which dimensions of an array a gather or scatter indexes, and where its windows are.
 
 An index vector (the last dimension of the indices) says where a window of the array starts, in the
 dimensions that ``start_index_map`` names; other dimensions start at 0. Batching dimensions of the
@@ -26,7 +26,8 @@ Dims = tuple[int, ...]
 
 
 class GatherScatterMode(enum.Enum):
-    """What an index outside means: the nearest window, no window, or that it does not occur.
+    """The meaning of an index out of bounds: the nearest window, no window, or that it does not
+    occur.
 
     If it does occur, a gather reads the nearest window and a scatter leaves it out, as in JAX.
     """
@@ -189,7 +190,7 @@ def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
 def flat_places(
     xp: Any, windows: Windows, indices: Any, checked: bool
 ) -> tuple[Any, Any, int]:
-    """Where the rows of all windows lie in the flat array.
+    """Where the rows of all windows are in the flat array.
 
     A row is the run of trailing dimensions that windows cover whole.
 

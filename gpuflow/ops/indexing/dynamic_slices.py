@@ -1,6 +1,6 @@
 """dynamic_slice and dynamic_update_slice: windows whose place is known only at run time.
 
-Starts are moved so that the window lies inside the array. With ``batch_dims`` b, the first b
+Starts are moved so that the window is inside the array. With ``batch_dims`` b, the first b
 dimensions of all operands are a batch (sizes of 1 repeat), and each element of it has its own
 window:
 
@@ -241,11 +241,11 @@ def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> A
 def dynamic_slice(
     x: Any, start_indices: Sequence[Any], slice_sizes: Sequence[int], batch_dims: int = 0
 ) -> Any:
-    """A window of ``x`` of known sizes at a place known at run time.
+    """A window of ``x`` of known sizes at an index known at run time.
 
     Args:
         x: array of any dtype and rank r.
-        start_indices: r integer scalars; moved so that the window lies inside.
+        start_indices: r integer scalars; moved so that the window is inside.
         slice_sizes: r sizes, at most those of ``x``.
         batch_dims: how many leading dimensions are a batch, see the module's docstring.
 
@@ -253,7 +253,7 @@ def dynamic_slice(
         An array of shape ``slice_sizes``.
 
     Raises:
-        TypeError: starts that are no integer scalars, or a window that does not fit.
+        TypeError: starts that are not integer scalars, or a window that does not fit.
         ValueError: another number of starts than dimensions.
     """
     sizes = tuple(as_index(size) for size in slice_sizes)
@@ -406,7 +406,7 @@ def dynamic_update_slice(
     Args:
         x: array of any dtype and rank r.
         update: array of that dtype, at most as large in each dimension.
-        start_indices: r integer scalars; moved so that the window lies inside.
+        start_indices: r integer scalars; moved so that the window is inside.
         batch_dims: how many leading dimensions are a batch, see the module's docstring.
 
     Returns:

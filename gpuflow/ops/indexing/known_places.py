@@ -48,7 +48,7 @@ _COMBINED = {"add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"
 def as_choice(eqn: Eqn) -> tuple[Atom, Var] | None:
     """Where a choice takes other elements, and the array that it may be an update of.
 
-    None: it is no choice between two.
+    None: it is not a choice between two.
     """
     if eqn.primitive is not select_n_p or len(eqn.inputs) != 3:
         return None

@@ -1,6 +1,6 @@
 """Products of the other factors of each place: the derivative of products with repeated indices.
 
-Factors are sorted by their places; then each has before it and behind it those of its own place,
+Factors are sorted by their places; then each has before it and after it those of its own place,
 whose products are prefixes and suffixes within a segment. Nothing is divided, so that zeros are
 factors like others.
 

@@ -249,7 +249,7 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
     Args:
         x: array of any dtype, of rank at least 1.
         indices: integer array of any shape; negative ones are outside.
-        mode: what an index outside means, see the module's docstring.
+        mode: the meaning of an index out of bounds, see the module's docstring.
         batch_dims: how many leading dimensions ``x`` and ``indices`` share.
 
     Returns:

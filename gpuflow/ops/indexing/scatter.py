@@ -161,7 +161,7 @@ def scatter(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with windows replaced at indices; where places repeat, the last update is seen.
+    """``operand`` with windows replaced at indices; where indices repeat, the last update is seen.
 
     Args:
         operand: array of any dtype.
@@ -195,7 +195,7 @@ def scatter_mul(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with windows multiplied by updates at indices; repeated places repeatedly.
+    """``operand`` with windows multiplied by updates at indices; repeated indices repeatedly.
 
     Args:
         operand: array of numbers.

@@ -52,7 +52,7 @@ def segment_sum(
         ``[num_segments, ...]``; segments without rows give 0.
 
     Raises:
-        TypeError: operands that are no arrays, or segments that are no integers, or unknown.
+        TypeError: operands that are not arrays, or segments that are not integers, or unknown.
         ValueError: shapes that do not fit, or a negative number of segments.
     """
     return _reduce(

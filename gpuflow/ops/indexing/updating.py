@@ -231,7 +231,7 @@ def places_of(
 def store_parts(
     build: Any, out: ShapedArray, dimension: int, parts: Sequence[Atom]
 ) -> Any:
-    """The equations that store arrays behind each other along a dimension.
+    """The equations that store arrays one after the other along a dimension.
 
     Returns:
         The variable of the result; None where kernels hold no such elements.

@@ -162,7 +162,7 @@ def broadcast_in_dim(
         operand: array of any dtype and rank r.
         shape: sizes of the result.
         broadcast_dimensions: r dimensions of the result, in any order.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -276,7 +276,7 @@ def reduce_sum(
     Args:
         operand: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
         axes: dimensions of ``operand``; none: ``operand`` itself.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
@@ -417,14 +417,14 @@ def reshape(
         operand: the array.
         new_sizes: the sizes of the result.
         dimensions: the order in which the dimensions of ``operand`` are read; by default their own.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of shape ``new_sizes`` and the dtype of ``operand``.
 
     Raises:
-        TypeError: a size that is negative or no integer, or ``dimensions`` is no permutation.
+        TypeError: a size that is negative or no integer, or ``dimensions`` is not a permutation.
         ValueError: the number of elements differs.
 
     Example:

@@ -79,7 +79,7 @@ def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Arr
         An array of these sizes and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is no number, or a negative size.
+        TypeError: a dtype that is not a number, or a negative size.
         ValueError: a dimension that it does not have.
 
     Example:
@@ -106,14 +106,14 @@ def broadcasted_iota(
         dtype: an integer, float or complex dtype; integers wrap.
         shape: sizes of the result.
         dimension: the dimension that counts.
-        out_sharding: where the result lies, a Sharding or PartitionSpec; None: on the default
+        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
             device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is no number, or a negative size.
+        TypeError: a dtype that is not a number, or a negative size.
         ValueError: a dimension that it does not have.
 
     Example:

@@ -16,7 +16,7 @@ from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
 def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
     """Padding between elements: each element and what follows it is a row, which has borders.
 
-        0 0 a 0 b 0 c          rows of two, behind 0: 0 0, a 0, b 0, c 0, without the last
+        0 0 a 0 b 0 c          rows of two, after 0: 0 0, a 0, b 0, c 0, without the last
 
     Else a remainder would say of each element of the result whether it is padding.
     """
@@ -49,7 +49,7 @@ def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
 def padded_joined(one: Any, other: Any, definition: Any, build: Any) -> Any:
     """The sum of two arrays around which there are zeros, of which one begins where one ends.
 
-    A sum of four would ask of each index where it lies in four ranges, in any order.
+    A sum of four would ask of each index where it is in four ranges, in any order.
     """
     d = _edge(one)
     zeros = [number_of(eqn.inputs[1], definition) for eqn in (one, other)]
@@ -78,7 +78,7 @@ def _edge(eqn: Any) -> int | None:
 
 
 def padded_in_parts(eqn: Any, build: Any) -> Any:
-    """What is around and what it is around, where each lies in one range."""
+    """What is around and what it is around, where each is in one range."""
     x, value = eqn.inputs
     out, config = eqn.outputs[0].aval, eqn.params["padding_config"]
     d = _edge(eqn)

@@ -248,7 +248,7 @@ def symmetric_product(
         unless ``symmetrize_output``.
 
     Raises:
-        TypeError: dtypes that differ or are no floats. ValueError: sizes that do not fit.
+        TypeError: dtypes that differ or are not floats. ValueError: sizes that do not fit.
 
     Example:
         >>> a = jnp.array([[1.0, 2.0], [0.0, 1.0]])

@@ -2,7 +2,7 @@
 
 CuPy's functions of arrays lack some of them, and wait for the device where others are to say what
 went wrong. Here nothing waits: what a routine says of itself (its info) stays on the device and
-becomes nan there. Routines count by columns: a row-major matrix that is handed over as it lies is
+becomes nan there. Routines count by columns: a row-major matrix that is handed over unchanged is
 its transpose to them.
 
 Source: NVIDIA, cuSOLVER, cuBLAS and cuSPARSE documentation; names and arguments of CuPy 14.2.

@@ -110,7 +110,7 @@ def ormqr(
         a, taus: reflectors (..., m, n) and their factors (..., k), of ``geqrf``.
         c: matrices (..., rows, columns); m rows with ``left``, else m columns.
         left: Q from the left, or from the right.
-        transpose: the adjoint of Q in its place.
+        transpose: the adjoint of Q instead.
 
     Returns:
         An array like ``c``. It has derivatives by ``c``.

@@ -205,7 +205,7 @@ def rng_bit_generator(
         shape: sizes of the result.
         dtype: an unsigned integer dtype.
         algorithm: a ``RandomAlgorithm``.
-        out_sharding: where the bits lie; None: on the default device.
+        out_sharding: where the bits are; None: on the default device.
 
     Returns:
         The state with its counter advanced, and the bits.

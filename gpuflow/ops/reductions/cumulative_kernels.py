@@ -8,7 +8,7 @@ of neighbouring columns, or of blocks of one long row.
     starts        0        t0     t0+t1   t0+t1+t2
     results      start + the running sum of the block's own elements
 
-Where blocks lie depends on the shape only. A total is made in the order of its block, so that the
+Where blocks are depends on the shape only. A total is made in the order of its block, so that the
 last result of a block is the start of the next one.
 """
 
@@ -156,7 +156,7 @@ def scan_launches(
 
     Args:
         combine: by what.
-        views: how the operand lies.
+        views: the layout of the operand.
         outs: the type of the result.
         axis, reverse: of the op.
     """

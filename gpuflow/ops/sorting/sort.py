@@ -375,7 +375,7 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
         first one comes first.
 
     Raises:
-        TypeError: complex numbers, or a ``k`` that is no int.
+        TypeError: complex numbers, or a ``k`` that is not an int.
         ValueError: no such axis, or too large a ``k``.
 
     Example:

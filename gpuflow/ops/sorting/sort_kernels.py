@@ -270,7 +270,7 @@ def sort_launches(
     """The launches of a sort along ``axis``, or None where NumPy does it.
 
     Args:
-        views: how the operands lie; each has the dtype of its output.
+        views: the layouts of the operands; each has the dtype of its output.
         outs: the types of results; one more than operands: the positions.
         axis: of the rows.
         keys, kept, descending, total: as in ``Sort``.
@@ -310,7 +310,7 @@ class _Maker:
     """Makes the launches of one sort.
 
     In the workspace are positions, twice, counts of digits, and keys, ``in_row`` of them: each row
-    has its own. ``workspace`` is its number among the arrays, behind ``operands`` and outputs.
+    has its own. ``workspace`` is its number among the arrays, after ``operands`` and outputs.
     """
 
     sizes: tuple[int, int, int]

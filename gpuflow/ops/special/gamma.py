@@ -308,7 +308,7 @@ def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     """Elementwise m-th derivative of ``digamma``.
 
     Args:
-        m: array of whole numbers >= 0, real floats.
+        m: array of integers >= 0, real floats.
         x: array of the same dtype; sizes of 1 and scalars repeat.
 
     Returns:

@@ -97,7 +97,7 @@ def select_and_gather_add(
             ``reduce_window``.
 
     Returns:
-        One number for each place of the window; 0 where a window covers margins only.
+        One number for each position of the window; 0 where a window covers margins only.
 
     Raises:
         TypeError, ValueError: shapes, dtypes or windows that do not fit.
@@ -188,7 +188,7 @@ def select_and_scatter_add(
     """The sum, for each element, of the source of all windows whose extreme it is.
 
     Args:
-        source: one number for each place of the window, of the dtype of ``operand``.
+        source: one number for each position of the window, of the dtype of ``operand``.
         operand, select_prim: as in ``select_and_gather_add``, of which it is the transpose.
         window_dimensions, window_strides, padding: as in ``reduce_window``.
 

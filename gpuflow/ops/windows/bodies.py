@@ -26,7 +26,7 @@ Carry = tuple[Value, ...]
 
 @record
 class _Slide:
-    """How windows lie in one dimension."""
+    """The positions of windows in one dimension."""
 
     window: int
     stride: int
@@ -47,11 +47,11 @@ class _Slide:
         return (self.window - 1) * self.gap + 1
 
     def reaches_low(self, tap: int | Value) -> bool:
-        """Whether a tap of the first window may lie before the first element."""
+        """Whether a tap of the first window may be before the first element."""
         return self.low > (0 if isinstance(tap, Value) else tap * self.gap)
 
     def reaches_high(self, tap: int | Value) -> bool:
-        """Whether a tap of the last window may lie behind the last element."""
+        """Whether a tap of the last window may be after the last element."""
         behind = 0 if isinstance(tap, Value) else self.span - 1 - tap * self.gap
         return self.high > behind
 
@@ -60,7 +60,7 @@ class _Slide:
         return isinstance(back, Value) or back * self.stride > self.low
 
     def is_behind(self, back: int | Value) -> bool:
-        """Whether that window may lie behind the last one."""
+        """Whether that window may be after the last one."""
         return isinstance(back, Value) or self.span - 1 - back * self.stride > self.high
 
 
@@ -175,7 +175,7 @@ def _borders(context: Any, has_end: Iterable[bool]) -> list[Value | None]:
 
 @record
 class _Windows:
-    """Where the windows of an operand lie at the output's index."""
+    """Where the windows of an operand are at the output's index."""
 
     context: Any
     slides: Sequence[_Slide]
@@ -354,7 +354,7 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
     lasts = [math.divide(place, slide.stride) for place, slide in zip(places, slides, strict=True)]
 
     def one(back: Tap, carry: Carry) -> Carry:
-        """The window that lies ``back`` windows before the last one that starts at or before."""
+        """The window that is ``back`` windows before the last one that starts at or before."""
         sources, taps = _Places(math, source.shape), []
         rows = zip(slides, places, lasts, ends, back, strict=True)
         for slide, place, last, end, c in rows:

@@ -38,7 +38,7 @@ def window_counts(
 
 
 def window_slices(counts: Dims, offsets: Sequence[int], strides: Dims) -> tuple[slice, ...]:
-    """Where the elements lie that the windows have at ``offsets``."""
+    """Where the elements are that the windows have at ``offsets``."""
     return tuple(
         slice(offset, offset + (count - 1) * stride + 1, stride) if count else slice(0, 0)
         for count, offset, stride in zip(counts, offsets, strides, strict=True)

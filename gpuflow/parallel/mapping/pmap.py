@@ -269,7 +269,7 @@ def pmap(
 
     Raises:
         ValueError: sizes that differ, or more elements than devices.
-        TypeError: axes that are no ints or None, names that are not hashable.
+        TypeError: axes that are not ints or None, names that are not hashable.
 
     Example:
         >>> f = gf.pmap(lambda x: x / gf.lax.psum(x, "i"), "i")

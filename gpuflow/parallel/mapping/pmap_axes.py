@@ -43,7 +43,7 @@ def mesh_of(chosen: Sequence[Device], name: Any) -> Mesh:
 
 
 def neighbors_of(options: PmapOptions) -> Across | None:
-    """The part of the axis that lies between processes: each maps its own slice, as in JAX."""
+    """The part of the axis that is between processes: each maps its own slice, as in JAX."""
     alone = process.count == 1 or options.axis_name is None
     if alone or (options.devices and all(device.is_local for device in options.devices)):
         return None

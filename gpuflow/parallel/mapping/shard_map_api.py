@@ -276,8 +276,9 @@ def shard_map(
         f: a function of blocks: arrays or trees. Without it, a decorator.
         out_specs: how the blocks of outputs are put together: a tree prefix of PartitionSpecs.
         in_specs: how each argument is cut, likewise. Dimensions and axes that they do not name are
-            not cut: each device gets all. An argument of the spec None that is no array is handed
-            on as it is. By default arguments are cut as they lie on a mesh of explicit axes.
+            not cut: each device gets all. An argument of the spec None that is not an array is
+            passed unchanged. By default arguments are split by their sharding on a mesh of explicit
+            axes.
         mesh: the devices, or an AbstractMesh, for which the context or the arguments have them; by
             default the one that ``set_mesh`` chose, when the function is called.
         axis_names: the axes over which ``f`` is written; all by default.

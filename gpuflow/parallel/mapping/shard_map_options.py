@@ -49,7 +49,7 @@ def check_inputs(
     """Check that arguments are arrays that their specs divide.
 
     Raises:
-        TypeError: an argument is no array.
+        TypeError: an argument is not an array.
         ValueError: a spec does not fit.
     """
     names = functools.cache(lambda: argument_names(function, tuple(args), {}))

@@ -1,4 +1,4 @@
-"""smap: shard_map over one axis of the mesh, with array axes in place of specs."""
+"""smap: shard_map over one axis of the mesh, with array axes instead of specs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def smap(
         A function of whole arrays.
 
     Raises:
-        TypeError: axes that are no ints or None, or several names.
+        TypeError: axes that are not ints or None, or several names.
         ValueError: negative axes; from the call, no mesh, and what ``shard_map`` refuses.
 
     Example:

@@ -109,7 +109,7 @@ def initialize(
 ) -> None:
     """Connect this process with the others of its group; call it before anything else.
 
-    What is not given is asked of the launcher: ``gpuflow launch``, ``torchrun``, ``srun`` or
+    Missing arguments come from the launcher: ``gpuflow launch``, ``torchrun``, ``srun`` or
     ``mpiexec``. Processes of ``mpiexec`` communicate over MPI unless an address is given, others
     over sockets. Who joins must know the token in GPUFLOW_TOKEN; it may be absent on loopback.
 

@@ -242,7 +242,7 @@ def lu(
 
     Args:
         a: matrices of shape (..., m, n).
-        permute_l: whether to give ``p @ l`` in place of both.
+        permute_l: whether to give ``p @ l`` instead of both.
         overwrite_a, check_finite: accepted, and without effect.
 
     Returns:

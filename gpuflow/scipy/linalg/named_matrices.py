@@ -53,7 +53,7 @@ def hilbert(n: int) -> Array:
         Floats of the default dtype, (n, n).
 
     Raises:
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> gf.scipy.linalg.hilbert(2)[0]
@@ -74,7 +74,7 @@ def invhilbert(n: int) -> Array:
         Floats of the default dtype, (n, n), each rounded once.
 
     Raises:
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> gf.scipy.linalg.invhilbert(2)
@@ -121,7 +121,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
 
     Raises:
         ValueError: another kind.
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> gf.scipy.linalg.pascal(3)
@@ -153,7 +153,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
 
     Raises:
         ValueError: another kind.
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> gf.scipy.linalg.invpascal(3, "lower")
@@ -181,7 +181,7 @@ def helmert(n: int, full: bool = False) -> Array:
 
     Raises:
         ValueError: ``n`` below 1.
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.linalg.helmert(3), 3)
@@ -212,7 +212,7 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
 
     Raises:
         ValueError: another size.
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> gf.scipy.linalg.hadamard(2)
@@ -245,7 +245,7 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
 
     Raises:
         ValueError: another scale, or no complex dtype.
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.linalg.dft(2).real)

@@ -88,7 +88,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
         An array of shape (..., m, n).
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> gf.scipy.linalg.toeplitz(jnp.array([1, 2, 3]), jnp.array([1, 5]))
@@ -115,7 +115,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
         An array of shape (..., m, n).
 
     Raises:
-        ValueError: numbers in place of vectors.
+        ValueError: numbers instead of vectors.
 
     Example:
         >>> gf.scipy.linalg.hankel(jnp.array([1, 2, 3]))
@@ -147,7 +147,7 @@ def circulant(c: ArrayLike) -> Array:
         An array of shape (..., n, n).
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> gf.scipy.linalg.circulant(jnp.array([1, 2, 3]))
@@ -286,7 +286,7 @@ def fiedler(a: ArrayLike) -> Array:
         An array of shape (..., n, n): ``abs(a[i] - a[j])``.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> gf.scipy.linalg.fiedler(jnp.array([1, 4, 9]))

@@ -117,7 +117,7 @@ def cho_solve(
     c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:  # fmt: skip
-    """Solve ``a @ x == b``, given what ``cho_factor`` made of ``a``.
+    """Solve ``a @ x == b``, given the result of ``cho_factor`` for ``a``.
 
     Args:
         c_and_lower: (factor, lower).
@@ -155,7 +155,7 @@ def lu_solve(
     lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:  # fmt: skip
-    """Solve ``a @ x == b``, given what ``lu_factor`` made of ``a``.
+    """Solve ``a @ x == b``, given the result of ``lu_factor`` for ``a``.
 
     Args:
         lu_and_piv: (factors, pivots).

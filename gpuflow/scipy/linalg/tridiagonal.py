@@ -35,7 +35,7 @@ def eigh_tridiagonal(
         (values, vectors), or values: they ascend, and vectors are columns.
 
     Raises:
-        TypeError: dtypes that differ or are no floats.
+        TypeError: dtypes that differ or are not floats.
         ValueError: shapes that do not fit, or another ``select``.
         NotImplementedError: ``select="v"``.
 

@@ -61,7 +61,7 @@ def minimize_bfgs(
     has the root of its condition: in float32 the digits of the matrix itself would not do for
     conditions of 1e7 and more.
 
-    Where the line search finds no step along its direction, it begins anew with the identity, and
+    Where the line search finds no step along its direction, it begins again with the identity, and
     fails only if there is no step along the gradient either.
 
     Args:

@@ -55,7 +55,7 @@ def minimize_lbfgs(
     maxcor: int = 10, ftol: float = 2.220446049250313e-09, gtol: float = 1e-05,
     maxfun: float | None = None, maxgrad: float | None = None, maxls: int = 20,
 ) -> LBFGSResults:  # fmt: skip
-    """Minimize with the last ``maxcor`` steps in place of a matrix.
+    """Minimize with the last ``maxcor`` steps instead of a matrix.
 
     Args:
         fun: from a vector to a real number.

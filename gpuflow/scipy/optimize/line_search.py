@@ -51,7 +51,7 @@ class LineSearch(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The interval from ``low``, the best point so far, to ``high``, which lies on either side.
+    """The interval from ``low``, the best point so far, to ``high``, which is on either side.
 
     While no interval is known, ``high`` is infinitely far. ``last`` is the point that left the
     interval last. ``gradient`` is that at ``low``, or at the accepted point.

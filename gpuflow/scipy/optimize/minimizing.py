@@ -26,7 +26,7 @@ _OPTIONS = {
 
 
 class OptimizeResults(NamedTuple):
-    """What ``minimize`` gives.
+    """The result of ``minimize``.
 
     Args:
         x: the point. fun, jac: its value and its gradient.
@@ -68,7 +68,7 @@ def minimize(
 
     Raises:
         TypeError: ``args`` that are no tuple, options that the method does not have, or a start
-            that is no vector of floats. ValueError: another method.
+            that is not a vector of floats. ValueError: another method.
     """
     check(
         isinstance(args, tuple),

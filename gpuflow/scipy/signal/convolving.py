@@ -81,7 +81,7 @@ def convolve(
 
     Args:
         in1, in2: arrays, one at least as large as the other along every axis.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
             inside of the other.
         method: "direct" (also for "auto"), or "fft".
         precision: of the products, as for ``lax.dot``.
@@ -111,7 +111,7 @@ def correlate(
 
     Args:
         in1, in2: arrays, one at least as large as the other along every axis.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
             inside of the other.
         method: "direct" (also for "auto"), or "fft".
         precision: of the products, as for ``lax.dot``.
@@ -156,7 +156,7 @@ def convolve2d(
 
     Args:
         in1, in2: matrices, one at least as large as the other along both axes.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
             inside of the other.
         boundary: must be "fill".
         fillvalue: must be 0.
@@ -188,7 +188,7 @@ def correlate2d(
 
     Args:
         in1, in2: matrices, one at least as large as the other along both axes.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
             inside of the other.
         boundary: must be "fill".
         fillvalue: must be 0.
@@ -227,7 +227,7 @@ def fftconvolve(
 
     Args:
         in1, in2: arrays of one rank.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one lies
+        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
             inside of the other.
         axes: those to convolve along; None: all. The sizes of others must be equal.
 

@@ -131,13 +131,13 @@ def stft(
         fs: samples per unit of time.
         window: a name of SciPy's, or the elements of a window.
         nperseg: the size of a segment.
-        noverlap: what segments share; None: half of it.
+        noverlap: the overlap of segments; None: half of it.
         nfft: the size of transforms; None: ``nperseg``.
-        detrend: "constant", "linear", False or a function: what to take from each segment.
+        detrend: "constant", "linear", False or a function: the trend to subtract from each segment.
         return_onesided: whether to leave out negative frequencies of real signals.
         boundary: how to extend the signal at both ends by half a segment: "zeros", "even", "odd",
             "constant", or None.
-        padded: whether to extend the end to a whole number of steps.
+        padded: whether to extend the end to an integer number of steps.
         axis: the axis of time.
 
     Returns:
@@ -175,9 +175,9 @@ def csd(
         fs: samples per unit of time.
         window: a name of SciPy's, or the elements of a window.
         nperseg: the size of a segment; None: 256, or that of shorter signals.
-        noverlap: what segments share; None: half of it.
+        noverlap: the overlap of segments; None: half of it.
         nfft: the size of transforms; None: ``nperseg``.
-        detrend: "constant", "linear", False or a function: what to take from each segment.
+        detrend: "constant", "linear", False or a function: the trend to subtract from each segment.
         return_onesided: whether to leave out negative frequencies of real signals.
         scaling: "density": power per frequency; "spectrum": power.
         axis: the axis of time.
@@ -214,9 +214,9 @@ def welch(
         fs: samples per unit of time.
         window: a name of SciPy's, or the elements of a window.
         nperseg: the size of a segment; None: 256, or that of shorter signals.
-        noverlap: what segments share; None: half of it.
+        noverlap: the overlap of segments; None: half of it.
         nfft: the size of transforms; None: ``nperseg``.
-        detrend: "constant", "linear", False or a function: what to take from each segment.
+        detrend: "constant", "linear", False or a function: the trend to subtract from each segment.
         return_onesided: whether to leave out negative frequencies of real signals.
         scaling: "density": power per frequency; "spectrum": power.
         axis: the axis of time.

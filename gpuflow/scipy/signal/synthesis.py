@@ -31,7 +31,7 @@ def istft(
         Zxx: transforms.
         fs: samples per unit of time.
         window: as it was for ``stft``: a name of SciPy's, or the elements of a window.
-        nperseg, noverlap, nfft: as they were for ``stft``; by default what fits.
+        nperseg, noverlap, nfft: as they were for ``stft``; by default the size that fits.
         input_onesided: whether negative frequencies are left out.
         boundary: whether the signal was extended at both ends.
         time_axis: the axis of segments.

@@ -48,7 +48,7 @@ def cg(
 
     Raises:
         ValueError: trees or shapes that do not fit.
-        TypeError: ``A`` is no function or matrix, ``b`` holds integers, or products have another
+        TypeError: ``A`` is not a function or matrix, ``b`` holds integers, or products have another
             dtype than it; so has ``x0``.
 
     Source: Hestenes and Stiefel (1952); Barrett et al., Templates for the solution of linear

@@ -83,7 +83,7 @@ def loggamma(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.loggamma(jnp.array([1., 5.])), 3)
@@ -105,7 +105,7 @@ def gamma(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.gamma(jnp.array([0.5, 5., -1.])), 3)

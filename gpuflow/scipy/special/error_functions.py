@@ -125,7 +125,7 @@ def erfcx(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.erfcx(jnp.array([0., 10.])), 3)
@@ -254,7 +254,7 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
         Floats of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype, or an order that is no int.
+        TypeError: another dtype, or an order that is not an int.
         ValueError: an order below 0 or above 30.
 
     Example:

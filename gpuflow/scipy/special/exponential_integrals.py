@@ -189,7 +189,7 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
     """The exponential integral of order ``n``: the integral of ``exp(-x t) / t**n`` from 1 on.
 
     Args:
-        n: whole numbers >= 0; not differentiated.
+        n: integers >= 0; not differentiated.
         x: real numbers >= 0, which broadcast with ``n``; the result is nan below.
 
     Returns:

@@ -66,7 +66,7 @@ def wofz(z: ArrayLike) -> Array:
         Complex numbers of the shape of ``z``.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Source:
         J. A. C. Weideman, Computation of the complex error function, 1994.

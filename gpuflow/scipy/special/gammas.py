@@ -140,7 +140,7 @@ def _stirling(x: Any) -> Any:
 
 
 def sin_pi(x: Any) -> Any:
-    """``sin(pi x)``, exactly 0 at whole numbers."""
+    """``sin(pi x)``, exactly 0 at integers."""
     nearest = jnp.round(x)
     odd = nearest - 2.0 * jnp.floor(0.5 * nearest)
     return jnp.where(odd == 0.0, 1.0, -1.0) * jnp.sin(math.pi * (x - nearest))
@@ -384,7 +384,7 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
 
     Raises:
         ValueError: complex numbers.
-        TypeError: ``d`` that is no int.
+        TypeError: ``d`` that is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.special.multigammaln(jnp.array([2., 3.]), 2), 3)
@@ -473,7 +473,7 @@ def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
         Floats of the common shape.
 
     Raises:
-        ValueError: orders that are no integers, or complex numbers.
+        ValueError: orders that are not integers, or complex numbers.
 
     Example:
         >>> jnp.round(gf.scipy.special.polygamma(1, jnp.array([1., 2.])), 3)

@@ -30,7 +30,7 @@ def expit(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.expit(jnp.array([0., 2., -1000.])), 3)
@@ -61,7 +61,7 @@ def logit(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.logit(jnp.array([0.5, 0.75])), 3)
@@ -92,7 +92,7 @@ def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.xlogy(jnp.array([0., 2.]), jnp.array([0., 3.])), 3)
@@ -118,7 +118,7 @@ def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.xlog1py(jnp.array([0., 2.]), jnp.array([-1., 2.])), 3)
@@ -260,7 +260,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.boxcox(jnp.array([1., 4.]), 0.5), 3)
@@ -280,7 +280,7 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
 
     Example:
         >>> jnp.round(gf.scipy.special.boxcox1p(jnp.array([0., 3.]), 0.5), 3)

@@ -50,7 +50,7 @@ def logsumexp(
         Floats or complex numbers of the shape of ``a`` without the axes, or a pair of such arrays.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: an argument that is not an array.
         ValueError: no such axis.
 
     Example:

@@ -111,7 +111,7 @@ def bernoulli(n: int) -> Array:
 
     Raises:
         ValueError: a negative ``n``.
-        TypeError: ``n`` that is no int.
+        TypeError: ``n`` that is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.special.bernoulli(4), 3)

@@ -20,7 +20,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: by how much it is shifted.
 
     Returns:
-        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        An array of floats of the common shape: -inf for impossible values, nan where a parameter is
         not possible.
 
     Raises:
@@ -47,7 +47,7 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: by how much it is shifted.
 
     Returns:
-        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        An array of floats of the common shape: 0 for impossible values, nan where a parameter is
         not possible.
 
     Raises:
@@ -92,8 +92,8 @@ def ppf(q: ArrayLike, p: ArrayLike) -> Array:
         p: the probability of 1, in [0, 1].
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.

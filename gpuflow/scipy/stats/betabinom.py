@@ -21,7 +21,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
         loc: by how much it is shifted.
 
     Returns:
-        An array of floats of the common shape: -inf for what cannot occur, nan where a parameter is
+        An array of floats of the common shape: -inf for impossible values, nan where a parameter is
         not possible.
 
     Raises:
@@ -53,7 +53,7 @@ def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike =
         loc: by how much it is shifted.
 
     Returns:
-        An array of floats of the common shape: 0 for what cannot occur, nan where a parameter is
+        An array of floats of the common shape: 0 for impossible values, nan where a parameter is
         not possible.
 
     Raises:

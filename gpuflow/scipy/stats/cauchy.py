@@ -179,7 +179,7 @@ def _standard_quantile(q: Any) -> Any:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the Cauchy distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """The value that the Cauchy distribution exceeds with probability ``1 - q``; undoes ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -187,8 +187,8 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.
@@ -203,7 +203,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the Cauchy distribution exceeds with probability ``q``; undoes ``sf``.
+    """The value that the Cauchy distribution exceeds with probability ``q``; undoes ``sf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -211,8 +211,8 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.

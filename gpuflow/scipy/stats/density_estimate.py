@@ -227,7 +227,7 @@ class gaussian_kde:
         """The probability between two numbers.
 
         Raises:
-            ValueError: several dimensions, or limits that are no scalars.
+            ValueError: several dimensions, or limits that are not scalars.
         """
         check(
             self.d == 1,

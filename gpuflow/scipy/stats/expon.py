@@ -154,7 +154,8 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the exponential distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """The value that the exponential distribution exceeds with probability ``1 - q``; undoes
+    ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -162,8 +163,8 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.

@@ -160,7 +160,8 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the left-skewed Gumbel distribution exceeds with probability ``1 - p``; undoes ``cdf``.
+    """The value that the left-skewed Gumbel distribution exceeds with probability ``1 - p``;
+    undoes ``cdf``.
 
     Args:
         p: probabilities, in [0, 1].
@@ -168,8 +169,8 @@ def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``p`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``p`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.

@@ -109,7 +109,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the logistic distribution exceeds with probability ``1 - x``; undoes ``cdf``.
+    """The value that the logistic distribution exceeds with probability ``1 - x``; undoes ``cdf``.
 
     Args:
         x: probabilities, in [0, 1].
@@ -117,8 +117,8 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``x`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``x`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.
@@ -133,7 +133,7 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the logistic distribution exceeds with probability ``x``; undoes ``sf``.
+    """The value that the logistic distribution exceeds with probability ``x``; undoes ``sf``.
 
     Args:
         x: probabilities, in [0, 1].
@@ -141,8 +141,8 @@ def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``x`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``x`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.

@@ -162,7 +162,7 @@ def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the normal distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """The value that the normal distribution exceeds with probability ``1 - q``; undoes ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -170,8 +170,8 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         TypeError: integers, complex numbers or floats of 16 bits.
@@ -185,7 +185,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the normal distribution exceeds with probability ``q``; undoes ``sf``.
+    """The value that the normal distribution exceeds with probability ``q``; undoes ``sf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -193,8 +193,8 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         TypeError: integers, complex numbers or floats of 16 bits.

@@ -168,7 +168,7 @@ def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) 
 
 @composite
 def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """What the Pareto distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """The value that the Pareto distribution exceeds with probability ``1 - q``; undoes ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -177,8 +177,8 @@ def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
         scale: by how much it is stretched, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is no probability or a parameter is
-        not possible.
+        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
+        is not possible.
 
     Raises:
         ValueError: complex numbers.

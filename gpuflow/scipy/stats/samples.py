@@ -131,7 +131,7 @@ def rankdata(
 
     Args:
         a: real array.
-        method: what equal elements get: the "average", "min" or "max" of their ranks, "dense"
+        method: the rank of equal elements: the "average", "min" or "max" of their ranks, "dense"
             ranks without gaps, or "ordinal" ones in the order of occurrence.
         axis: rank along this axis; None: all elements, flattened.
         nan_policy: "propagate": nan makes all ranks beside it nan.
@@ -179,7 +179,7 @@ def sem(
     Args:
         a: array; integers become floats first.
         axis: the axis; None: all elements.
-        ddof: what the size is reduced by in the variance.
+        ddof: the reduction of the size in the variance.
         nan_policy: "propagate", or "omit" to leave nan out.
         keepdims: keep the axis, with size 1.
 
