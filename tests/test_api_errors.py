@@ -14,6 +14,7 @@ from gpuflow import errors, lax
 
 X = np.arange(3, dtype="f")
 N = np.arange(3)
+BLOCKS = gf.nn.get_scaled_dot_general_config("mxfp8")
 
 
 def raises(error, *parts):
@@ -42,6 +43,17 @@ OPERATIONS = [
     (lambda: jnp.sin(None), TypeError, r"\[sin\]", "NoneType"),
     (lambda: jnp.bitwise_and(X, X), TypeError, r"\[and\]", r"f32\[3\]"),
     (lambda: jnp.asarray(N) + 2**40, OverflowError, "int32", "1099511627776"),
+    (lambda: jnp.resize(3, 10**400), gf.errors.OutOfMemoryError, r"\[resize\]", "memory"),
+    (lambda: gf.scipy.linalg.lu_solve((0, 0), X), ValueError, r"\[lu_solve\]"),
+    (lambda: gf.image.scale_and_translate(X, (3,), -1, X[:1], X[:1], "linear"), TypeError,
+     r"\[scale_and_translate\] spatial_dims", "-1"),
+    (lambda: lax.reduce_window(X, (0, 0), lax.max, (2,), (2,)), ValueError,
+     r"\[reduce_window\]", "2 initial values"),
+    (lambda: lax.reduce_window(X, 0.0, lax.max, ("a",), (2,)), TypeError,
+     r"\[reduce_window\] each of window_dimensions", "'a'"),
+    (lambda: gf.nn.scaled_dot_general(
+        jnp.ones((2, 32)), X, (((1,), (1,)), ((), ())), configs=[BLOCKS] * 3), TypeError,
+     r"\[dot_general\]", r"f32\[3\]"),
     (lambda: jnp.broadcast_to(X, (4,)), ValueError, r"\[broadcast_to\]", r"\(3,\)|f32\[3\]"),
 ]  # fmt: skip
 

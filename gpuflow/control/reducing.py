@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes, tree
-from gpuflow.base.arguments import canonicalize_axes
+from gpuflow.base.arguments import as_integers, canonicalize_axes
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import Program, trace_program
@@ -76,8 +76,16 @@ def _traced(
     Raises:
         TypeError: operands and initial values differ in dtype, or the result in type.
     """
+    check(
+        len(operands) == len(init),
+        lambda: (
+            f"[{op}] there must be an initial value for each operand; got {len(operands)} "
+            f"operands and {len(init)} initial values. Fix: a tree like that of the operands."
+        ),
+        ValueError,
+    )
     avals = []
-    for x, start in safe_zip(operands, init):
+    for x, start in zip(operands, init, strict=True):
         aval = aval_of(x)
         check(
             not aval_of(start).shape,
@@ -254,10 +262,13 @@ def reduce_window(
     program = _traced("reduce_window", computation, leaves, init, treedef)
     shape = aval_of(leaves[0]).shape
     ones = (1,) * len(shape)
-    window = tuple(int(n) for n in window_dimensions)
-    strides = ones if window_strides is None else tuple(int(n) for n in window_strides)
-    holes = ones if base_dilation is None else tuple(int(n) for n in base_dilation)
-    gaps = ones if window_dilation is None else tuple(int(n) for n in window_dilation)
+    window, strides, holes, gaps = (
+        ones if sizes is None else as_integers("reduce_window", what, sizes)
+        for what, sizes in (
+            ("window_dimensions", window_dimensions), ("window_strides", window_strides),
+            ("base_dilation", base_dilation), ("window_dilation", window_dilation),
+        )
+    )  # fmt: skip
     check(
         all(len(v) == len(shape) for v in (window, strides, holes, gaps))
         and all(n >= 1 for v in (window, strides, holes, gaps) for n in v),

@@ -11,7 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import as_member, canonicalize_axis
+from gpuflow.base.arguments import as_items, as_member, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
@@ -112,7 +112,8 @@ def scale_and_translate(
         ValueError,
     )
     old = aval_of(image).shape
-    axes = [canonicalize_axis(k, len(old), "scale_and_translate") for k in spatial_dims]
+    dims = as_items("scale_and_translate", "spatial_dims", spatial_dims)
+    axes = [canonicalize_axis(k, len(old), "scale_and_translate") for k in dims]
     shapes = (aval_of(scale).shape, aval_of(translation).shape)
     check(
         len(set(axes)) == len(axes) and shapes == ((len(axes),), (len(axes),)),

@@ -11,6 +11,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.api.programs import eval_shape
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
@@ -193,8 +194,10 @@ def scaled_dot_general(
         )
     dtype = user_dtype(preferred_element_type, "scaled_dot_general")
     _check_configs(dtype, configs)
-    contracting, batch = as_dimension_numbers("scaled_dot_general", dimension_numbers)
-    return _rounded_dot(lhs, rhs, (contracting, batch), dtype, tuple(configs))
+    numbers = as_dimension_numbers("scaled_dot_general", dimension_numbers)
+    # The product without rounding has the same requirements.
+    eval_shape(lambda x, y: lax.dot_general(x, y, numbers), lhs, rhs)
+    return _rounded_dot(lhs, rhs, numbers, dtype, tuple(configs))
 
 
 def _check_configs(dtype: Any, configs: Sequence[BlockScaleConfig]) -> None:

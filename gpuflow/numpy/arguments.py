@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.arguments import as_integer
-from gpuflow.base.errors import ConcretizationTypeError, check
+from gpuflow.base.errors import ConcretizationTypeError, OutOfMemoryError, check
 from gpuflow.base.foreign import told
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
@@ -77,9 +77,20 @@ def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueE
     )
 
 
-def tiled_to(values: Any, size: int) -> Any:
-    """The first ``size`` elements of a vector repeated endlessly."""
+def tiled_to(name: str, values: Any, size: int) -> Any:
+    """The first ``size`` elements of a vector repeated endlessly.
+
+    Raises:
+        OutOfMemoryError: there is no room for as many.
+    """
     length = aval_of(values).shape[0]
     if length < size:
-        values = asarray(values)[np.arange(size, dtype=np.int32) % length]
+        try:
+            places = (np.arange(size) % length).astype(np.int32)
+        except (MemoryError, ValueError, OverflowError):
+            raise OutOfMemoryError(
+                f"[{name}] the elements must fit into memory; got {told(size)}. "
+                "Fix: a smaller shape."
+            ) from None
+        values = asarray(values)[places]
     return values[:size]

@@ -74,7 +74,7 @@ def put(
         places = clip(places, 0, size - 1)
     elif mode == "wrap":
         places = remainder(places, size)
-    flat = ravel(x).at[places].set(tiled_to(values, aval_of(places).size), mode="drop")
+    flat = ravel(x).at[places].set(tiled_to("put", values, aval_of(places).size), mode="drop")
     return reshape(flat, aval_of(x).shape)
 
 
@@ -222,7 +222,7 @@ def fill_diagonal(
     values = lax.convert_element_type(values, aval_of(x).dtype)
     if aval_of(values).ndim:
         count = min(shape)
-        line = tiled_to(ravel(values), count)
+        line = tiled_to("fill_diagonal", ravel(values), count)
         line = lax.pad(line, convert(0, aval_of(x).dtype), [(0, shape[0] - count, 0)])
         values = lax.broadcast_in_dim(line, shape, (0,))
     return where(on_diagonal, values, x)

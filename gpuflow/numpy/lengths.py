@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
         An array of that shape and of the dtype of ``a``; zeros where ``a`` has no elements.
 
     Raises:
-        ValueError: negative sizes.
+        ValueError: negative sizes. OutOfMemoryError: a shape that does not fit into memory.
 
     Example:
         >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
@@ -94,10 +95,10 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
         lambda: f"[resize] sizes must not be negative; got {sizes}. Fix: new_shape=(0,).",
         ValueError,
     )
-    count = int(np.prod(sizes, dtype=np.int64))
+    count = prod(sizes)
     if not count or not aval_of(x).size:
         return lax.full(sizes, 0, aval_of(x).dtype)
-    return reshape(tiled_to(x, count), sizes)
+    return reshape(tiled_to("resize", x, count), sizes)
 
 
 def delete(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.arguments import as_integers
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
@@ -55,7 +57,7 @@ def device_grid(
         ValueError: there are not enough, or not as many as were given.
     """
     there = list(requested if requested is not None else devices())
-    count = int(np.prod(shape, dtype=np.int64))
+    count = prod(as_integers(op, "the shape of a mesh", shape))
     check(
         len(there) == count if requested is not None else len(there) >= count,
         lambda: (

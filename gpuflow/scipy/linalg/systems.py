@@ -177,9 +177,9 @@ def lu_solve(
     del overwrite_b, check_finite
     kind = _check_transposed("lu_solve", trans)
     factors, pivots = lu_and_piv
-    size = aval_of(jnp.asarray(factors)).shape[-1]
-    permutation = lax.linalg.lu_pivots_to_permutation(jnp.asarray(pivots), size)
     factors, b, vector = _columns("lu_solve", factors, b)
+    size = aval_of(factors).shape[-1]
+    permutation = lax.linalg.lu_pivots_to_permutation(jnp.asarray(pivots), size)
     permutation = spread(permutation, aval_of(b).shape[:-2], 1)
     if kind == 2:
         # The adjoint times x is b where the transpose times the conjugate of x is that of b.
