@@ -157,7 +157,7 @@ def pinv(
     part = real_dtype(aval_of(a).dtype)
     bound = rcond if rtol is None else rtol
     if bound is None:
-        bound = 10.0 * max(*aval_of(a).shape[-2:], 1) * float(finfo(part).eps)
+        bound = 10.0 * max((*aval_of(a).shape[-2:], 1)) * float(finfo(part).eps)
     bound = asarray(bound)
     if dtypes.is_complex(aval_of(bound).dtype):
         bound = lax.real(bound)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.numpy.arguments import as_array
 
@@ -60,6 +61,14 @@ def array_str(
 
 
 def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
+    for what, number in (("max_line_width", width), ("precision", precision)):
+        check(
+            number is None or abs(number) < 2**31,
+            lambda what=what, number=number: (
+                f"[array_repr] {what} must fit into 32 bits; got {number}. Fix: {what}=75."
+            ),
+            ValueError,
+        )
     options = {"linewidth": width, "precision": precision, "suppress": suppress}
     return {name: value for name, value in options.items() if value is not None}
 

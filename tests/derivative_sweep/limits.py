@@ -127,7 +127,9 @@ def nearby_slopes(
         found: list[mpf | None] = []
         for signs in product((-1, 0, 1), repeat=len(operands)):
             pairs = zip(operands, signs, strict=True)
-            near = [_exact(x) * (1 + mpf(eps) * sign) for x, sign in pairs]
+            # To most functions -0.0 is 0.
+            near = [(_exact(x) if x or sign else mpf(0)) * (1 + mpf(eps) * sign)
+                    for x, sign in pairs]  # fmt: skip
             found += slopes(function, near, place, order, precision)
     return found
 

@@ -33,6 +33,8 @@ CASES = [
     (lambda: jnp.sin(2**31), OverflowError, "must fit int32; got 2147483648"),
     (lambda: jnp.logaddexp(-(2**31) - 1, 1), OverflowError, "must fit int32; got -2147483649"),
     (lambda: jnp.array(None), ValueError, r"\[array\] the data must be numbers; got None"),
+    (lambda: jnp.linalg.pinv(2.0), TypeError, r"\[svd\]"),
+    (lambda: jnp.array_repr(x(), precision=2**63), ValueError, "precision must fit into 32 bits"),
     (lambda: jnp.eye(-1), ValueError, r"\[eye\] N and M must not be negative; got -1, -1. Fix: "),
     (lambda: jnp.identity(-1), ValueError, r"\[eye\] N and M must not be negative; got -1, -1"),
     (lambda: jnp.concatenate(3), TypeError, r"\[concatenate\] a sequence of arrays is needed"),
