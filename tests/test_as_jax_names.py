@@ -609,7 +609,7 @@ def test_the_length_of_a_scan_is_an_int_of_what_is_given(length):
 
 @pytest.mark.parametrize("length", [np.array([1, 2]), "x", 2j, float("nan"), object()])
 def test_other_lengths_are_refused(length):
-    with pytest.raises(TypeError, match=r"\[scan\] length must be a Python int; got"):
+    with pytest.raises(TypeError, match=r"\[scan\] length must be an integer; got"):
         lax.scan(lambda c, _: (c, None), 0.0, None, length=length)
 
 
