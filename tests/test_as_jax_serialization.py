@@ -13,6 +13,8 @@ import gpuflow.numpy as jnp
 from gpuflow.as_jax.internals.array_serialization import serialization, tensorstore_impl
 from gpuflow.sharding import NamedSharding, SingleDeviceSharding
 
+needs_tensorstore = pytest.mark.jax_libraries("tensorstore")
+
 
 @pytest.fixture
 def here():
@@ -27,7 +29,6 @@ def over(count):
 
 
 def written(tmp_path, arrays):
-    pytest.importorskip("tensorstore")
     specs = [serialization.get_tensorstore_spec(tmp_path / f"a{k}") for k in range(len(arrays))]
     manager, committed = serialization.GlobalAsyncCheckpointManager(), []
     manager.serialize(arrays, specs, on_commit_callback=lambda: committed.append(True))
@@ -62,6 +63,7 @@ def test_specs_are_those_of_jax(tmp_path):
         tensorstore_impl.get_tensorstore_spec(path, arr=jnp.ones(2), driver="n5")
 
 
+@needs_tensorstore
 def test_arrays_come_back(tmp_path, here):
     arrays = [jnp.arange(6.0).reshape(2, 3), jnp.arange(5), jnp.ones((), jnp.bfloat16)]
     manager, specs = written(tmp_path, arrays)
@@ -73,6 +75,7 @@ def test_arrays_come_back(tmp_path, here):
     assert metadata["chunks"] == [2, 3] and metadata["compressor"]["id"] == "zstd"
 
 
+@needs_tensorstore
 def test_other_shapes_dtypes_and_shardings(tmp_path):
     split = over(2)
     whole = NamedSharding(split.mesh, gf.P())
@@ -88,8 +91,8 @@ def test_other_shapes_dtypes_and_shardings(tmp_path):
     assert (tmp_path / "a0" / "1.0").exists()  # a chunk for each shard
 
 
+@needs_tensorstore
 def test_paths_and_lists(tmp_path, here):
-    pytest.importorskip("tensorstore")
     manager = serialization.GlobalAsyncCheckpointManager()
     manager.serialize_with_paths([jnp.arange(3)], [str(tmp_path / "x")])
     (back,) = manager.deserialize_with_paths([here], [str(tmp_path / "x")])
@@ -102,8 +105,8 @@ def test_paths_and_lists(tmp_path, here):
     assert serialization.TS_CONTEXT is tensorstore_impl._TS_CONTEXT
 
 
+@needs_tensorstore
 def test_errors_of_writes_come_when_one_waits(tmp_path):
-    pytest.importorskip("tensorstore")
     (tmp_path / "f").write_text("a file where a folder must be")
     manager = serialization.GlobalAsyncCheckpointManager()
     spec = serialization.get_tensorstore_spec(tmp_path / "f" / "x")
@@ -113,8 +116,8 @@ def test_errors_of_writes_come_when_one_waits(tmp_path):
     manager.check_for_errors()  # once
 
 
+@needs_tensorstore
 def test_reading_needs_a_sharding(tmp_path):
-    pytest.importorskip("tensorstore")
     spec = serialization.get_tensorstore_spec(tmp_path / "x")
     with pytest.raises(TypeError, match=r"\[async_deserialize\] the type must be a Sharding"):
         serialization.run_deserialization([3], [spec])

@@ -319,13 +319,13 @@ FLAGGED
 SET = ["--jax_enable_x64", "--jax_numpy_rank_promotion=raise", "--mine=3", "--", "--jax_debug_nans"]
 
 
+@pytest.mark.jax_libraries("absl")
 @pytest.mark.parametrize("flagged", [
     "config.parse_flags_with_absl(); config.parse_flags_with_absl(); main(None)",
     "from absl import app, flags; flags.DEFINE_integer('mine', 1, ''); config.config_with_absl();"
     "app.run(lambda _: main(flags.FLAGS.mine))",
 ])  # fmt: skip
 def test_settings_are_flags_of_absl(flagged):
-    pytest.importorskip("absl")
     code = FLAGS.replace("FLAGGED", flagged)
     done = subprocess.run([sys.executable, "-c", code, *SET], capture_output=True, text=True)
     assert done.stdout.split() == ["True", "raise", "False"], done.stderr
