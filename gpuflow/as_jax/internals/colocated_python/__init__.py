@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gpuflow.as_jax.internals.colocated_python import serialization as serialization
 from gpuflow.base import tree
 from gpuflow.core.mesh import Mesh
@@ -41,20 +43,20 @@ def colocated_cpu_devices(devices_or_mesh: Sequence[Device] | Mesh) -> Any:
     """
     if isinstance(devices_or_mesh, Mesh):
         mesh = devices_or_mesh
-        flat = mesh.devices.copy()
-        flat.flat = colocated_cpu_devices(list(mesh.devices.flat))
-        return Mesh(flat, mesh.axis_names, mesh.axis_types)
+        hosts = np.empty(mesh.devices.size, object)
+        hosts[:] = colocated_cpu_devices(list(mesh.devices.flat))
+        return Mesh(hosts.reshape(mesh.devices.shape), mesh.axis_names, mesh.axis_types)
     given = tuple(devices_or_mesh)
     _check_ours("colocated_cpu_devices", given)
     if all(device.platform == "cpu" for device in given):
         return given
-    hosts = devices("cpu")
-    if len(hosts) < len(given):
+    cpus = devices("cpu")
+    if len(cpus) < len(given):
         raise ValueError(
-            f"[colocated_cpu_devices] there must be a CPU device for each device; got {len(hosts)} "
+            f"[colocated_cpu_devices] there must be a CPU device for each device; got {len(cpus)} "
             f"for {len(given)}. Fix: export GPUFLOW_CPU_DEVICES={len(given)}."
         )
-    return tuple(hosts[: len(given)])
+    return tuple(cpus[: len(given)])
 
 
 class ColocatedFunction:
