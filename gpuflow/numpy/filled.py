@@ -222,7 +222,10 @@ def _filled_like(name: str, aval: ShapedArray, fill_value: Any, dtype: Any, shap
     value = fill_value
     if weak and type(value) in PYTHON_SCALARS:
         value = aval.dtype.type(value).item()
-    return _filled(name, sizes, convert(value, aval.dtype, weak), None)
+    value = convert(value, aval.dtype, weak)
+    if not weak and aval_of(value).weak_type:  # an array of this dtype already, but a weak one
+        value = lax.convert_element_type(value, aval.dtype)
+    return _filled(name, sizes, value, None)
 
 
 def _aval_like(name: str, a: Any) -> ShapedArray:

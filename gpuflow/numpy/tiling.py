@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import canonicalize_axes, canonicalize_axis
+from gpuflow.base.arguments import as_integer, canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
@@ -70,9 +70,8 @@ def repeat(
         a: array.
         repeats: an int, or ints, one for each position along ``axis``.
         axis: None: of the raveled array.
-        total_repeat_length: the size of the result along ``axis``, for use with traced repeats:
-            excess elements are dropped, missing ones repeat the last element. Known repeats
-            must add up to it.
+        total_repeat_length: the size of the result along ``axis``, needed for traced repeats:
+            excess elements are dropped, missing ones repeat the last element.
         out_sharding: how the result is laid out over devices; by default as it comes.
 
     Returns:
@@ -81,7 +80,8 @@ def repeat(
     Raises:
         ConcretizationTypeError: traced repeats without ``total_repeat_length``.
         TypeError: one number of repeats that is negative, or no int.
-        ValueError: several with such among them, or another total.
+        ValueError: several with such among them, another number of them than elements, or a
+            negative total.
 
     Example:
         >>> jnp.repeat(jnp.array([1, 2]), 2)
@@ -97,9 +97,17 @@ def repeat(
         a, axis = ravel(a), 0
     sizes = aval_of(a).shape
     place = canonicalize_axis(axis, len(sizes), "repeat")
+    total = total_repeat_length
+    if total is not None:
+        total = as_integer("repeat", "total_repeat_length", total)
+        check(
+            total >= 0,
+            lambda: f"[repeat] total_repeat_length must not be negative; got {total}. Fix: 0.",
+            ValueError,
+        )
     traced = isinstance(repeats, Tracer) and repeats.concrete() is None
-    if traced and total_repeat_length is not None:
-        return _repeat_traced(a, repeats, place, as_index(total_repeat_length))
+    if traced and total is not None:
+        return _repeat_traced(a, repeats, place, total)
     mend = "jnp.repeat(x, repeats, total_repeat_length=...)."
     counts = known("repeat", "repeats", repeats, mend)
     if dtypes.is_integer(counts.dtype) or dtypes.is_bool(counts.dtype):
@@ -109,22 +117,18 @@ def repeat(
         lambda: f"[repeat] repeats must be an int or ints, none negative; got {repeats!r}. Fix: 2.",
         TypeError if counts.ndim == 0 else ValueError,
     )
-    if counts.size != 1:
+    if counts.size != 1 or total is not None:
+        size = sizes[place]
         check(
-            counts.size == sizes[place],
-            lambda: f"[repeat] there must be one number or {sizes[place]}; got {counts.size}. "
+            counts.size in (1, size),
+            lambda: f"[repeat] there must be one number or {size}; got {counts.size}. "
             "Fix: one for each element of the axis.",
             ValueError,
         )
-        source = np.repeat(np.arange(sizes[place], dtype=np.int32), counts)
-        check(
-            total_repeat_length in (None, source.size),
-            lambda: (
-                f"[repeat] repeats must add up to {total_repeat_length}; got {source.size}. "
-                f"Fix: total_repeat_length={source.size}."
-            ),
-            ValueError,
-        )
+        source = np.repeat(np.arange(size, dtype=np.int32), np.broadcast_to(counts, (size,)))
+        if total is not None:
+            more = np.full(max(total - source.size, 0), size - 1, np.int32)
+            source = np.concatenate([source[:total], more])
         return moveaxis(lax.row_gather(moveaxis(a, place, 0), source, "clip"), 0, place)
     count = int(counts.reshape(()))
     wide = (*sizes[: place + 1], count, *sizes[place + 1 :])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.scipy.special import multigammaln
@@ -66,3 +67,22 @@ def test_multigammaln_of_dimension_0_has_a_shape():
     out = multigammaln(M + 3, 0)
     assert out.dtype == np.float32
     np.testing.assert_array_equal(out, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("repeats", [2, np.array([1, 2, 3]), jnp.array([0, 2, 1]), np.array([2])])
+@pytest.mark.parametrize("total", [0, 2, 5, np.int64(9)])
+def test_totals_of_known_repeats_count(repeats, total):
+    """Elements beyond are dropped, missing ones repeat the last element, as under jit."""
+    x = np.arange(1, 4, dtype=np.float32)
+    whole = np.repeat(x, np.asarray(repeats))
+    expected = np.concatenate([whole, np.full(9, x[-1])])[:total]
+    out = jnp.repeat(x, repeats, total_repeat_length=total)
+    np.testing.assert_array_equal(out, expected)
+    traced = gf.jit(lambda x, n: jnp.repeat(x, n, total_repeat_length=int(total)))
+    np.testing.assert_array_equal(traced(x, repeats), expected)
+
+
+def test_weak_fill_values_are_not_seen():
+    out = jnp.full_like(M, jnp.asarray(2.5))
+    assert out.dtype == np.float32 and not out.weak_type
+    assert jnp.full_like(jnp.asarray(1.5), jnp.asarray(2.5)).weak_type
