@@ -230,11 +230,12 @@ def _type_of(leaf: Any) -> Any:
 
 def _trace(
     fun: Callable[..., Any],
-    static_argnums: int | Sequence[int],
+    static_argnums: int | Sequence[int] | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[ClosedJaxpr, tree.TreeDef]:
-    argnums = as_argnums("make_jaxpr", "static_argnums", static_argnums)
+    argnums = () if static_argnums is None else static_argnums
+    argnums = as_argnums("make_jaxpr", "static_argnums", argnums)
     argnums = (argnums,) if isinstance(argnums, int) else argnums
     static = tuple(k if k >= 0 else k + len(args) for k in argnums)
     dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)

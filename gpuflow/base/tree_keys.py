@@ -8,7 +8,7 @@ from typing import Any
 
 import optree
 
-from gpuflow.base.arguments import as_items
+from gpuflow.base.arguments import as_items, as_truth
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
 from gpuflow.base.records import record
@@ -147,7 +147,7 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
         lambda: f"[keystr] separator must be a string; got {told(separator)}. Fix: separator='/'.",
     )
     keys = as_items("keystr", "keys", keys)
-    if simple is False:
+    if not as_truth("keystr", "simple", simple):
         return separator.join(str(key) for key in keys)
     return separator.join(_simple(key) for key in keys)
 

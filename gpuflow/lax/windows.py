@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import are_dimensions, as_integers, as_items, canonicalize_axis
+from gpuflow.base.arguments import (
+    are_dimensions,
+    as_integer,
+    as_integers,
+    as_items,
+    canonicalize_axis,
+)
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
@@ -53,6 +59,7 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
     """
     place = canonicalize_axis(axis, aval_of(operand).ndim, "index_in_dim")
     size = aval_of(operand).shape[place]
+    index = as_integer("index_in_dim", "the index", index)
     check(
         -size <= index < size,
         lambda: (

@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import KeyDType, aval_of, is_value
 from gpuflow.core.types import Array, ArrayLike
+from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops.random import generators as random_ops
@@ -226,7 +227,7 @@ def key_data(keys: ArrayLike) -> Array:
     if key_ops.is_key(aval_of(keys).dtype):
         return key_ops.random_unwrap(keys)
     check_raw("key_data", keys, default_implementation())
-    return keys  # type: ignore[return-value]
+    return asarray(keys)
 
 
 def wrap_key_data(

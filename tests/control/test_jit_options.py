@@ -290,6 +290,7 @@ def test_argument_numbers_are_any_integers():
         f = gf.jit(lambda x, flag: x if flag else -x, static_argnums=static)
         assert f(2.0, True) == 2 and f(2.0, False) == -2
     assert gf.make_jaxpr(lambda x, n: x * n, static_argnums=np.array([1]))(2.0, 3).in_avals
+    assert len(gf.make_jaxpr(lambda x, n: x * n, static_argnums=None)(2.0, 3).in_avals) == 2
     assert gf.checkpoint(lambda x, n: x * n, static_argnums=jnp.array(1))(2.0, 3) == 6
     with pytest.raises(TypeError, match=r"\[jit\] static_argnums must name positional"):
         gf.jit(lambda x: x, static_argnums=0.5)

@@ -86,3 +86,15 @@ def test_weak_fill_values_are_not_seen():
     out = jnp.full_like(M, jnp.asarray(2.5))
     assert out.dtype == np.float32 and not out.weak_type
     assert jnp.full_like(jnp.asarray(1.5), jnp.asarray(2.5)).weak_type
+
+
+def test_flags_and_indices_of_other_classes():
+    path = gf.tree_util.tree_flatten_with_path({"a": 1})[0][0][0]
+    for flag in (0, np.bool_(False), None, jnp.array(False)):
+        assert gf.tree_util.keystr(path, simple=flag) == "['a']"
+    assert gf.tree_util.keystr(path, simple=np.bool_(True)) == "a"
+    np.testing.assert_array_equal(lax.index_in_dim(M, Index()), M[1:2])
+    with pytest.raises(TypeError, match=r"\[index_in_dim\] the index must be an integer; got 0.5"):
+        lax.index_in_dim(M, 0.5)
+    raw = np.array([1, 2], np.uint32)
+    assert isinstance(gf.random.key_data(raw), gf.Array)
