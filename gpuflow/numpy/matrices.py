@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import canonicalize_axis
+from gpuflow.base.arguments import as_integer, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -236,7 +236,7 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
         lambda: f"[vander] x must be a vector; got {aval}. Fix: jnp.ravel(x).",
         ValueError,
     )
-    count = aval.shape[0] if N is None else int(N)
+    count = aval.shape[0] if N is None else as_integer("vander", "N", N)
     check(count >= 0, lambda: f"[vander] N must not be negative; got {N}. Fix: N=0.", ValueError)
     if 0 < count <= _MOST_PRODUCTS:
         columns = [lax.integer_pow(x, k) for k in range(count)]

@@ -59,6 +59,8 @@ def test_bounds_of_slices_and_bits_are_integers():
             lax.slice_in_dim(M, 0, 2, wrong)
         with pytest.raises(TypeError, match=r"\[reduce_precision\] exponent_bits must be an int"):
             lax.reduce_precision(M, wrong, 3)
+        with pytest.raises(TypeError, match=r"\[vander\] N must be an integer"):
+            jnp.vander(M[0], wrong)
         with pytest.raises(TypeError, match=r"\[reduce_precision\] mantissa_bits must be an int"):
             lax.reduce_precision(M, 5, wrong)
 
