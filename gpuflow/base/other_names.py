@@ -60,13 +60,10 @@ def note(error: BaseException) -> str | None:
         return _attribute_note(error.obj, str(error.name))
     if type(error) is not TypeError:
         return None
-    text = str(error)
-    keyword = _KEYWORD.match(text)
+    keyword = _KEYWORD.match(str(error))
     if keyword is not None:
-        text = here("=", keyword[2]) if _public(keyword[1]) else None
-        is_other = text is not None and _NOTHING not in text
-        return _fix(f"{text} instead of {keyword[2]}=" if is_other else text)
-    count = _COUNT.match(text)
+        return _fix_of_keyword(keyword[1], keyword[2])
+    count = _COUNT.match(str(error))
     function = None if count is None or _is_of_the_user(error, count[1]) else _public(count[1])
     return None if function is None else _fix(_call_of(*function))
 
@@ -98,6 +95,13 @@ def _attribute_note(owner: Any, name: str) -> str | None:
 
 def _fix(text: str | None) -> str | None:
     return None if text is None else f"Fix: {text}."
+
+
+def _fix_of_keyword(function: str, keyword: str) -> str | None:
+    text = here("=", keyword)
+    if text is None or not _public(function):
+        return None
+    return _fix(text if _NOTHING in text else f"{text} instead of {keyword}=")
 
 
 def _public(name: str) -> tuple[str, Callable[..., Any]] | None:
