@@ -2,7 +2,7 @@
 
 Ceilings are in ``data/writing_ceilings.json``: for README.md and each page of docs/, for the
 docstrings of each public module, for the error messages of each folder, and for the texts of the
-CLI. ``python tests/test_writing.py`` lowers them to the counts, and raises none.
+CLI. ``python tests/test_writing.py`` lowers them to the counts or the goal, and raises none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = Path(__file__).with_name("data") / "writing_ceilings.json"
-# A page or module without a ceiling has these: per 1,000 words, and words of a sentence.
+# Ceilings fall to these and no further: per 1,000 words, and words of a sentence.
 GOAL = {"what": 1, "retired": 2, "sentence": 28}
 SLACK = 4  # so far below its ceiling a count may be without lowering it
 KINDS = ("pages", "docstrings", "messages")
@@ -80,11 +80,12 @@ def complaints(counts: dict[str, Any], ceilings: dict[str, dict[str, int]]) -> l
     """The counts above their ceilings, and the ceilings far above their counts."""
     found = []
     for text, count in counts.items():
-        for name, most in ceilings.get(text, goal_of(count)).items():
-            number = getattr(count, name)
+        goal = goal_of(count)
+        for name, ceiling in ceilings.get(text, goal).items():
+            number, most = getattr(count, name), max(ceiling, goal[name])
             if number > most:
                 found.append(f"{text}: {name} is {number}, at most {most}. Fix: rewrite the text.")
-            elif text in ceilings and number < most - SLACK - most // 5:
+            elif most > goal[name] and number < most - SLACK - most // 5:
                 found.append(
                     f"{text}: {name} is {number}, far below {most}. "
                     "Fix: python tests/test_writing.py"
@@ -93,14 +94,15 @@ def complaints(counts: dict[str, Any], ceilings: dict[str, dict[str, int]]) -> l
 
 
 def lowered(
-    counts: dict[str, Any], ceilings: dict[str, dict[str, int]], slack: int = 0
+    counts: dict[str, Any], ceilings: dict[str, dict[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Ceilings at the counts, never above those that were; of texts that are there."""
+    """Ceilings at the counts or the goal, never above those that were; of texts that exist."""
     result = {}
     for text, count in sorted(counts.items()):
-        before = ceilings.get(text, goal_of(count))
+        goal = goal_of(count)
         result[text] = {
-            name: min(most, getattr(count, name) + slack) for name, most in before.items()
+            name: max(goal[name], min(ceiling, getattr(count, name)))
+            for name, ceiling in ceilings.get(text, goal).items()
         }
     return result
 
@@ -123,13 +125,13 @@ def counts(what=0, retired=0, sentence=0, words=1000):
 
 def test_ceilings_fall_and_never_rise():
     ceilings = {"a": {"what": 3, "retired": 30, "sentence": 28}}
-    assert not complaints({"a": counts(3, 28, 27)}, ceilings)
+    assert not complaints({"a": counts(3, 28, 12)}, ceilings)
     (above,) = complaints({"a": counts(4, 28, 27)}, ceilings)
     assert above == "a: what is 4, at most 3. Fix: rewrite the text."
     (below,) = complaints({"a": counts(3, 10, 27)}, ceilings)
     assert below == "a: retired is 10, far below 30. Fix: python tests/test_writing.py"
     assert lowered({"a": counts(9, 10, 27)}, ceilings) == {
-        "a": {"what": 3, "retired": 10, "sentence": 27}
+        "a": {"what": 3, "retired": 10, "sentence": 28}
     }
 
 
@@ -137,7 +139,7 @@ def test_a_new_page_has_the_ceilings_of_the_goal():
     assert not complaints({"new": counts(1, 2, 28)}, {})
     assert len(complaints({"new": counts(2, 3, 29)}, {})) == 3
     assert lowered({"new": counts(9, 0, 20)}, {}) == {
-        "new": {"what": 1, "retired": 0, "sentence": 20}
+        "new": {"what": 1, "retired": 2, "sentence": 28}
     }
 
 

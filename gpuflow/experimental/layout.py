@@ -12,7 +12,7 @@ from gpuflow.core.formats import Layout as Layout
 
 
 def with_layout_constraint(x: Any, layouts: Any) -> Any:
-    """Return ``x`` unchanged, after a check of the layouts, which can only be row-major.
+    """Return ``x`` unchanged after checking that the layouts are row-major.
 
     Args:
         x: a tree of arrays of any shapes and dtypes.
