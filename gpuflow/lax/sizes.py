@@ -304,6 +304,7 @@ def conv_transpose_shape_tuple(
         if isinstance(padding, str)
         else padding
     )
+    _check_rank("conv_transpose_shape_tuple", len(space), pairs)
     sizes = [
         (n - 1) * stride - w + 2 + sum(pair)
         for n, w, stride, pair in zip(space, window, window_strides, pairs, strict=True)

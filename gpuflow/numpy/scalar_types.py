@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.foreign import told
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import Array, DTypeLike
@@ -320,13 +321,22 @@ def iscomplexobj(x: Any) -> bool:
     Returns:
         A bool, whatever the imaginary parts are.
 
+    Raises:
+        ValueError: if lists are not those of an array.
+
     Example:
         >>> jnp.iscomplexobj(jnp.array([1 + 0j])), jnp.iscomplexobj(2.0)
         (True, False)
     """
     dtype = getattr(x, "dtype", None)
     if dtype is None:
-        return isinstance(x, complex) or np.iscomplexobj(x)
+        try:
+            return isinstance(x, complex) or np.iscomplexobj(x)
+        except ValueError:
+            raise ValueError(
+                f"[iscomplexobj] x must be a number or lists that are an array; got {told(x)}. "
+                "Fix: lists of equal lengths."
+            ) from None
     return dtypes.is_complex(dtype)
 
 

@@ -111,7 +111,8 @@ def size(a: Any, axis: Axes = None) -> int:
 
 def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
     """A user's shape argument as a tuple: an int or a sequence of ints, also as an array."""
-    if hasattr(new_shape, "__index__") and not getattr(new_shape, "ndim", 0):
+    is_class = isinstance(new_shape, type)
+    if hasattr(new_shape, "__index__") and not is_class and not getattr(new_shape, "ndim", 0):
         return (as_index(new_shape),)
     try:
         sizes = tuple(as_index(n) for n in new_shape)

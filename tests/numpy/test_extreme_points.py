@@ -1,4 +1,4 @@
-"""Elementwise functions at the ends of the range of each dtype, against NumPy and SciPy.
+"""Functions at the ends of the range of each dtype, against NumPy and SciPy.
 
 Points are 0, -0.0, 1, infinities, nan, the largest, smallest normal and smallest subnormal numbers,
 their roots, and the arguments at which exponentials over- and underflow. The reference is computed
@@ -13,11 +13,12 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy.special as sp
+import scipy.stats
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, nn
-from gpuflow.scipy import special
+from gpuflow.scipy import special, stats
 
 INF = np.inf
 NUMPY_UNARY = [
@@ -228,3 +229,75 @@ def test_gamma_next_to_its_pole():
     tiny = np.float32(np.finfo(np.float32).tiny)
     for call in (special.gamma, gf.jit(special.gamma), gf.vmap(special.gamma)):
         np.testing.assert_allclose(call(np.array([tiny, -tiny])), [1 / tiny, -1 / tiny], rtol=1e-6)
+
+
+COMPLEX_UNARY = [
+    "abs", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "arcsin", "arccos", "arctan",
+    "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "sign", "angle",
+]  # fmt: skip
+
+
+def _complex_points():
+    """Pairs of real and imaginary parts; of subnormal numbers complex64 keeps few digits."""
+    limits = np.finfo(np.float32)
+    sizes = [0, 0.5, 1, 2, 30, 100, 1e3, limits.max, limits.tiny, 1.01 * limits.max**0.5,
+             0.7 * limits.tiny**0.5, limits.eps, 1 - limits.epsneg, 1 + limits.eps]  # fmt: skip
+    parts = np.float32([*sizes, *(-float(v) for v in sizes)])
+    z = np.empty((parts.size, parts.size), np.complex64)
+    z.real, z.imag = parts[:, None], parts
+    return z.ravel()
+
+
+def _wrong_parts(got, exact):
+    """Where a part is neither near the exact one, by the size of the number, nor overflows."""
+    limits = np.finfo(np.float32)
+    got, exact = np.asarray(got, np.complex128), np.asarray(exact, np.complex128)
+    with np.errstate(all="ignore"):
+        allowed = 16 * limits.eps * np.minimum(np.abs(exact), limits.max) + limits.tiny
+        bad = np.zeros(got.shape, bool)
+        for a, b in ((got.real, exact.real), (got.imag, exact.imag)):
+            overflows = (np.abs(b) > 0.98 * limits.max) & (np.abs(a) > 0.96 * limits.max)
+            same = (a == b) | (np.isnan(a) & np.isnan(b)) | (overflows & (np.sign(a) == np.sign(b)))
+            bad |= ~(same | (np.abs(a - b) <= allowed))
+    return bad
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_functions_of_complex_numbers(jitted):
+    """Against NumPy in complex128, where all that complex64 has is moderate."""
+    z = _complex_points()
+    names = COMPLEX_UNARY
+
+    def run(z):
+        return {name: getattr(jnp, name)(z) for name in names}
+
+    with np.errstate(all="ignore"):
+        results = (gf.jit(run) if jitted else run)(jnp.asarray(z))
+        wrong = []
+        for name, got in results.items():
+            exact = getattr(np, name)(z.astype(np.complex128))
+            for k in np.flatnonzero(_wrong_parts(got, exact)):
+                wrong.append((name, z[k], np.asarray(got)[k], exact[k]))
+    assert wrong == []
+
+
+DENSITIES = {
+    "norm": [()], "cauchy": [()], "logistic": [()], "expon": [()],
+    "t": [(3.0,), (1e10,), (1e-3,)], "gamma": [(2.5,), (1e-3,), (1e8,)], "pareto": [(2.0,)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_log_densities(name):
+    """At infinity, where SciPy has nan for gamma, they are -inf."""
+    limits = np.finfo(np.float32)
+    sizes = [0, 0.5, 1, 2, 30, 1e3, 1e8, limits.max, limits.tiny, 1e-20, limits.max**0.5, np.inf]
+    x = np.float32([*sizes, *(-float(v) for v in sizes), np.nan])
+    for parameters in DENSITIES[name]:
+        narrow = np.float32(parameters)
+        got = np.asarray(gf.jit(getattr(stats, name).logpdf)(x, *narrow), np.float64)
+        with np.errstate(all="ignore"):
+            exact = getattr(scipy.stats, name).logpdf(x.astype(float), *narrow.astype(float))
+        exact = np.where(np.isinf(x) & np.isnan(exact), -INF, exact)
+        exact = np.where(np.abs(exact) > limits.max, np.sign(exact) * INF, exact)
+        np.testing.assert_allclose(got, exact, rtol=2e-5, atol=2e-6, err_msg=str(parameters))

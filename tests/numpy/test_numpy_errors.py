@@ -33,6 +33,12 @@ CASES = [
     (lambda: jnp.sin(2**31), OverflowError, "must fit int32; got 2147483648"),
     (lambda: jnp.logaddexp(-(2**31) - 1, 1), OverflowError, "must fit int32; got -2147483649"),
     (lambda: jnp.array(None), ValueError, r"\[array\] the data must be numbers; got None"),
+    (lambda: jnp.roots(np.ones(3), strip_zeros=np.ones(2)), ValueError, "strip_zeros must be"),
+    (lambda: jnp.iscomplexobj([[1], [1, 2]]), ValueError, r"\[iscomplexobj\] x must be"),
+    (lambda: jnp.empty_like(x(), shape=int), TypeError, "shape must be an int or a sequence"),
+    (lambda: jnp.broadcast_shapes(int, (3,)), TypeError, r"\[broadcast_shapes\] shape must be"),
+    (lambda: gpuflow.lax.conv_transpose_shape_tuple(
+        (8, 5, 3), (3, 3, 16), (2,), (), ("NHC", "HIO", "NHC")), ValueError, "for each of 1 dim"),
     (lambda: jnp.linalg.pinv(2.0), TypeError, r"\[svd\]"),
     (lambda: jnp.array_repr(x(), precision=2**63), ValueError, "precision must fit into 32 bits"),
     (lambda: jnp.eye(-1), ValueError, r"\[eye\] N and M must not be negative; got -1, -1. Fix: "),

@@ -11,6 +11,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 import gpuflow.scipy.linalg as linalg
 from gpuflow import lax, nn
+from gpuflow.scipy import special
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
@@ -83,6 +84,11 @@ def test_activations_far_out(name, dtype):
         check(way(x), [0, 0, 0, 1, 1, 1])
         check(gf.jvp(way, (x,), (jnp.ones_like(x),))[1], [0] * 6)
         check(gf.grad(lambda x, way=way: way(x).sum())(x), [0] * 6)
+
+
+def test_entropy_bends_downwards_at_both_zeros():
+    """At -0.0 the second derivative, -1 / x, was inf."""
+    assert gf.vmap(gf.grad(gf.grad(special.entr)))(jnp.array([0.0, -0.0])).tolist() == [-np.inf] * 2
 
 
 @pytest.mark.parametrize("function", [jnp.logaddexp, jnp.logaddexp2])

@@ -220,7 +220,10 @@ abs_p = elementwise(
 
 def _sign_impl(xp: Any, x: Any) -> Any:
     if dtypes.is_complex(x.dtype):
-        return xp.where(x == 0, x.dtype.type(0), x / xp.abs(x))
+        largest = xp.maximum(xp.abs(x.real), xp.abs(x.imag))
+        near = xp.empty_like(x)
+        near.real, near.imag = x.real / largest, x.imag / largest
+        return xp.where(x == 0, x.dtype.type(0), near / xp.abs(near))
     return xp.where(x == 0, x, xp.sign(x))
 
 

@@ -103,9 +103,12 @@ def modulus(builder: Builder, x: Pair) -> Value:
 def sign(builder: Builder, x: Pair) -> Pair:
     """``x / |x|``, and 0 for 0."""
     apply, zero = builder.apply, _number(builder, x.real, 0)
-    size = modulus(builder, x)
-    unit = Pair(apply("div", x.real, size), apply("div", x.imag, size))
-    return builder.select(apply("eq", size, zero), Pair(zero, zero), unit)
+    # By the larger part first: the modulus overflows, and has few digits next to 0.
+    largest = apply("max", apply("abs", x.real), apply("abs", x.imag))
+    near = Pair(apply("div", x.real, largest), apply("div", x.imag, largest))
+    size = modulus(builder, near)
+    unit = Pair(apply("div", near.real, size), apply("div", near.imag, size))
+    return builder.select(apply("eq", largest, zero), Pair(zero, zero), unit)
 
 
 def equal(builder: Builder, x: Pair, y: Pair) -> Value:

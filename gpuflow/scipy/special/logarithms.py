@@ -127,7 +127,8 @@ def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     return _xlog1py(*promote_args_inexact("xlog1py", x, y))
 
 
-@with_derivatives(lambda t, out, x: -t * (jnp.log(x) + 1.0))
+# -0.0 is the end of the domain as 0.0 is: 1 / x must be positive there.
+@with_derivatives(lambda t, out, x: -t * (jnp.log(jnp.where(x == 0.0, jnp.abs(x), x)) + 1.0))
 def _entr(x: Any) -> Any:
     return jnp.where(x < 0.0, -np.inf, jnp.where(x == 0.0, 0.0, -x * jnp.log(x)))
 

@@ -36,12 +36,12 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     normal = jnp.isinf(df)
     freedom = jnp.where(normal, 1.0, df)
     constant = log_rising(0.5 * freedom, 0.5) - 0.5 * jnp.log(math.pi * freedom)
-    # The square of y / sqrt(df) may overflow; then 1 does not count beside it.
+    # y / sqrt(df) or its square may overflow; then 1 does not count beside it.
     ratio = jnp.abs(y) / jnp.sqrt(freedom)
     far = ratio > 1e10
     log = jnp.where(
         far,
-        2.0 * jnp.log(jnp.where(far, ratio, 1.0)),
+        2.0 * jnp.log(jnp.where(far, jnp.abs(y), 1.0)) - jnp.log(freedom),
         jnp.log1p(jnp.square(jnp.where(far, 0.0, y)) / freedom),
     )
     log = jnp.where(
