@@ -7,14 +7,19 @@ running program. Nothing is copied: ``jax.numpy`` *is* ``gpuflow.numpy`` afterwa
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 from gpuflow.as_jax.aliases import AliasFinder, JaxModule
 from gpuflow.as_jax.versions import JAX_VERSION, VersionFinder
 from gpuflow.base.config import config
 from gpuflow.base.removed import watch
+from gpuflow.core.trace import Tracer
+from gpuflow.runtime.array import Array
 
 _alias = AliasFinder()
 _versions = VersionFinder()
+# The modules of classes as they were.
+_modules: dict[type, str] = {}
 
 
 def install() -> None:
@@ -43,6 +48,11 @@ def install() -> None:
     for finder in (_alias, _versions):
         if finder not in sys.meta_path:
             sys.meta_path.insert(0, finder)
+    # Libraries that work with several array frameworks go by the module of an array's class.
+    for base, module in ((Array, "jax"), (Tracer, "jax.core")):
+        for kind in _and_subclasses(base):
+            _modules[kind] = kind.__module__
+            kind.__module__ = module
 
 
 def uninstall() -> None:
@@ -51,5 +61,14 @@ def uninstall() -> None:
     for finder in (_alias, _versions):
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
+    for kind, module in _modules.items():
+        kind.__module__ = module
+    _modules.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib")]:
         del sys.modules[name]
+
+
+def _and_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for other in kind.__subclasses__():
+        yield from _and_subclasses(other)

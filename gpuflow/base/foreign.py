@@ -62,4 +62,5 @@ def is_array(value: Any) -> bool:
 
 
 def _is_of_others(value: Any) -> bool:
-    return not type(value).__module__.startswith("gpuflow.")
+    # Arrays under JAX's name have a base of gpuflow's only.
+    return not any(kind.__module__.startswith("gpuflow.") for kind in type(value).__mro__)

@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
-from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from gpuflow.core.sharding import Sharding, SingleDeviceSharding, in_force
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.runtime.array import Array
@@ -20,8 +20,7 @@ def sharding_of(asked: Any) -> Sharding | None:
     Raises:
         TypeError: if it is not a sharding.
     """
-    if isinstance(asked, PartitionSpec) and config.mesh is not None:
-        return NamedSharding(config.mesh, asked)
+    asked = in_force(asked, config.mesh)
     if asked is not None and not isinstance(asked, Sharding):
         raise TypeError(
             f"[jit] in_shardings and out_shardings must hold Shardings or None; got {asked!r}. "

@@ -124,6 +124,16 @@ class Primitive:
     def __repr__(self) -> str:
         return self.name
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Primitive:
+        """An op with the same rules, whose fields may be assigned: so libraries make theirs."""
+        copied = object.__new__(_Copy if type(self) is Primitive else type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
+class _Copy(Primitive):
+    __setattr__ = object.__setattr__
+
 
 _registry: dict[str, Primitive] = {}
 

@@ -406,6 +406,24 @@ class NamedSharding(Sharding):
         return f"NamedSharding(mesh={self.mesh}, spec={self.spec}, memory_kind=device)"
 
 
+def in_force(sharding: Any, mesh: Mesh | AbstractMesh | None) -> Any:
+    """A PartitionSpec, or a sharding over the axes of ``mesh`` without devices, on ``mesh``.
+
+    Args:
+        sharding: as a user gave it; anything else is returned.
+        mesh: the one in force.
+    """
+    if mesh is None:
+        return sharding
+    if isinstance(sharding, PartitionSpec):
+        return NamedSharding(mesh, sharding)
+    is_named = isinstance(sharding, NamedSharding) and not sharding.is_of_types
+    if is_named and isinstance(sharding.mesh, AbstractMesh):
+        is_same = sharding.mesh.shape_tuple == mesh.shape_tuple
+        return NamedSharding(mesh, sharding.spec) if is_same else sharding
+    return sharding
+
+
 def _restored_sharding(mesh: Any, spec: PartitionSpec, memory_kind: Any) -> NamedSharding:
     return NamedSharding(mesh, spec, memory_kind=memory_kind)
 

@@ -2,4 +2,4 @@
 
 from gpuflow.base.names import publish
 
-publish(globals(), "jax.experimental.pallas.ops.tpu", (), ("splash_attention",))
+publish(globals(), "jax.experimental.pallas.ops.tpu", (), ("megablox", "splash_attention"))
