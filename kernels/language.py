@@ -95,4 +95,5 @@ pack_bfloat16, pack_float16 = _word("pack_bfloat16"), _word("pack_float16")
 exp2_approximate = _word("exp2_approximate")
 
 # gpuflow/targets/cuda/intrinsics/atomics.py
-atomic_add = _word("atomic_add")
+atomic_add, atomic_increment = _word("atomic_add"), _word("atomic_increment")
+load_relaxed, store_relaxed = _word("load_relaxed"), _word("store_relaxed")

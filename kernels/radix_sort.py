@@ -6,9 +6,14 @@ pass sorts by 8 more bits of it, and keeps the order of equal ones. Several keys
 first, each beginning with the order that the one before gave.
 
     sort_tile      rows of at most TILE elements: all passes in one block
-    count_digits   longer ones, for each pass: how many of each digit a tile has; counts lie as
-                   (row, digit, tile), so that their scan says where each tile's digits begin
-    move_digits    a tile sorted within its block, then written in runs of equal digits
+    count_digits   longer ones: how many elements of a row have each digit, for all passes at once
+    move_digits    for each pass: a tile sorted within its block, then written in runs of equal
+                   digits, behind those of the tiles before it
+
+A block finds how many elements with its digits are in the tiles before it by decoupled look-back.
+It publishes a word for each digit, first its own count, then the sum up to its tile's end, and adds
+the words of the tiles before it until one is such a sum. It waits only for tiles of smaller
+tickets, whose blocks run already: each publishes its own count before it waits itself.
 
 If a sort has one operand, no order is needed: its elements move as they are, and each pass makes
 the word of an element again. Equal keys of different bits (zeros, nan) so keep their order too.
@@ -16,23 +21,29 @@ the word of an element again. Equal keys of different bits (zeros, nan) so keep 
     sort_tile_of_keys, move_keys     as sort_tile and move_digits; count_digits serves both
 
 Contract: rows of less than 2**31 elements; orders are uint32 (row, position). Any alignment.
-Launch: a block of THREADS threads for each tile of each row: ``(tiles, y, z)`` with y * z >= rows.
-Shared memory: THREADS * (ITEMS * (4 + WORD_BITS / 8) + 32) + 2048 bytes, at most 48 KiB.
-Reads and writes, besides keys: 4 bytes for counting and 8 + 8 for moving, for each element of 32
-bits and pass; of keys alone 4 bytes for counting and 4 + 4 for moving.
+Launch: a block of THREADS threads for each row of at most TILE elements, ``(1, y, z)`` with
+y * z >= rows; for each ``chunk`` tiles to count, ``(chunks, y, z)``; and for each tile to move.
+Shared memory: THREADS * (ITEMS * (4 + WORD_BITS / 8) + 32) + 4112 bytes, at most 48 KiB.
+Reads and writes, besides keys: 4 bytes for counting, then 8 + 8 for moving, for each element of 32
+bits and pass; of keys alone 4 bytes for counting, then 4 + 4 for each pass.
 Source: Satish, Harris and Garland 2009, "Designing efficient sorting algorithms for manycore GPUs";
-ranks within a warp by votes as in Merrill's CUB.
+Adinets and Merrill 2022, "Onesweep: A faster least significant digit radix sort for GPUs", with
+look-back as in Merrill and Garland 2016; ranks within a warp by votes as in Merrill's CUB.
 """
 
 from __future__ import annotations
 
 from gpuflow.kernels.language import (
+    atomic_add,
+    atomic_increment,
     barrier,
     count_ones,
     cuda,
     int32,
     int64,
+    load_relaxed,
     shared_array,
+    store_relaxed,
     uint32,
     uint64,
     unrolled,
@@ -57,6 +68,10 @@ THREADS = 256
 ITEMS = 16
 TILE = 4096  # THREADS * ITEMS
 TALLIES = 2048  # THREADS * 8
+DIGITS = 1024  # 256 for each pass
+
+# Words of tiles and digits: 0 at first, a tile's own count and 1, and behind this bit the sum.
+SUM = 1 << 31
 
 
 def word(number):
@@ -160,18 +175,67 @@ def digits_to_places(firsts, thread):
     barrier()
 
 
-def shifts_to_targets(firsts, counts, row, thread):
-    """Make of where digits begin in the tile how far each is from there to its place in the row.
+def tile_of_block(tickets, rows, length):
+    """The row and the tile of this block, in the order in which blocks begin.
 
-    ``counts``: of all digits and tiles, scanned in each row.
+    Args:
+        tickets: a uint32, 0 before the launch.
+        rows, length: of the array.
     """
-    for digit in range(thread, 256, THREADS):
-        column = (row * 256 + digit) * cuda.gridDim.x + cuda.blockIdx.x
-        before = int32(0)
-        if column > row * 256 * cuda.gridDim.x:
-            before = int32(counts[column - 1])
-        firsts[digit] = int32(before - firsts[digit])
+    ticket = shared_array(uint32, 1)
+    if cuda.threadIdx.x == 0:
+        ticket[0] = atomic_increment(tickets, 0)
     barrier()
+    tiles = uint32((length + TILE - 1) // TILE)
+    row = uint32(ticket[0] // tiles)
+    return int32(row), int32(ticket[0] - row * tiles)
+
+
+def count_before(sums, place):
+    """How many elements with a digit are in the tiles before one, whose word is at ``place``."""
+    before = uint32(0)
+    while True:
+        seen = load_relaxed(sums, place - 256)
+        if seen >= uint32(SUM):
+            return uint32(before + seen - uint32(SUM))
+        if seen > uint32(0):
+            before = uint32(before + seen - uint32(1))
+            place -= 256
+
+
+def shifts_to_targets(firsts, totals, sums, cleared, row, tile, length):
+    """How far each digit is from where it begins in the tile to its place in the row.
+
+    Args:
+        firsts: shared, where in the tile each digit begins.
+        totals: uint32 (rows, 256), how many elements of a row have each digit.
+        sums: uint32 (rows, tiles, 256), the words of tiles, all 0 before the launch.
+        cleared: as ``sums``, of the next pass.
+        row, tile: of the block. length: of a row.
+    """
+    starts, shifts = shared_array(int32, 256), shared_array(int32, 256)
+    thread = int32(cuda.threadIdx.x)
+    if tile == 0:
+        for digit in range(thread, 256, THREADS):
+            starts[digit] = int32(totals[row * 256 + digit])
+        digits_to_places(starts, thread)
+    count = min(length - tile * TILE, int64(TILE))
+    first = (row * ((length + TILE - 1) // TILE) + tile) * 256
+    for digit in range(thread, 256, THREADS):
+        end = count
+        if digit < 255:
+            end = int64(firsts[digit + 1])
+        own, before = uint32(end - firsts[digit]), uint32(0)
+        if tile == 0:
+            before = uint32(starts[digit])
+        else:
+            store_relaxed(sums, first + digit, uint32(own + uint32(1)))
+            before = count_before(sums, first + digit)
+        store_relaxed(sums, first + digit, uint32(before + own + uint32(SUM)))
+        cleared[first + digit] = uint32(0)
+        shifts[digit] = int32(int64(before) - firsts[digit])
+    barrier()
+    return shifts
 
 
 def element_of_row(row, position, length, inner):
@@ -180,15 +244,20 @@ def element_of_row(row, position, length, inner):
     return ((outer * length + position) * inner + row - outer * inner) * PARTS + PART
 
 
-def load_word(source, order, row, position, length, inner):
-    """The word of the element that stands at a position of a row so far."""
+def load_element(source, row, position, length, inner):
+    """The word of an element of a row."""
     if KIND == WORDS:
         return word(source[row * length + position])
     else:
-        place = int64(position)
-        if ORDERED:
-            place = int64(order[row * length + position])
-        return key_word(source[element_of_row(row, place, length, inner)])
+        return key_word(source[element_of_row(row, position, length, inner)])
+
+
+def load_word(source, order, row, position, length, inner):
+    """The word of the element that is at a position of a row so far."""
+    place = int64(position)
+    if KIND != WORDS and ORDERED:
+        place = int64(order[row * length + position])
+    return load_element(source, row, place, length, inner)
 
 
 def load_order(order, row, position, length):
@@ -266,46 +335,70 @@ def sort_tile(source, order, sorted_order, rows, length, inner):
             sorted_order[row * length + first + 32 * k] = elements[k]
 
 
-def count_digits(source, order, counts, rows, length, inner, shift):
-    """How many elements of a tile have each digit.
+def count_digits(source, totals, rows, length, inner, chunk):
+    """How many elements of a row have each digit, of all passes.
 
     Args:
         source: keys, or with KIND WORDS the words, (rows, length).
-        order: the order so far, where there is one.
-        counts: uint32 (rows, 256, tiles), of which this sets one column.
-        rows, length, inner: of the array. shift: the digit's lowest bit.
+        totals: uint32 (passes, rows, 256), to which this adds.
+        rows, length, inner: of the array. chunk: tiles of a block.
     """
-    tallies = shared_array(int32, TALLIES)
+    if WORD_BITS == 64:
+        words = cuda.local.array(ITEMS, uint64)
+    else:
+        words = cuda.local.array(ITEMS, uint32)
+    tallies, counts = shared_array(int32, TALLIES), shared_array(int32, DIGITS)
     thread, lane, warp = thread_place()
     row = row_of_block()
     if row >= rows:
         return
-    clear_counts(tallies, thread)
-    begin = int64(cuda.blockIdx.x) * TILE
-    first = begin + warp * (32 * ITEMS) + lane
-    for k in range(ITEMS):
-        digit = int32(255)  # of places behind the row's end, too
-        if first + 32 * k < length:
-            digit = digit_of(load_word(source, order, row, first + 32 * k, length, inner), shift)
-        count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
-    barrier()
-    for digit in range(thread, 256, THREADS):
-        total = int32(0)
-        for other in range(THREADS // 32):
-            total = int32(total + tallies[256 * other + digit])
-        if digit == 255:
-            total = int32(total - max(begin + TILE - length, int64(0)))
-        counts[(row * 256 + digit) * cuda.gridDim.x + cuda.blockIdx.x] = total
+    for place in range(thread, DIGITS, THREADS):
+        counts[place] = int32(0)
+    begin = int64(cuda.blockIdx.x) * chunk * TILE
+    stop = min(begin + chunk * TILE, length)
+    while begin < stop:
+        first = begin + warp * (32 * ITEMS) + lane
+        for k in range(ITEMS):
+            words[k] = word((1 << BITS) - 1)
+            if first + 32 * k < length:
+                words[k] = load_element(source, row, first + 32 * k, length, inner)
+        for shift in range(0, BITS, 8):
+            barrier()
+            clear_counts(tallies, thread)
+            for k in range(ITEMS):
+                digit = int32(255)  # of places behind the row's end, too
+                if first + 32 * k < length:
+                    digit = digit_of(words[k], shift)
+                count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
+            barrier()
+            for digit in range(thread, 256, THREADS):
+                total = counts[32 * shift + digit]
+                for other in range(THREADS // 32):
+                    total = int32(total + tallies[256 * other + digit])
+                if digit == 255:
+                    total = int32(total - max(begin + TILE - length, int64(0)))
+                counts[32 * shift + digit] = total
+        begin += TILE
+    for place in range(thread, DIGITS, THREADS):
+        if counts[place] > 0:
+            target = ((place >> 8) * rows + row) * 256 + (place & 255)
+            atomic_add(totals, target, uint32(counts[place]))
 
 
-def move_digits(source, order, counts, sorted_words, sorted_order, rows, length, inner, shift):
+def move_digits(
+    source, order, totals, sums, cleared, tickets, sorted_words, sorted_order, rows, length, inner,
+    shift,
+):  # fmt: skip
     """Put the elements of a tile where they belong by one digit.
 
     Args:
-        source, order, rows, length, inner, shift: as for ``count_digits``.
-        counts: from ``count_digits``, scanned in each row.
+        source: keys, or with KIND WORDS the words, (rows, length).
+        order: the order so far, where there is one.
+        totals: from ``count_digits``, of this pass.
+        sums, cleared, tickets: as for ``shifts_to_targets`` and ``tile_of_block``.
         sorted_words: the result's words (rows, length), with KEEP_WORDS. sorted_order: its order.
             Neither may be what is read.
+        rows, length, inner: of the array. shift: the digit's lowest bit.
     """
     if WORD_BITS == 64:
         words = cuda.local.array(ITEMS, uint64)
@@ -315,25 +408,28 @@ def move_digits(source, order, counts, sorted_words, sorted_order, rows, length,
     tallies, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
     elements, ranks = cuda.local.array(ITEMS, uint32), cuda.local.array(ITEMS, int32)
     thread, lane, warp = thread_place()
-    row = row_of_block()
+    row, tile_id = tile_of_block(tickets, rows, length)
     if row >= rows:
         return
-    begin = int64(cuda.blockIdx.x) * TILE
+    begin = int64(tile_id) * TILE
     first = int32(warp * (32 * ITEMS) + lane)
     clear_counts(tallies, thread)
     for k in range(ITEMS):
         words[k] = word((1 << WORD_BITS) - 1)
-        elements[k] = uint32(0)
         if begin + first + 32 * k < length:
             words[k] = load_word(source, order, row, begin + first + 32 * k, length, inner)
-            elements[k] = load_order(order, row, begin + first + 32 * k, length)
         digit = digit_of(words[k], shift)
         ranks[k] = count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
+    # Not before: registers would hold them while digits are counted.
+    for k in range(ITEMS):
+        elements[k] = uint32(0)
+        if begin + first + 32 * k < length:
+            elements[k] = load_order(order, row, begin + first + 32 * k, length)
     put_in_order(tile, numbers, words, elements, ranks, tallies, firsts, shift)
+    shifts = shifts_to_targets(firsts, totals, sums, cleared, row, tile_id, length)
     count = min(length - begin, int64(TILE))
-    shifts_to_targets(firsts, counts, row, thread)
     for place in range(thread, count, THREADS):
-        target = row * length + place + firsts[digit_of(tile[place], shift)]
+        target = row * length + place + shifts[digit_of(tile[place], shift)]
         if KEEP_WORDS:
             sorted_words[target] = tile[place]
         sorted_order[target] = numbers[place]
@@ -401,13 +497,16 @@ def sort_tile_of_keys(source, target, rows, length, inner):
             target[element_of_row(row, first + 32 * k, length, inner)] = elements[k]
 
 
-def move_keys(source, counts, target, rows, length, source_inner, target_inner, shift):
+def move_keys(
+    source, totals, sums, cleared, tickets, target, rows, length, source_inner, target_inner, shift
+):  # fmt: skip
     """Put the elements of a tile where they belong by one digit.
 
     Args:
         source, target: (outer, length, inner) keys, as unsigned integers, each with an ``inner``
             of its own, and the result, which may not be what is read.
-        counts: from ``count_digits``, scanned in each row.
+        totals: from ``count_digits``, of this pass.
+        sums, cleared, tickets: as for ``shifts_to_targets`` and ``tile_of_block``.
         rows, length: of the arrays. shift: the digit's lowest bit.
     """
     if WORD_BITS == 64:
@@ -416,20 +515,21 @@ def move_keys(source, counts, target, rows, length, source_inner, target_inner, 
         elements = cuda.local.array(ITEMS, uint32)
     tile, tallies = shared_words(), shared_array(int32, TALLIES)
     thread, lane, warp = thread_place()
-    row = row_of_block()
+    row, tile_id = tile_of_block(tickets, rows, length)
     if row >= rows:
         return
-    begin = int64(cuda.blockIdx.x) * TILE
+    begin = int64(tile_id) * TILE
     count = int32(min(length - begin, int64(TILE)))
     first = int32(warp * (32 * ITEMS) + lane)
     clear_counts(tallies, thread)
+    place = element_of_row(row, begin + first, length, source_inner)
     for k in range(ITEMS):
         elements[k] = word(0)
         if first + 32 * k < count:
-            place = element_of_row(row, begin + first + 32 * k, length, source_inner)
             elements[k] = word(source[place])
+        place += 32 * source_inner
     firsts = put_keys_in_order(tile, elements, first, count, tallies, shift)
-    shifts_to_targets(firsts, counts, row, thread)
-    for place in range(thread, count, THREADS):
-        position = int64(place + firsts[digit_of(key_word(tile[place]), shift)])
-        target[element_of_row(row, position, length, target_inner)] = tile[place]
+    shifts = shifts_to_targets(firsts, totals, sums, cleared, row, tile_id, length)
+    for number in range(thread, count, THREADS):
+        position = int64(number + shifts[digit_of(key_word(tile[number]), shift)])
+        target[element_of_row(row, position, length, target_inner)] = tile[number]

@@ -23,7 +23,7 @@ from gpuflow.targets.cuda.providers.sorts import add_sort
 pytestmark = requires_cuda_tools
 
 FLOAT, INDEX, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
-BYTE = np.dtype(np.uint8)
+BYTE, DOUBLE = np.dtype(np.uint8), np.dtype(np.float64)
 EIGH = {"subset_by_index": None, "lower": True, "compute_vectors": True}
 LARGE = 1 << 20  # elements: what runs in several launches
 
@@ -31,6 +31,9 @@ LARGE = 1 << 20  # elements: what runs in several launches
 CALLS = {
     "scan": (add_running, Scan("add", 1, LARGE, 1, False), [FLOAT], 1),
     "sort": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [BYTE, FLOAT], 2),  # in one pass
+    "sort in passes": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [FLOAT, FLOAT], 2),
+    "wide keys": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [DOUBLE], 1),
+    "wide sort": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [DOUBLE, FLOAT], 2),
     "keys": (add_sort, Sort(1, LARGE, 1, 1, LARGE), [FLOAT], 1),
     "short keys": (add_sort, Sort(99, 2048, 1, 1, 2048), [FLOAT], 1),
     "runs": (add_runs, Runs("add", LARGE, 1, 100), [INDEX, BOOL, FLOAT], 3),

@@ -76,6 +76,27 @@ def test_lanes_that_spin_give_way():
     assert after[0][0] == 77
 
 
+TICKET = "atom.global.add.u32 %r3, [%x2], 1;"
+# Block number %r3 waits for the one before it, notes which block it is, and lets the next one go.
+CHAIN = """mov.u32 %r4, %ctaid.x; mul.wide.u32 %x0, %r3, 4; add.s64 %x9, %x1, %x0;
+SPIN: ld.volatile.global.u32 %r2, [%x9]; setp.eq.u32 %p2, %r2, 0; @%p2 bra SPIN;
+add.s64 %x8, %x3, %x0; st.global.u32 [%x8], %r4; st.volatile.global.u32 [%x9+4], 1;"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_in_a_random_order(seed):
+    """Those that number themselves as they begin may wait for smaller numbers; others may not."""
+    arrays = [np.array([1] + [0] * 12, U32), np.zeros(1, U32), np.zeros(12, U32)]
+    checks = Checks(order=seed, instructions=20_000)
+    after, _ = run(TICKET + CHAIN, arrays, 1, grid=(12,), checks=checks)
+    assert after[0].all() and after[1][0] == 12
+    assert sorted(after[2]) == list(range(12)) and list(after[2]) != list(range(12))
+    again, _ = run(TICKET + CHAIN, arrays, 1, grid=(12,), checks=checks)
+    np.testing.assert_array_equal(again[2], after[2])
+    with pytest.raises(PtxError, match="20000 instructions and no end"):
+        run("mov.u32 %r3, %ctaid.x;" + CHAIN, arrays, 1, grid=(12,), checks=checks)
+
+
 def test_endless_loops_end():
     with pytest.raises(PtxError, match=r"got 5000 instructions and no end.*add.u32.*block"):
         of_threads("LOOP: add.u32 %r1, %r1, 1; bra LOOP;", checks=Checks(instructions=5000))

@@ -1,7 +1,10 @@
-"""Additions to memory that many threads add to, for handwritten kernels.
+"""Memory that many threads of a launch write and read, for handwritten kernels.
 
-What integers add up to does not depend on the order of threads; what floats do, does in their last
-bits. A GPU flushes subnormal float32 numbers in such additions.
+Sums of integers do not depend on the order of threads; sums of floats do, in their last bits. A GPU
+flushes subnormal float32 numbers in such additions.
+
+``load_relaxed`` and ``store_relaxed`` are single accesses that other blocks see: one that repeats a
+load sees at some time what another stored. They order nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     """All functions of this file by name."""
     ir, types = tools.llvm, tools.types
+    word = ir.IntType(32)
     forms = {
         types.float32: ("f32", "f"), types.float64: ("f64", "d"),
         types.int32: ("u32", "r"), types.uint32: ("u32", "r"),
@@ -38,4 +42,38 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
         return types.void(pointer, index, value), emit
 
-    return {atomic_add._name: atomic_add}
+    def typed(pointer, index, gives, text, more=()):
+        """An access to ``pointer[index]`` of uint32."""
+
+        def emit(context, builder, signature, args):
+            address, *values = builder.gep(args[0], [args[1]]), *args[2:]
+            result = word if gives else ir.VoidType()
+            form = ir.FunctionType(result, [address.type, *[value.type for value in values]])
+            constraints = ",".join([*(["=r"] if gives else []), "l", *["r" for _ in values]])
+            asm = ir.InlineAsm(form, text, f"{constraints},~{{memory}}", side_effect=True)
+            called = builder.call(asm, [address, *values])
+            return called if gives else context.get_dummy_value()
+
+        if pointer != types.CPointer(types.uint32):
+            return None
+        return (types.uint32 if gives else types.void)(pointer, index, *more), emit
+
+    @tools.intrinsic
+    def atomic_increment(typingctx, pointer, index):
+        """Add 1 to a uint32; gives what was there before."""
+        return typed(pointer, index, True, "atom.global.add.u32 $0, [$1], 1;")
+
+    @tools.intrinsic
+    def load_relaxed(typingctx, pointer, index):
+        """A uint32 that another block may store meanwhile."""
+        return typed(pointer, index, True, "ld.relaxed.gpu.global.u32 $0, [$1];")
+
+    @tools.intrinsic
+    def store_relaxed(typingctx, pointer, index, value):
+        """Store a uint32 that another block may load meanwhile."""
+        if value != types.uint32:
+            return None
+        return typed(pointer, index, False, "st.relaxed.gpu.global.u32 [$0], $1;", (value,))
+
+    functions = (atomic_add, atomic_increment, load_relaxed, store_relaxed)
+    return {function._name: function for function in functions}

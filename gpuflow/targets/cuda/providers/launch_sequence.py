@@ -7,6 +7,7 @@ passes from one launch to the next has a place. Operands that are not row-major 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -144,10 +145,15 @@ class Schedule:
     def launch(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
         threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
-        smaller: BlockLaunch | None = None,
+        smaller: BlockLaunch | None = None, resident: int = 1,
     ) -> None:  # fmt: skip
-        """Add a launch; arguments are pairs of a type and a place or number."""
+        """Add a launch; arguments are pairs of a type and a place or number.
+
+        ``resident``: blocks that a multiprocessor must have registers for.
+        """
         one = one_launch(kernel, arguments, grid, threads, constants, plain, smaller)
+        if resident > 1:
+            one = replace(one, bounds=(threads, resident))
         self.launches.append(one)
 
     def instead(self) -> Schedule:

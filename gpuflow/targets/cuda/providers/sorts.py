@@ -13,7 +13,8 @@ import gpuflow.kernels.radix_sort as kernels
 from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.blocks import Scan, Sort
+from gpuflow.core.blocks import Sort
+from gpuflow.kernels.selection import clear
 from gpuflow.targets.cuda.providers.copy_forms import index_reaching, rows_grid
 from gpuflow.targets.cuda.providers.launch_sequence import (
     At,
@@ -22,7 +23,6 @@ from gpuflow.targets.cuda.providers.launch_sequence import (
     on_rows,
     word_pointer,
 )
-from gpuflow.targets.cuda.providers.scans import add_scan
 from gpuflow.targets.cuda.providers.selection import FEWEST_BITS, add_selected, sorted_words
 
 _INDEX, _ORDER = "int64", "*uint32"
@@ -31,6 +31,8 @@ _DIGIT = 8
 LONGEST_TILE = {32: 4096, 64: 2048}  # elements that a block sorts by itself, by bits of words
 _THREADS = 256
 LONGEST_ROW = 1 << 31
+_RESIDENT = 2  # blocks of a pass that a multiprocessor has at once, at least
+_MOST_CHUNKS = 1024  # blocks that count the digits of a row
 
 
 class Key(NamedTuple):
@@ -170,13 +172,7 @@ def _add_keys_alone(
             rows_grid(1, shape.count), threads, {**constants, **_block(threads, items)},
         )  # fmt: skip
         return
-    items = LONGEST_TILE[key.word_bits] // _THREADS
-    tiles = -(-shape.length // (_THREADS * items))
-    counts = schedule.memory(4 * shape.count * 256 * tiles)
-    scan = Scan("add", shape.count, 256 * tiles, 1, False)
-    kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
-    constants |= _block(_THREADS, items)
-    grid = rows_grid(tiles, shape.count)
+    passes = _Passes(schedule, key, shape, constants)
     shifts = range(0, key.bits, _DIGIT)
     size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
     # Passes alternate between two memories, the last one of which is the result; where the rows of
@@ -189,48 +185,80 @@ def _add_keys_alone(
         is_last = number == len(shifts) - 1
         target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
         target_inner = shape.inner if is_last else 1
-        lengths = [(_INDEX, shape.count), (_INDEX, shape.length)]
+        arguments = [
+            (key.pointer, source), *passes.places(number), (key.pointer, target),
+            (_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, inner), (_INDEX, target_inner),
+            (_INDEX, shift),
+        ]  # fmt: skip
         schedule.launch(
-            kernels.count_digits,
-            [(key.pointer, source), (_ORDER, counts), (_ORDER, counts), *lengths,
-             (_INDEX, inner), (_INDEX, shift)],
-            grid, _THREADS, constants,
-        )  # fmt: skip
-        add_scan(schedule, scan, kind, pointer, counts, counts)
-        schedule.launch(
-            kernels.move_keys,
-            [(key.pointer, source), (_ORDER, counts), (key.pointer, target), *lengths,
-             (_INDEX, inner), (_INDEX, target_inner), (_INDEX, shift)],
-            grid, _THREADS, constants,
+            kernels.move_keys, arguments, passes.grid, _THREADS, passes.constants,
+            resident=_RESIDENT,
         )  # fmt: skip
         source, inner = target, 1
+
+
+class _Passes:
+    """What the passes over long rows share; made with the launches that count all digits.
+
+    Attributes:
+        grid: of each pass, a block for each tile.
+        constants: of its kernel.
+    """
+
+    def __init__(
+        self, schedule: Schedule, key: Key, shape: _Rows, constants: dict[str, int]
+    ) -> None:
+        items = LONGEST_TILE[key.word_bits] // _THREADS
+        count = -(-key.bits // _DIGIT)
+        self.constants = {**constants, **_block(_THREADS, items), "DIGITS": 256 * count}
+        tiles = -(-shape.length // (_THREADS * items))
+        self.grid = (shape.count * tiles, 1, 1)
+        self._row_bytes, words = 4 * 256 * shape.count, 256 * shape.count * tiles
+        zeros = count * 256 * shape.count + words + count
+        self._totals = schedule.memory(4 * zeros)
+        first = self._totals.plus(count * self._row_bytes)
+        self._sums = (first, schedule.memory(4 * words))
+        self._tickets = first.plus(4 * words)
+        cleared = [(_ORDER, self._totals), (_INDEX, zeros)]
+        schedule.for_each(clear, cleared, zeros, {})
+        chunk = -(-tiles // _MOST_CHUNKS)
+        arguments = [(key.pointer, key.place), (_ORDER, self._totals), *_sizes(shape)]
+        schedule.launch(
+            kernels.count_digits, [*arguments, (_INDEX, chunk)],
+            rows_grid(-(-tiles // chunk), shape.count), _THREADS, self.constants,
+        )  # fmt: skip
+
+    def places(self, number: int) -> list[tuple[str, At]]:
+        """Of a pass: totals of digits, sums of tiles, those that it clears, and tickets."""
+        places = [
+            self._totals.plus(number * self._row_bytes), self._sums[number % 2],
+            self._sums[(number + 1) % 2], self._tickets.plus(4 * number),
+        ]  # fmt: skip
+        return [(_ORDER, place) for place in places]
 
 
 def _add_passes(
     schedule: Schedule, key: Key, orders: tuple[At, At], shape: _Rows, constants: dict[str, int]
 ) -> tuple[At, At]:  # fmt: skip
-    """Long rows: count, scan and move for each digit. Gives the order, and the other memory."""
+    """Long rows: count all digits, then move for each. Gives the order, and the other memory."""
     bits = key.word_bits
-    items = LONGEST_TILE[bits] // _THREADS
-    tiles = -(-shape.length // (_THREADS * items))
-    counts = schedule.memory(4 * shape.count * 256 * tiles)
     size = bits // 8 * shape.count * shape.length
     words = [schedule.memory(size), schedule.memory(size)]
-    scan = Scan("add", shape.count, 256 * tiles, 1, False)
-    kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
+    passes = _Passes(schedule, key, shape, constants)
     source, source_type = key.place, key.pointer
     order, target = orders
-    pass_constants = {**constants, **_block(_THREADS, items)}
-    grid = rows_grid(tiles, shape.count)
-    for shift in range(0, key.bits, _DIGIT):
+    pass_constants = passes.constants
+    for number, shift in enumerate(range(0, key.bits, _DIGIT)):
         is_last = shift + _DIGIT >= key.bits
-        common = [(source_type, source), (_ORDER, order), (_ORDER, counts)]
-        sizes = [*_sizes(shape), (_INDEX, shift)]
-        schedule.launch(kernels.count_digits, [*common, *sizes], grid, _THREADS, pass_constants)
-        add_scan(schedule, scan, kind, pointer, counts, counts)
-        outs = [(f"*uint{bits}", words[0]), (_ORDER, target)]
+        arguments = [
+            (source_type, source), (_ORDER, order), *passes.places(number),
+            (f"*uint{bits}", words[0]), (_ORDER, target), *_sizes(shape), (_INDEX, shift),
+        ]  # fmt: skip
         keeps = {**pass_constants, "KEEP_WORDS": int(not is_last)}
-        schedule.launch(kernels.move_digits, [*common, *outs, *sizes], grid, _THREADS, keeps)
+        schedule.launch(
+            kernels.move_digits, arguments, passes.grid, _THREADS, keeps,
+            resident=_RESIDENT if number else 1,  # making words of keys takes more registers
+        )  # fmt: skip
         source, source_type = words[0], f"*uint{bits}"
         order, target = target, order
         words.reverse()

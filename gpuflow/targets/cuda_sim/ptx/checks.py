@@ -23,6 +23,8 @@ class Checks:
         division: integer division by zero, and of the least integer by -1: a GPU gives some
             number.
         instructions: most instructions that a group of lanes may run; more are an infinite loop.
+        order: the seed of a random order of blocks: a few at a time, which begin, stop and go on
+            at any time. None: all that fit run together, in the order of their code.
     """
 
     races: bool = True
@@ -34,6 +36,7 @@ class Checks:
     divergence: bool = False
     division: bool = True
     instructions: int = 20_000_000
+    order: int | None = None
 
 
 # All that it can look for; a launch takes about twice as long.

@@ -28,6 +28,9 @@ from gpuflow.targets.cuda_sim.ptx.undefined import Undefined
 
 PATIENCE = 2048  # blocks that lanes may run while others wait for their turn
 _LAST = 1 << 60
+# Of a random order: the most blocks of code at once, how often lanes of a block go on that are not
+# the ones with the lowest code, and how many blocks may have begun and not ended.
+_LONGEST, _FAIR, _RESIDENT = 256, 0.1, 3
 
 
 class Run:
@@ -41,6 +44,7 @@ class Run:
         races: who touched global memory in this launch; None where nobody asks.
         homes: where each access belongs; None where nobody asks.
         undefined: which lanes hold values that must not be used.
+        random: decides which block goes on; None where they all do.
         set_registers: of registers that may not be set, which lanes have; None where nobody asks.
         alive: the lanes that have not returned.
     """
@@ -81,23 +85,51 @@ class Run:
         self.parked: dict[int, Array] = {}
         self.held: dict[int, Array] = {}  # at an instruction that waits for the rest of a warp
         self.impatient = False
+        self.random = None if checks.order is None else np.random.default_rng(checks.order)
+        self.begun: set[int] = set()  # blocks, in a random order
         self.issued = 0
         self.loads = self.stores = self.bytes = 0
 
     def execute(self) -> Statistics:
         """Run until every lane has returned."""
-        self._advance(Frame(self, self.registers, None, self.geometry.count), 0, _LAST)
+        if self.random is None:
+            self._advance(Frame(self, self.registers, None, self.geometry.count), 0, _LAST)
+        else:
+            self.park(0, np.arange(self.geometry.count))
         while self.parked or self.held or self.barriers.waiting:
             if not self.parked:
                 self._stuck()
-            if self.impatient:  # the lanes that wait longest get a turn, whoever spins
-                number, others = next(iter(self.parked)), _LAST
-            else:
-                number = min(self.parked)
-                others = min((k for k in self.parked if k != number), default=_LAST)
+            number, lanes, others = self._next() if self.random is None else self._any()
             self.impatient = False
-            self._advance(self.frame(self.parked.pop(number)), number, others)
+            self._advance(self.frame(lanes), number, others)
         return Statistics(self.issued, self.loads, self.stores, self.bytes)
+
+    def _next(self) -> tuple[int, Array, int]:
+        """The lanes that go on, at which block of code, and where the next others are."""
+        if self.impatient:  # the lanes that wait longest get a turn, whoever spins
+            number, others = next(iter(self.parked)), _LAST
+        else:
+            number = min(self.parked)
+            others = min((k for k in self.parked if k != number), default=_LAST)
+        return number, self.parked.pop(number), others
+
+    def _any(self) -> tuple[int, Array, int]:
+        """As ``_next``, of any one block of threads."""
+        assert self.random is not None
+        of_block = self.geometry.block_number
+        waiting = {*of_block[np.concatenate(list(self.parked.values()))].tolist()}
+        resident = waiting & self.begun
+        chosen = self.random.choice(sorted(resident if len(resident) >= _RESIDENT else waiting))
+        self.begun.add(int(chosen))
+        numbers = [k for k, lanes in self.parked.items() if (of_block[lanes] == chosen).any()]
+        is_fair = self.random.random() < _FAIR
+        number = int(self.random.choice(numbers)) if is_fair else min(numbers)
+        lanes = self.parked.pop(number)
+        is_chosen = of_block[lanes] == chosen
+        if not is_chosen.all():
+            self.parked[number] = lanes[~is_chosen]
+        others = min((k for k in numbers if k != number), default=_LAST)
+        return number, lanes[is_chosen], _LAST if is_fair else others
 
     def frame(self, lanes: Array) -> Frame:
         """A frame of some lanes."""
@@ -109,6 +141,8 @@ class Run:
         """Run a frame until its lanes part, return, wait, or reach where others are."""
         blocks, end = self.program.blocks, len(self.program.blocks)
         patience = PATIENCE if self.parked else _LAST
+        if self.random is not None:
+            patience = int(self.random.integers(1, _LONGEST))
         limit, issued = self.checks.instructions, self.issued
         undefined = self.undefined
         while number < end:
