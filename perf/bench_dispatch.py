@@ -1,7 +1,7 @@
 """Costs of calls: jitted methods, static arguments, arrays on a mesh of one device.
 
-Run it with compare.py for the rows beside JAX. The checks compare each kind of call with a call of
-a plain jitted function, in one process and in turn: they may take 1.2 times as long.
+Run it with compare.py to compare its rows with JAX. The checks compare each kind of call with a
+call of a plain jitted function, in one process and in turn: it may take 1.2 times as long.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _in_turn(calls: dict[str, Call]) -> dict[str, float]:
 
 
 def measure_kinds(jax: Any, jnp: Any) -> list[Check]:
-    """Each kind of call beside a plain function."""
+    """Each kind of call, compared with a plain function."""
     calls = {name: make(jax, jnp) for name, make, is_kind in _ROWS if is_kind or name == "function"}
     least = _in_turn(calls)
     plain = least.pop("function")
@@ -214,7 +214,7 @@ def measure_kinds(jax: Any, jnp: Any) -> list[Check]:
 
 
 def measure_frames(jax: Any, jnp: Any) -> list[Check]:
-    """Functions with ``@explained`` beside the functions in them."""
+    """Functions with ``@explained``, compared with the functions that it wraps."""
     x, y = _pair(jnp)
     rows: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "lax.concatenate": (jax.lax.concatenate, ((x, y), 0)),

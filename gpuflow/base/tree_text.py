@@ -119,8 +119,8 @@ def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE
 
     Args:
         treedef: the structure.
-        made: for leaves by number a function, and its arguments after the leaf; its result is used
-            in place of the leaf.
+        made: for leaves by number a function, and its arguments after the leaf; its result
+            replaces the leaf.
     """
     text = _Text()
     leaves = [text.fresh() for _ in range(treedef.num_leaves)]
