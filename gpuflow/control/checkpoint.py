@@ -82,7 +82,7 @@ def checkpoint(
         )
     numbers = as_argnums("checkpoint", "static_argnums", static_argnums)
     numbers = (numbers,) if isinstance(numbers, int) else numbers
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
     keep_apart = prevent_cse
     if not isinstance(prevent_cse, bool):
         keep_apart = any(as_items("checkpoint", "prevent_cse", prevent_cse))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import as_items, canonicalize_axis
+from gpuflow.base.arguments import as_integers, as_items, canonicalize_axis, known_index
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
 from gpuflow.control.composite import composite
@@ -34,7 +34,7 @@ from gpuflow.runtime.array import Array, from_numpy
 
 @explained
 def full(
-    shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
+    shape: int | Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
     sharding: Any = None,
 ) -> Array:  # fmt: skip
     """An array of ``shape`` filled with a scalar.
@@ -62,7 +62,9 @@ def full(
     )
     wanted = dtypes.canonicalize(aval.dtype if dtype is None else dtype)
     value = convert_element_type(fill_value, wanted, dtype is None and aval.weak_type)
-    out = broadcast_in_dim(value, tuple(shape), ())
+    size = known_index(shape)
+    sizes = (size,) if isinstance(size, int) else as_integers("full", "shape", shape)
+    out = broadcast_in_dim(value, sizes, ())
     return out if sharding is None else put(out, as_sharding(sharding, "full"))
 
 

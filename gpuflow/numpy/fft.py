@@ -7,7 +7,7 @@ from operator import index as as_index
 from typing import Any
 
 from gpuflow import lax
-from gpuflow.base.arguments import canonicalize_axis, known_index
+from gpuflow.base.arguments import are_several, canonicalize_axis, known_index
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
@@ -524,7 +524,7 @@ def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:
     shape = aval_of(x).shape
     if axes is None:
         axes = tuple(range(len(shape)))
-    chosen = (axes,) if hasattr(axes, "__index__") else tuple(axes)
+    chosen = tuple(axes) if are_several(axes) else (axes,)
     halves = [shape[canonicalize_axis(axis, len(shape), name)] // 2 for axis in chosen]
     return roll(x, tuple(-half if inverse else half for half in halves), chosen)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import as_integer, canonicalize_axes, canonicalize_axis
+from gpuflow.base.arguments import are_several, as_integer, canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
@@ -26,7 +26,7 @@ from gpuflow.ops.effects.device_put import in_sharding
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) or np.ndim(value) else (value,)
+    return tuple(value) if are_several(value) else (value,)
 
 
 @composite

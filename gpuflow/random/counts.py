@@ -295,21 +295,21 @@ def multinomial(
         n: numbers of trials.
         p: the probability of each outcome, float[..., k].
         shape: the shape of the result, which ends in k; None: that of ``p``.
-        dtype: a float dtype.
+        dtype: of the counts, by default a float one; they are drawn in floats.
         unroll: accepted as in JAX.
 
     Returns:
         Counts that sum to ``n`` along the last axis.
 
     Raises:
-        ValueError: a dtype that is not a float, or ``p`` that does not fit the shape.
+        ValueError: if ``p`` does not fit the shape.
 
     Example:
         >>> x = gf.random.multinomial(gf.random.key(0), 10, jnp.array([0.2, 0.3, 0.5]))
         >>> x.shape, float(x.sum())
         ((3,), 10.0)
     """
-    dtype = float_dtype("multinomial", dtype)
+    dtype = user_dtype(float if dtype is None else dtype, "multinomial")
     n, p = promote_dtypes_inexact(n, p)
     sizes = aval_of(p).shape if shape is None else as_shape("multinomial", shape)
     broadcast_shapes(sizes, aval_of(p).shape, name="multinomial")

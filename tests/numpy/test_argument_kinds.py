@@ -100,3 +100,14 @@ def test_flags_and_indices_of_other_classes():
         lax.index_in_dim(M, 0.5)
     raw = np.array([1, 2], np.uint32)
     assert isinstance(gf.random.key_data(raw), gf.Array)
+
+
+def test_shapes_axes_and_names_of_other_kinds():
+    for shape in (2, np.int64(2), [np.int32(2)], np.array([2]), jnp.array(2)):
+        np.testing.assert_array_equal(lax.full(shape, 1.5), np.full(2, 1.5))
+    with pytest.raises(TypeError, match=r"\[full\] each of shape must be an integer; got 0.5"):
+        lax.full((0.5,), 1.5)
+    for axes in (1, [1], np.array([1]), jnp.array([1]), Index()):
+        np.testing.assert_array_equal(jnp.fft.fftshift(M, axes), np.fft.fftshift(M, 1))
+    out = gf.checkpoint(jnp.sin, static_argnames=None)(M)  # compiled: another rounding
+    np.testing.assert_allclose(out, np.sin(M), rtol=1e-6)

@@ -165,6 +165,9 @@ def test_edges():
     drawn = np.asarray(gf.random.binomial(key, counts, 0.5))
     assert drawn[0] == np.inf and np.all((drawn[1:] >= 0) & (drawn[1:] <= counts[1:]))
     assert gf.random.multinomial(key, 7.0, np.array([0.2, 0.8])).sum() == 7
+    for dtype in (int, "uint8", np.float16):
+        counts = gf.random.multinomial(key, 7, np.array([0.2, 0.8]), dtype=dtype)
+        assert counts.dtype == jnp.zeros(1, dtype).dtype and counts.sum() == 7
     q = gf.random.orthogonal(key, 4, (2,))
     np.testing.assert_allclose(q @ q.mT, np.tile(np.eye(4), (2, 1, 1)), atol=1e-5)
     points = gf.random.ball(key, 3, shape=(50,))
