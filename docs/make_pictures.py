@@ -31,7 +31,7 @@ DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "pictures"
 FILE = "train.py"  # what the page calls the README's example
 STEP = "#step-2"  # what is marked
-WIDTH, TALL, SHOWN = 1240, 4000, 720  # a window in which nothing scrolls, and how much is kept
+WIDTH, TALL, SHOWN = 900, 4000, 800  # a window in which nothing scrolls, and how much is kept
 SIDE = 240  # pixels that a small image has at least
 
 
@@ -58,7 +58,7 @@ def explain() -> Image.Image:
     if browser is None:
         raise FileNotFoundError("chromium must be installed; got none. Fix: apt install chromium")
     names = readme_example()
-    found = gf.explain(names["step"], names["params"], names["x"], names["y"], measure=True)
+    found = gf.explain(names["step"], names["params"], names["x"], names["y"], measure=True, top=3)
     with tempfile.TemporaryDirectory() as folder:
         page, picture = found.to_html(f"{folder}/page.html"), Path(folder, "page.png")
         subprocess.run(

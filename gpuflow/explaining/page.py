@@ -117,7 +117,7 @@ def page(
         "</figure></div>"
         '<p class="legend"><i class="heat"></i> share of the time of a line '
         '<i class="mark"></i> lines and steps that belong together '
-        '<i class="why"></i> why a kernel ends: this array is stored</p>'
+        '<i class="end"></i> why a kernel ends: this array is stored</p>'
     )
     body = (
         f"<header><h1>{html.escape(head)}</h1>{overview}</header><main>"

@@ -185,7 +185,7 @@ def test_there_is_a_legend_and_a_dark_mode(tmp_path):
     text = written(tmp_path, layer, X)
     assert "prefers-color-scheme: dark" in text and "color-scheme: light dark" in text
     legend = re.search(r'<p class="legend">(.*?)</p>', text)[1]
-    assert re.findall(r'<i class="(\w+)">', legend) == ["heat", "mark", "why"]
+    assert re.findall(r'<i class="(\w+)">', legend) == ["heat", "mark", "end"]
     sheet = (Path(page_module.__file__).parent / "page.css").read_text(encoding="utf-8")
     rules = re.sub(r":root \{.*?\}", "", sheet, flags=re.DOTALL)
     assert not re.findall(r"#[0-9a-f]{3,6}\b", rules), "colors of one mode only"
