@@ -5,12 +5,14 @@ The expected values are those of JAX.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import opt_einsum
 import pytest
 
 import gpuflow as gf
@@ -34,6 +36,7 @@ from gpuflow.as_jax.internals.extend import random as jex_random
 from gpuflow.as_jax.internals.extend import source_info_util as siu
 from gpuflow.as_jax.internals.interpreters import ad, batching, mlir, pxla, xla
 from gpuflow.as_jax.internals.interpreters import partial_eval as pe
+from gpuflow.as_jax.internals.numpy.einsum import _einsum
 from gpuflow.experimental import multihost_utils
 from gpuflow.sharding import NamedSharding
 
@@ -642,3 +645,52 @@ def test_small_private_names():
     paths = traceback_util._exclude_paths
     paths.append("/nowhere")
     paths.remove("/nowhere")
+
+
+def test_sums_of_products_go_along_a_path():
+    """haliax takes the path from opt_einsum, with digits as symbols."""
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(24.0).reshape(2, 4, 3)
+    operands, path = opt_einsum.contract_path("23,013->012", a, b, einsum_call=True)
+    found = _einsum(operands, path, None, None)
+    np.testing.assert_allclose(found, np.einsum("cd,abd->abc", a, b), rtol=1e-6)
+
+
+def test_copies_of_primitives_are_others_and_may_be_renamed():
+    """pennylane renames a copy of jit's."""
+    copied = copy.deepcopy(lax.jit_p)
+    copied.name = "another"
+    assert copied is not lax.jit_p and copied.name == "another" and lax.jit_p.name != "another"
+    assert copied.batch is lax.jit_p.batch
+
+
+def test_shardings_over_the_axes_in_force_are_on_its_devices():
+    """netket names the mesh in force by get_abstract_mesh()."""
+    x = jnp.ones((2, 3))
+    with gf.set_mesh(gf.make_mesh((1,), ("S",))):
+        asked = NamedSharding(gf.sharding.get_abstract_mesh(), gf.P("S"))
+        made = [
+            gf.jit(lambda x: 2 * x, out_shardings=asked)(x),
+            lax.with_sharding_constraint(x, asked),
+            jnp.reshape(x, (3, 2), out_sharding=NamedSharding(asked.mesh, gf.P(None, "S"))),
+        ]
+        assert all(array.sharding.mesh == gf.sharding.get_mesh() for array in made)
+    with pytest.raises(ValueError, match="only a Mesh has devices"):
+        lax.with_sharding_constraint(x, asked)
+
+
+def test_classes_of_arrays_are_of_jax_under_the_alias():
+    """autoray takes the first part of the module of an array's class for its library."""
+    program = """
+import gpuflow.as_jax
+gpuflow.as_jax.install()
+import jax, pickle
+x = jax.numpy.ones(2)
+print(type(x).__module__, pickle.loads(pickle.dumps(x)).tolist())
+jax.jit(lambda x: print(type(x).__module__))(x)
+gpuflow.as_jax.uninstall()
+print(type(x).__module__.partition(".")[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["jax", "[1.0,", "1.0]", "jax.core", "gpuflow"]
