@@ -13,7 +13,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType, GenericAlias, UnionType
+from types import GenericAlias, UnionType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -34,20 +34,11 @@ UNSUITABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErro
 _SAME_CLASS = (ValueError, IndexError, OverflowError)
 
 
-# After this many calls a wrapper gets code with the parameters of its function. To print it takes
-# 0.1 ms; to collect arguments and spread them out again costs 0.3 us a call, 7 % of an eager sum.
-_CALLS_BEFORE = 64
-_RESERVED = {"call", "function", "explain", "error", "UNSUITABLE"}  # in the code that is printed
-
-_calls: dict[Callable[..., Any], int] = {}
-
-
 def explained(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function name the argument that is not of the kind that its annotation asks for."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        _count(call, function)
         try:
             return function(*args, **kwargs)
         except UNSUITABLE as error:
@@ -55,46 +46,6 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
             raise
 
     return call
-
-
-def _count(call: Any, function: Any) -> None:
-    """Count a call of a wrapper; one that is called often passes its arguments one by one."""
-    count = _calls[function] = _calls.get(function, 0) + 1
-    code = _code(function) if count == _CALLS_BEFORE else None
-    if code is not None:
-        call.__defaults__, call.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-        call.__code__ = code
-
-
-def _code(function: Any) -> CodeType | None:
-    """The code of a wrapper with the parameters of a function; None if it takes any number."""
-    parameters = [*inspect.signature(function).parameters.values()]
-    kinds = {parameter.kind for parameter in parameters}
-    names = [parameter.name for parameter in parameters]
-    is_plain = type(function) is FunctionType and not hasattr(function, "__wrapped__")
-    if not is_plain or not _RESERVED.isdisjoint(names):
-        return None
-    if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-        return None
-    code = function.__code__
-    first, by_name = names[: code.co_argcount], names[code.co_argcount :]
-    positional = [*first]
-    if code.co_posonlyargcount:
-        positional.insert(code.co_posonlyargcount, "/")
-    header = ", ".join([*positional, *(["*", *by_name] if by_name else [])])
-    passed = ", ".join([*first, *[f"{name}={name}" for name in by_name]])
-    texts = "".join(f"{name}, " for name in first), ", ".join(f"{n!r}: {n}" for n in by_name)
-    # Its free variables are those of ``call`` in ``explained``, whose cells it gets.
-    text = (
-        f"def make(call, function):\n def wrapped({header}):\n"
-        f"  try:\n   return function({passed})\n"
-        "  except UNSUITABLE as error:\n"
-        f"   explain(call.__wrapped__, ({texts[0]}), {{{texts[1]}}}, error)\n   raise\n"
-        " return wrapped\n"
-    )
-    namespace: dict[str, Any] = {}
-    exec(compile(text, "<gpuflow explained>", "exec"), namespace)
-    return namespace["make"](None, None).__code__
 
 
 def is_formed(error: BaseException) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,46 +93,3 @@ def test_composites_explain_too():
         gf.scipy.linalg.hilbert("a")
     with pytest.raises(TypeError, match=r"\[treedef_children\] treedef must be a PyTreeSpec"):
         gf.tree_util.treedef_children({})
-
-
-def test_functions_that_are_called_often_keep_their_parameters_and_errors():
-    """Their wrappers then have code with the same parameters, which costs less than ``*args``."""
-
-    @explained
-    def by_all(x: int, /, shape: Sequence[int] = (2,), *, axis: int = 3, name: str) -> Any:
-        if name == "raise":
-            return np.zeros(shape).reshape(axis)
-        return x, shape, axis, name
-
-    @explained
-    def any_number(*xs: ArrayLike, axis: int = 0) -> Any:
-        return xs, operator.index(axis)
-
-    @explained
-    def reserved(function: int, error: int = 1) -> Any:
-        return function, operator.index(error)
-
-    def results():
-        found = [
-            by_all(1, name="n"), by_all(1, (3,), axis=4, name="n"), by_all(1, shape=5, name="m"),
-            any_number(1, 2), any_number(axis=1), reserved(1), reserved(function=2, error=3),
-        ]  # fmt: skip
-        for call in (
-            lambda: by_all(1, "text", name="raise"), lambda: by_all(1, axis="x", name="raise"),
-            lambda: by_all(1), lambda: by_all(x=1, name="n"), lambda: by_all(1, 2, 3, name="n"),
-            lambda: any_number(1, axis="a"), lambda: reserved(1, "b"), lambda: reserved(),
-        ):  # fmt: skip
-            with pytest.raises(TypeError) as caught:
-                call()
-            found.append(str(caught.value).partition("() ")[2] or str(caught.value))
-        return found
-
-    functions = [by_all, any_number, reserved]
-    before, signatures = results(), [*map(inspect.signature, functions)]
-    codes = [function.__code__ for function in functions]
-    for _ in range(100):
-        results()
-    assert results() == before and [*map(inspect.signature, functions)] == signatures
-    pairs = zip(functions, codes, strict=True)
-    changed = [function.__code__ is not code for function, code in pairs]
-    assert changed == [True, False, False] and by_all.__name__ == "by_all"
