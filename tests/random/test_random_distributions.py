@@ -167,7 +167,7 @@ def test_edges():
     assert gf.random.multinomial(key, 7.0, np.array([0.2, 0.8])).sum() == 7
     for dtype in (int, "uint8", np.float16):
         counts = gf.random.multinomial(key, 7, np.array([0.2, 0.8]), dtype=dtype)
-        assert counts.dtype == jnp.zeros(1, dtype).dtype and counts.sum() == 7
+        assert counts.dtype == (np.int32 if dtype is int else dtype) and counts.sum() == 7
     q = gf.random.orthogonal(key, 4, (2,))
     np.testing.assert_allclose(q @ q.mT, np.tile(np.eye(4), (2, 1, 1)), atol=1e-5)
     points = gf.random.ball(key, 3, shape=(50,))
