@@ -3,7 +3,7 @@
 Points are zeros of both signs, infinities, the largest and the least numbers, equal arguments,
 ties, and those between, in all floats and complex numbers. A derivative has to lie between the
 limits of the difference quotients from both sides, wherever these exist
-(``derivative_sweep/limits.py``). Where it does not, the point may be ill-conditioned: then it has to
+(``derivative_sweep/limits.py``). Elsewhere the point may be ill-conditioned: then it has to
 lie between the limits at operands that differ from the given ones by a rounding. Forward, reverse
 and second derivatives are compared, eagerly and jitted. The normal run draws a dtype and points for
 each function, about 5000; ``FUZZ_SEED=7`` draws others, and ``FUZZ_EXAMPLES=1`` takes all dtypes,
