@@ -140,8 +140,8 @@ def messages_of(text: str) -> list[str]:
 
 
 def pages(tree: Path) -> dict[str, Counts]:
-    """The counts of README.md and of each page of docs/."""
-    paths = [tree / "README.md", *sorted((tree / "docs").glob("*.md"))]
+    """The counts of README.md, CHANGELOG.md and each page of docs/."""
+    paths = [tree / "README.md", tree / "CHANGELOG.md", *sorted((tree / "docs").glob("*.md"))]
     return {
         path.relative_to(tree).as_posix(): counts_of(
             blocks_of_markdown(path.read_text(encoding="utf-8"))
