@@ -81,7 +81,8 @@ def test_the_page_names_what_cupy_refuses(library):
     # Kernels have those of real numbers: ``Library.on_gpu`` of scatters.
     assert {name for name, _ in refused} == {"scatter_mul"}
     page = (HERE.parents[2] / "docs" / "gpu.md").read_text()
-    assert re.search(r"that CuPy cannot make: CuPy [\d.]+ refuses only `scatter_mul` of complex numbers", page)
+    refusal = r"that CuPy cannot make: CuPy [\d.]+ refuses only `scatter_mul` of complex numbers"
+    assert re.search(refusal, page)
 
 
 @needs_cupy
