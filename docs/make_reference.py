@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
@@ -25,29 +26,114 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from reference_sources import names_of, namespaces, write_sources  # noqa: E402
+from reference_families import FAMILIES, family_of  # noqa: E402
+from reference_sources import (  # noqa: E402
+    members_of,
+    names_of,
+    namespaces,
+    summary_of,
+    write_sources,
+)
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 NAME = re.compile(r"(?<!`)`(gpuflow[\w.]*)`(?!`)")
 INTRODUCTION = """# Reference
 
-What `dir()` lists, module by module. [Names of JAX](../api.md) beside ours are a page of their own.
+The public names, module by module, with signatures, arguments, results, errors and examples.
+[Names of JAX](../api.md) lists the names of JAX and where gpuflow has them.
 
-| | names | |
+| module | names | contents |
 | --- | --- | --- |
 """
-PAGE = "---\ntitle: {0}\n---\n::: {0}\n"
+MODULE = "---\ntitle: {0}\n---\n::: {0}\n    options:\n      members: false\n"
+FAMILY = "---\ntitle: {0}\n---\n# {0}\n\nPart of [`{1}`][].\n"
+ENTRY = "\n::: {}\n    options:\n      heading_level: 2\n      show_root_full_path: false\n"
+# How much the search prefers the pages of a tab, or those whose path begins so; else 1.
+TABS = {"Get started": 2, "Guides": 2, "Coming from": 1.5, "Internals": 0.5}
+RARE = ("gpuflow.example_libraries", "gpuflow.experimental", "gpuflow/settings")
 _folder = tempfile.TemporaryDirectory(prefix="gpuflow_reference")
 
 
+def line_of(text: str) -> str:
+    """A line as the cell of a table."""
+    return text.replace("|", r"\|").replace("``", "`")
+
+
 def overview(modules: list[ModuleType]) -> str:
-    """The page that lists the namespaces."""
+    """The page that lists the modules."""
     rows = []
     for module in modules:
-        first_line = (inspect.getdoc(module) or "").partition("\n")[0].replace("|", r"\|")
-        link = f"[{module.__name__}]({module.__name__}.md)"
-        rows.append(f"| {link} | {len(names_of(module))} | {first_line} |\n")
+        first_line = (inspect.getdoc(module) or "").partition("\n")[0]
+        path = path_of(module.__name__, modules).removeprefix("reference/")
+        link = f"[{module.__name__}]({path})"
+        rows.append(f"| {link} | {len(names_of(module))} | {line_of(first_line)} |\n")
     return INTRODUCTION + "".join(rows)
+
+
+def path_of(name: str, modules: list[ModuleType]) -> str:
+    """The page of a module: the first one of a folder if there are pages below it."""
+    is_section = name in FAMILIES or any(one.__name__.startswith(f"{name}.") for one in modules)
+    return f"reference/{name}/index.md" if is_section else f"reference/{name}.md"
+
+
+def summary(module: ModuleType, names: list[tuple[str, Any]]) -> str:
+    """A table of names, each with a link to its entry and its first line."""
+    rows = [
+        f"| [`{name}`][{module.__name__}.{name}] | {line_of(summary_of(value))} |\n"
+        for name, value in names
+    ]
+    return "\n| name | description |\n| --- | --- |\n" + "".join(rows) if rows else ""
+
+
+def module_pages(module: ModuleType, path: str) -> dict[str, str]:
+    """The pages of a module: one, or one that lists the families and one for each of them."""
+    families: dict[str, list[tuple[str, Any]]] = {}
+    for name, value in members_of(module):
+        families.setdefault(family_of(module.__name__, name, value), []).append((name, value))
+    text = MODULE.format(module.__name__)
+    if module.__name__ not in FAMILIES:
+        (members,) = families.values() or ([],)
+        return {path: text + summary(module, members) + entries(module, members)}
+    pages = {path: text}
+    for title in FAMILIES[module.__name__]:
+        members = families[title]
+        page = title.lower().replace(",", "").replace(" ", "_") + ".md"
+        pages[path] += f"\n## [{title}]({page})\n{summary(module, members)}"
+        heading = FAMILY.format(title, module.__name__)
+        content = summary(module, members) + entries(module, members)
+        pages[posixpath.join(posixpath.dirname(path), page)] = heading + content
+    return pages
+
+
+def entries(module: ModuleType, members: list[tuple[str, Any]]) -> str:
+    """What mkdocstrings replaces by signatures and docstrings."""
+    return "".join(ENTRY.format(f"{module.__name__}.{name}") for name, _ in members)
+
+
+def reference_pages() -> dict[str, str]:
+    """The text of each page of the reference, by its path."""
+    modules = list(namespaces())
+    pages = {"reference/index.md": overview(modules)}
+    for module in modules:
+        pages |= module_pages(module, path_of(module.__name__, modules))
+    return pages
+
+
+def navigation(paths: list[str]) -> list[Any]:
+    """The pages of the reference as the entries of a navigation: a section for each folder."""
+    sections: dict[str, list[Any]] = {}
+    for path in paths:
+        folder, name = posixpath.split(path.removeprefix("reference/"))
+        section = folder or nearest(name.removesuffix(".md"), sections)
+        sections.setdefault(section, []).append(path)
+    top = sections.pop("")
+    return [*top, *({name: pages} for name, pages in sections.items())]
+
+
+def nearest(name: str, sections: dict[str, list[Any]]) -> str:
+    """The section of the closest package of a module, but gpuflow itself, which has them all."""
+    packages = [one for one in sections if one != "gpuflow" and name.startswith(f"{one}.")]
+    return max(packages, key=len, default="")
 
 
 def without_outside_links(text: str, page: str, known: set[str]) -> str:
@@ -74,6 +160,16 @@ def with_inside_links(text: str, modules: list[ModuleType]) -> str:
     return NAME.sub(replaced, text)
 
 
+def search_options(page: Page) -> dict[str, Any]:
+    """How the search treats a page: design notes record decisions, and are left out."""
+    path = page.file.src_uri
+    if path.startswith("design/"):
+        return {"exclude": True}
+    if path.startswith(tuple(f"reference/{name}" for name in RARE)):
+        return {"boost": 0.5}
+    return {"boost": TABS.get(page.ancestors[-1].title, 1) if page.ancestors else 1}
+
+
 # --- what mkdocs calls -----------------------------------------------------------------------
 
 
@@ -82,24 +178,24 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Write the sources and tell mkdocstrings where they are, before it begins."""
     write_sources(Path(_folder.name), namespaces())
     config.plugins["mkdocstrings"].config["handlers"]["python"]["paths"] = [_folder.name]
+    for tab in config.nav or []:
+        if "Reference" in tab:
+            tab["Reference"] = navigation(list(reference_pages()))
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the first page, which is the README, and those of the reference."""
-    modules = list(namespaces())
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    pages = {"index.md": readme, "reference/index.md": overview(modules)}
-    for module in modules:
-        pages[f"reference/{module.__name__}.md"] = PAGE.format(module.__name__)
-    for name, text in pages.items():
+    for name, text in {"index.md": readme, **reference_pages()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Drop links out of docs/, and link the table of names to the reference."""
+    """Drop links out of docs/, link the table of names to the reference, and weigh the page."""
     del config
+    page.meta["search"] = search_options(page)
     if page.file.src_uri == "api.md":
         markdown = with_inside_links(markdown, list(namespaces()))
     return without_outside_links(markdown, page.file.src_uri, set(files.src_uris))

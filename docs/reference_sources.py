@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,12 +31,37 @@ class Plain(str):
 # --- what there is ---------------------------------------------------------------------------
 
 
+def is_imported(name: str, module: ModuleType) -> bool:
+    """Whether a name is one of Python's standard library, such as ``Any``."""
+    value = getattr(module, name)
+    home = getattr(value, "__module__", None) or ""
+    is_standard = home.partition(".")[0] in sys.stdlib_module_names
+    return is_standard and getattr(sys.modules.get(home), name, None) is value
+
+
+def is_documented(value: Any) -> bool:
+    """Whether a value has a docstring that is not the one of its type."""
+    return bool(inspect.getdoc(value)) and inspect.getdoc(value) != inspect.getdoc(type(value))
+
+
+def summary_of(value: Any) -> str:
+    """The first line of a docstring, or the text of a constant."""
+    if is_documented(value):
+        return (inspect.getdoc(value) or "").partition("\n")[0]
+    text = str(readable(repr(value)))
+    return f"`{text}`" if text != "..." and len(text) < LONGEST else ""
+
+
 def names_of(module: ModuleType) -> list[str]:
     """The public names of a module but for primitives, which are no functions.
 
     A module without ``__dir__`` has imports of its own among its names.
     """
-    names = [name for name in dir(module) if not name.startswith("_") and name[-2:] != "_p"]
+    names = [
+        name
+        for name in dir(module)
+        if not (name.startswith("_") or name[-2:] == "_p" or is_imported(name, module))
+    ]
     if "__dir__" in vars(module):
         return names
     prefix = module.__name__
@@ -95,6 +121,8 @@ def docstring_of(value: Any, indent: str) -> str:
     text = (inspect.getdoc(value) or "").strip()
     # A section of that name is one of Google's style, in which >>> begins code.
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
+    # A colon before the text of a result: what precedes one within the text is no name of it.
+    text = re.sub(r"^(Returns|Yields):\n    (?=\S)", r"\1:\n    : ", text, flags=re.MULTILINE)
     return f"{indent}{text!r}\n" if text else ""
 
 
@@ -104,13 +132,19 @@ def function_source(name: str, value: Any, indent: str = "") -> str:
     return f"{indent}def {name}{signature_of(value)}:\n{doc}\n"
 
 
+def is_internal(member: Any) -> bool:
+    """Whether the docstring of a method or property keeps it for gpuflow's own use."""
+    function = member.fget if isinstance(member, property) else member
+    return (inspect.getdoc(function) or "").startswith("Internal: ")
+
+
 def class_source(name: str, value: type) -> str:
-    """A class: what it says, and its public methods and properties, those of its bases too."""
+    """A class with its docstring, public methods and properties, those of its bases too."""
     lines = [f"class {name}:\n", docstring_of(value, "    ") or "    ...\n"]
     for key in dir(value):
         member = inspect.getattr_static(value, key)
         ours = getattr(getattr(value, key, None), "__module__", None) or ""
-        if key.startswith("_") or not key.isidentifier():
+        if key.startswith("_") or not key.isidentifier() or is_internal(member):
             continue
         if isinstance(member, property):
             lines.append("    @property\n" + function_source(key, member.fget, "    "))
@@ -120,20 +154,28 @@ def class_source(name: str, value: type) -> str:
     return "\n".join(lines) + "\n"
 
 
-def source_of(name: str, value: Any) -> str:
-    """What a public name stands for, as source."""
+def source_of(name: str, value: Any, module: ModuleType) -> str:
+    """A public name of a module as source."""
     if isinstance(value, type):
-        return class_source(name, value)
+        if value is not gpuflow.Array or module is gpuflow:
+            return class_source(name, value)
+        return f"class {name}:\n    'The same class as [`gpuflow.Array`][].'\n"
     if callable(value):
         return function_source(name, value)
     text = readable(repr(value))
     return f"{name} = {text if len(text) < LONGEST else '...'}\n"
 
 
+def members_of(module: ModuleType) -> list[tuple[str, Any]]:
+    """The public names and values of a module but for modules: those with docstrings first."""
+    members = [(name, getattr(module, name)) for name in names_of(module)]
+    own = [one for one in members if not isinstance(one[1], ModuleType)]
+    return sorted(own, key=lambda one: not is_documented(one[1]))
+
+
 def module_source(module: ModuleType) -> str:
     """A module: what it says, and what is in it; modules have pages of their own."""
-    members = [(key, getattr(module, key)) for key in names_of(module)]
-    own = [source_of(key, value) for key, value in members if not isinstance(value, ModuleType)]
+    own = [source_of(*member, module) for member in members_of(module)]
     return docstring_of(module, "") + "\n" + "\n".join(own)
 
 

@@ -36,6 +36,7 @@ def public_names(namespace: dict[str, Any], module_name: str | None = None) -> l
         if not name.startswith("_")
         and name not in ("annotations", "TYPE_CHECKING")
         and not isinstance(value, ModuleType)
+        and getattr(value, "__module__", None) != __name__  # these two functions
         and (module_name is None or getattr(value, "__module__", None) == module_name)
     ]
 

@@ -238,22 +238,27 @@ class HasShape:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
         return self.aval.shape
 
     @property
     def dtype(self) -> Any:
+        """The dtype of the elements."""
         return self.aval.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.aval.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return self.aval.size
 
     @property
     def weak_type(self) -> bool:
+        """Whether the dtype gives way to others, as that of a Python number."""
         return self.aval.weak_type
 
     def __len__(self) -> int:

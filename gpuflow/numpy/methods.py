@@ -233,18 +233,22 @@ def _round(self: Any, ndigits: int | None = None) -> Array:
 
 
 def _real(self: Any) -> Array:
+    """The real part of each element."""
     return elementary.real(self)
 
 
 def _imag(self: Any) -> Array:
+    """The imaginary part of each element."""
     return elementary.imag(self)
 
 
 def _itemsize(self: Any) -> int:
+    """The size of one element in bytes."""
     return aval_of(self).dtype.itemsize
 
 
 def _nbytes(self: Any) -> int:
+    """The size of all elements in bytes."""
     return aval_of(self).nbytes
 
 

@@ -41,16 +41,23 @@ class _ArrayClass(type):
 
 
 class Array(ArrayMethods, metaclass=_ArrayClass):
-    """An immutable array.
+    """An immutable array on a device.
 
-    Args:
-        data: what the device's driver makes of an array, row-major, of the aval's shape and
-            storage dtype, that nobody else writes to; a NumPy array on the CPU. Its slot is empty
-            once the array was deleted, so that whoever takes it need not ask.
-        aval: its shape, dtype and weak type.
-        device: where it lives.
+    Functions make arrays: ``jnp.array([1, 2])``, ``jnp.zeros((2, 3))``. NumPy's operators, indexing
+    and methods work on them. Instead of writing into an array, use ``x.at[index].set(value)``,
+    which returns a new one.
+
+    Example:
+        >>> x = jnp.array([1.0, 2.0, 3.0])
+        >>> x.shape, x.dtype
+        ((3,), dtype('float32'))
+        >>> x.at[0].set(5.0)
+        Array([5., 2., 3.], dtype=float32)
     """
 
+    # _data is row-major, of the aval's shape and storage dtype, in the form of the device's driver
+    # (a NumPy array on the CPU), and nobody else writes to it. Its slot is empty once the array was
+    # deleted, so that reading it needs no check. The aval has shape, dtype and weak type.
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__: int = 100
 
@@ -65,7 +72,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
 
     @property
     def data(self) -> Any:
-        """What the device's driver keeps; do not write to it.
+        """Internal: the memory in the form of the device's driver; do not write to it.
 
         Raises:
             DeletedArrayError: the array was donated or deleted.
@@ -76,7 +83,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
             raise_deleted(self)
 
     def host(self) -> np.ndarray:
-        """The values as a NumPy array; do not write to it."""
+        """Internal: the values as a NumPy array; do not write to it."""
         data = self.data
         return data if type(data) is np.ndarray else self.device.driver.to_host(data)
 
@@ -132,9 +139,9 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return Array(device.driver.from_host(part), aval, device.committed)
 
     def rows(self, positions: Iterable[int]) -> Iterator[Array]:
-        """What is along the first axis at ``positions``, one after the other.
+        """Internal: yield the rows at ``positions`` along the first axis.
 
-        Each is a copy of its own on the array's device; the array is taken to the host once.
+        Each is a separate copy on the array's device; the array is taken to the host once.
 
         Raises:
             DeletedArrayError: the array was donated or deleted meanwhile.
