@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+import numpy as np
+
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
@@ -217,11 +219,13 @@ def _as_count(op: str, length: Any) -> int:
             "If it is an argument of a jitted function, name it in static_argnames."
         )
     try:
-        return int(length)
+        if not isinstance(length, (str, bytes)) and np.ndim(length) == 0:
+            return int(length)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(
-            f"[{op}] length must be an integer; got {told(length)}. Fix: length=len(values)."
-        ) from None
+        pass
+    raise TypeError(
+        f"[{op}] length must be an integer; got {told(length)}. Fix: length=len(values)."
+    )
 
 
 def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
