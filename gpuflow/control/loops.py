@@ -219,7 +219,7 @@ def _as_count(op: str, length: Any) -> int:
             "If it is an argument of a jitted function, name it in static_argnames."
         )
     try:
-        if not isinstance(length, (str, bytes)) and np.ndim(length) == 0:
+        if np.ndim(length) == 0:
             return int(length)
     except (TypeError, ValueError, OverflowError):
         pass
