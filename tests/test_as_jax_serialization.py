@@ -126,5 +126,5 @@ def test_reading_needs_a_sharding(tmp_path):
 def test_without_tensorstore(monkeypatch, tmp_path, here):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     spec = serialization.get_tensorstore_spec(tmp_path / "x")
-    with pytest.raises(ImportError, match=r'pip install "gpuflow\[checkpoint\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\S+\[checkpoint\]"'):
         serialization.run_serialization([jnp.ones(2)], [spec])

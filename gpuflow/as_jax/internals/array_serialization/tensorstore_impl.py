@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuflow.base import tree
 from gpuflow.base.dtypes import canonicalize
+from gpuflow.base.installation import pip_install
 from gpuflow.core.sharding import Sharding
 from gpuflow.experimental.layout import Format
 from gpuflow.parallel.placement import make_array_from_callback
@@ -40,7 +41,7 @@ def tensorstore() -> Any:
     except ImportError as error:
         raise ImportError(
             "[array_serialization] checkpoints in JAX's layout need tensorstore; it was not found. "
-            'Fix: pip install "gpuflow[checkpoint]", or gpuflow.checkpointing.save.'
+            f"Fix: {pip_install('checkpoint')}, or gpuflow.checkpointing.save."
         ) from error
     return tensorstore
 
