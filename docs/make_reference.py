@@ -36,6 +36,7 @@ from reference_sources import (  # noqa: E402
 )
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+FILE_LABEL = re.compile(r"\[(?:docs/)?[\w/]+\.md\](?=\(([\w/.]+\.md)[)#])")
 NAME = re.compile(r"(?<!`)`(gpuflow[\w.]*)`(?!`)")
 INTRODUCTION = """# Reference
 
@@ -57,6 +58,12 @@ _folder = tempfile.TemporaryDirectory(prefix="gpuflow_reference")
 def line_of(text: str) -> str:
     """A line as the cell of a table."""
     return text.replace("|", r"\|").replace("``", "`")
+
+
+def home_page() -> str:
+    """The README, with links and line breaks as Python-Markdown knows them."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"(?<=\.)\\\n", "<br>\n", text).replace("](docs/", "](")
 
 
 def overview(modules: list[ModuleType]) -> str:
@@ -121,13 +128,16 @@ def reference_pages() -> dict[str, str]:
 
 def navigation(paths: list[str]) -> list[Any]:
     """The pages of the reference as the entries of a navigation: a section for each folder."""
+    entries: list[Any] = []
     sections: dict[str, list[Any]] = {}
     for path in paths:
         folder, name = posixpath.split(path.removeprefix("reference/"))
         section = folder or nearest(name.removesuffix(".md"), sections)
-        sections.setdefault(section, []).append(path)
-    top = sections.pop("")
-    return [*top, *({name: pages} for name, pages in sections.items())]
+        if section and section not in sections:
+            sections[section] = []
+            entries.append({section: sections[section]})
+        (sections[section] if section else entries).append(path)
+    return entries
 
 
 def nearest(name: str, sections: dict[str, list[Any]]) -> str:
@@ -147,6 +157,20 @@ def without_outside_links(text: str, page: str, known: set[str]) -> str:
         return label if is_there and not is_known else match[0]
 
     return LINK.sub(replaced, text)
+
+
+def with_titles(text: str, page: str) -> str:
+    """The text of a page, where links that show the name of a file show the title of its page."""
+    folder = posixpath.dirname(page)
+
+    def replaced(match: re.Match[str]) -> str:
+        path = ROOT / "docs" / folder / match[1]
+        if not path.is_file():
+            return match[0]
+        title = path.read_text(encoding="utf-8").partition("\n")[0]
+        return f"[{title.removeprefix('# ')}]"
+
+    return FILE_LABEL.sub(replaced, text)
 
 
 def with_inside_links(text: str, modules: list[ModuleType]) -> str:
@@ -186,16 +210,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the first page, which is the README, and those of the reference."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    for name, text in {"index.md": readme, **reference_pages()}.items():
+    for name, text in {"index.md": home_page(), **reference_pages()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Drop links out of docs/, link the table of names to the reference, and weigh the page."""
+    """Correct links, link the table of names to the reference, and weigh the page."""
     del config
     page.meta["search"] = search_options(page)
     if page.file.src_uri == "api.md":
         markdown = with_inside_links(markdown, list(namespaces()))
+    markdown = with_titles(markdown, page.file.src_uri)
     return without_outside_links(markdown, page.file.src_uri, set(files.src_uris))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import os
@@ -11,24 +12,29 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import gpuflow as gf
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers")
+NEEDED = ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers", "ruff")
 # What a browser gets besides a page: pictures, scripts and styles.
 FETCHED = re.compile(r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="([^"]+)"')
 
 
-@pytest.fixture(scope="module")
-def sources():
-    path = ROOT / "docs" / "reference_sources.py"
-    spec = importlib.util.spec_from_file_location("reference_sources", path)
+def loaded(name):
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return loaded("reference_sources")
 
 
 def test_namespaces_are_those_that_dir_lists(sources):
@@ -65,6 +71,53 @@ def test_sources_have_the_names_signatures_and_docstrings(sources):
     assert text.startswith("def softmax(x: ArrayLike, axis: ")
 
 
+def test_entries_with_docstrings_come_first(sources):
+    """And names of Python's standard library are no entries."""
+    for module in sources.namespaces():
+        members = sources.members_of(module)
+        documented = [sources.is_documented(value) for _, value in members]
+        assert documented == sorted(documented, reverse=True), module.__name__
+        assert not {"Any", "Callable", "Sequence", "publish"} & {name for name, _ in members}
+
+
+def test_every_name_of_a_large_module_has_a_family():
+    families = loaded("reference_families")
+    with pytest.raises(LookupError, match=r"add 'gpuflow\.numpy\.new', which"):
+        families.family_of("gpuflow.numpy", "f", SimpleNamespace(__module__="gpuflow.numpy.new"))
+    for module in map(importlib.import_module, families.FAMILIES):
+        found = {
+            families.family_of(module.__name__, name, value)
+            for name, value in loaded("reference_sources").members_of(module)
+        }
+        assert found == set(families.FAMILIES[module.__name__])
+
+
+def test_array_has_no_internals(sources):
+    text = sources.class_source("Array", gf.Array)
+    (array,) = ast.parse(text).body
+    members = {node.name: node for node in array.body if isinstance(node, ast.FunctionDef)}
+    assert not {"data", "host", "rows"} & set(members)
+    assert all(ast.get_docstring(node) for node in members.values())
+    assert "driver" not in ast.get_docstring(array)
+    assert len(sources.source_of("ndarray", gf.numpy.ndarray, gf.numpy)) < 100
+
+
+def test_results_are_not_torn(sources):
+    griffe = pytest.importorskip("griffe", reason='needs pip install ".[docs]"')
+    for module in sources.namespaces():
+        for name, value in sources.members_of(module):
+            doc = inspect.getdoc(value) or ""
+            result = re.search(r"^Returns:\n((?:    .*\n?|\n)+)", doc, re.MULTILINE)
+            if result and callable(value) and not isinstance(value, type):
+                text = ast.literal_eval(sources.docstring_of(value, "").strip())
+                sections = griffe.Docstring(text).parse(
+                    "google", returns_multiple_items=False, warnings=False
+                )
+                (section,) = (one for one in sections if one.kind.value == "returns")
+                (returned,) = section.value
+                assert returned.description.split() == result[1].split(), name
+
+
 def test_defaults_that_are_no_python_are_dots(sources):
     def f(x: int, mode=sources, *, n: float = 2.0) -> list[int]:
         r"""Has a backslash \n and quotes \"""."""
@@ -83,11 +136,14 @@ def test_pages_are_built_without_a_warning(tmp_path, sources):
     )  # fmt: skip
     assert run.returncode == 0 and "WARNING" not in run.stderr, run.stderr
     for module in sources.namespaces():
-        text = (tmp_path / "reference" / f"{module.__name__}.html").read_text(encoding="utf-8")
+        folder = tmp_path / "reference"
+        pages = [folder / f"{module.__name__}.html", *folder.glob(f"{module.__name__}/*.html")]
+        text = "".join(page.read_text(encoding="utf-8") for page in pages if page.is_file())
         for name in sources.names_of(module):
             is_there = f'id="{module.__name__}.{name}"' in text
             assert is_there or type(getattr(module, name)).__name__ == "module", name
-    for name in ("index", "api", "reference/gpuflow.nn"):
+    assert max(page.stat().st_size for page in folder.rglob("*.html")) < 500_000
+    for name in ("index", "api", "reference/gpuflow.nn/index"):
         text = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
         fetched = FETCHED.findall(text)
         assert fetched and not [source for source in fetched if "//" in source]
