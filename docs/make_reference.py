@@ -37,6 +37,7 @@ from reference_sources import (  # noqa: E402
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 FILE_LABEL = re.compile(r"\[(?:docs/)?[\w/]+\.md\](?=\(([\w/.]+\.md)[)#])")
+CODE = re.compile(r"`[^`\n]*`")
 NAME = re.compile(r"(?<!`)`(gpuflow[\w.]*)`(?!`)")
 INTRODUCTION = """# Reference
 
@@ -66,14 +67,18 @@ def home_page() -> str:
     return re.sub(r"(?<=\.)\\\n", "<br>\n", text).replace("](docs/", "](")
 
 
+def first_line(module: ModuleType) -> str:
+    """The first line of a module's docstring."""
+    return (inspect.getdoc(module) or "").partition("\n")[0]
+
+
 def overview(modules: list[ModuleType]) -> str:
     """The page that lists the modules."""
     rows = []
     for module in modules:
-        first_line = (inspect.getdoc(module) or "").partition("\n")[0]
         path = path_of(module.__name__, modules).removeprefix("reference/")
         link = f"[{module.__name__}]({path})"
-        rows.append(f"| {link} | {len(names_of(module))} | {line_of(first_line)} |\n")
+        rows.append(f"| {link} | {len(names_of(module))} | {line_of(first_line(module))} |\n")
     return INTRODUCTION + "".join(rows)
 
 
@@ -120,9 +125,17 @@ def entries(module: ModuleType, members: list[tuple[str, Any]]) -> str:
 def reference_pages() -> dict[str, str]:
     """The text of each page of the reference, by its path."""
     modules = list(namespaces())
+    paths = {module.__name__: path_of(module.__name__, modules) for module in modules}
     pages = {"reference/index.md": overview(modules)}
     for module in modules:
-        pages |= module_pages(module, path_of(module.__name__, modules))
+        path = paths[module.__name__]
+        pages |= module_pages(module, path)
+        below = [one for one in modules if one.__name__.rpartition(".")[0] == module.__name__]
+        if below and module.__name__ != "gpuflow":  # whose modules are those of the overview
+            pages[path] += "\n## Modules\n\n| module | description |\n| --- | --- |\n"
+            for one in below:
+                link = f"[{one.__name__}](../{paths[one.__name__].removeprefix('reference/')})"
+                pages[path] += f"| {link} | {line_of(first_line(one))} |\n"
     return pages
 
 
@@ -173,6 +186,18 @@ def with_titles(text: str, page: str) -> str:
     return FILE_LABEL.sub(replaced, text)
 
 
+def with_plain_bars(text: str) -> str:
+    """The text of a page without backslashes before bars in the code of tables.
+
+    GitHub needs them, and Python-Markdown shows them.
+    """
+    lines = [
+        CODE.sub(lambda code: code[0].replace(r"\|", "|"), line) if line.startswith("|") else line
+        for line in text.split("\n")
+    ]
+    return "\n".join(lines)
+
+
 def with_inside_links(text: str, modules: list[ModuleType]) -> str:
     """The text of a page, where names of modules and of what is in them lead to the reference."""
     known = {module.__name__ for module in modules}
@@ -221,5 +246,5 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     page.meta["search"] = search_options(page)
     if page.file.src_uri == "api.md":
         markdown = with_inside_links(markdown, list(namespaces()))
-    markdown = with_titles(markdown, page.file.src_uri)
+    markdown = with_titles(with_plain_bars(markdown), page.file.src_uri)
     return without_outside_links(markdown, page.file.src_uri, set(files.src_uris))

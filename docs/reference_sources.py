@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 import gpuflow
 
@@ -39,16 +39,23 @@ def is_imported(name: str, module: ModuleType) -> bool:
     return is_standard and getattr(sys.modules.get(home), name, None) is value
 
 
+def is_alias(value: Any) -> bool:
+    """Whether a value is a type of Python under another name, or an annotation such as a union."""
+    is_builtin = isinstance(value, type) and value.__module__ == "builtins"
+    return is_builtin or get_origin(value) is not None
+
+
 def is_documented(value: Any) -> bool:
     """Whether a value has a docstring that is not the one of its type."""
-    return bool(inspect.getdoc(value)) and inspect.getdoc(value) != inspect.getdoc(type(value))
+    doc = inspect.getdoc(value)
+    return not is_alias(value) and bool(doc) and doc != inspect.getdoc(type(value))
 
 
 def summary_of(value: Any) -> str:
     """The first line of a docstring, or the text of a constant."""
     if is_documented(value):
         return (inspect.getdoc(value) or "").partition("\n")[0]
-    text = str(readable(repr(value)))
+    text = text_of(value)
     return f"`{text}`" if text != "..." and len(text) < LONGEST else ""
 
 
@@ -93,6 +100,11 @@ def readable(value: Any) -> Any:
     except (SyntaxError, ValueError):
         text = "..."
     return Plain(text)
+
+
+def text_of(value: Any) -> str:
+    """A constant or an alias as source."""
+    return str(readable(value if is_alias(value) else repr(value)))
 
 
 def signature_of(value: Any) -> str:
@@ -156,13 +168,13 @@ def class_source(name: str, value: type) -> str:
 
 def source_of(name: str, value: Any, module: ModuleType) -> str:
     """A public name of a module as source."""
-    if isinstance(value, type):
+    if isinstance(value, type) and not is_alias(value):
         if value is not gpuflow.Array or module is gpuflow:
             return class_source(name, value)
         return f"class {name}:\n    'The same class as [`gpuflow.Array`][].'\n"
-    if callable(value):
+    if callable(value) and not is_alias(value):
         return function_source(name, value)
-    text = readable(repr(value))
+    text = text_of(value)
     return f"{name} = {text if len(text) < LONGEST else '...'}\n"
 
 
