@@ -18,6 +18,10 @@ pytestmark = [requires_cuda_tools, pytest.mark.simulated_gpu]
 
 X = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32)
+LAYERS = [
+    np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    for shape in [(12, 16), 16, (16, 10), (16, 12)]
+]
 LABELS = np.array([0, 3, 7, 1, 1, 5], np.int32)
 
 
@@ -50,6 +54,13 @@ def _host_sorted(c):
     return jnp.sort(c * 2 + 1, 1)
 
 
+def _two_layers(activation):
+    def loss(w, bias, v, x):
+        return jnp.sum(jnp.tanh(activation(x @ w + bias) @ v))
+
+    return loss
+
+
 PROGRAMS = {
     "elementwise": (lambda x: jnp.exp(-(x**2)) * 2 + jnp.where(x > 0, x, 0), X),
     "many outputs": (lambda x: (x + 1, x * 2, x.T, x[:, ::-1], x), X),
@@ -61,6 +72,12 @@ PROGRAMS = {
     "unaligned rows": (lambda x: jnp.sin(x[:, 1:]) + x[:, :-1], X),
     "transposed": (lambda x: jnp.cumsum(x.T, 0) + 1, X),
     "training step": (_step, _params(), X, LABELS),
+    # Products keep their results before the activation until its way back; other steps between
+    # them wrote there.
+    **{
+        f"gradient of {name}": (gf.grad(_two_layers(activation), (0, 1, 2)), *LAYERS)
+        for name, activation in [("relu", gf.nn.relu), ("gelu", gf.nn.gelu), ("silu", gf.nn.silu)]
+    },
     "recurrence": (gf.value_and_grad(_rnn), W[:8], X[:, :8]),
     "while": (lambda x: lax.while_loop(lambda c: c.sum() < 1e3, lambda c: c * 2 + 1, abs(x)), X),
     "loop in the middle": (

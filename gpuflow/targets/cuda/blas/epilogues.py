@@ -180,8 +180,10 @@ class _Search:
                 continue
             there = Epilogue(activation, bias=bool(forward.rows), keeps=True)
             returned = Epilogue(activation, bias=bool(back.written_rows), gradient=True)
-            # Nobody reads the product itself any more, nor what the kernel kept besides.
-            for aux in (product.out, *kept, EXTRA_BUFFER):
+            # Nothing reads the product itself any more, nor what the kernel kept. Their memory is
+            # free for what the products keep until the way back only if the way back read them.
+            lasting = [b for b in (product.out, *kept) if b in back.matrices]
+            for aux in (*lasting, EXTRA_BUFFER):
                 parts = (
                     _Part(product, first, forward, there, outs[0], aux),
                     _Part(source, second, back, returned, back.writes[0], aux),
