@@ -23,7 +23,7 @@ def test_metadata():
     assert not [name for name in metadata["classifiers"] if name.startswith("License")]
     minors = [name.rpartition(".")[2] for name in metadata["classifiers"] if ":: 3." in name]
     assert minors == ["11", "12", "13"] and metadata["requires-python"] == ">=3.11"
-    assert metadata["authors"] and set(groups) == {"test_ray"}
+    assert metadata["authors"] and set(groups) == {"test_ray", "test_site"}
     assert set(groups).isdisjoint(metadata["optional-dependencies"])
 
 
