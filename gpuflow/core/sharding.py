@@ -424,6 +424,27 @@ def in_force(sharding: Any, mesh: Mesh | AbstractMesh | None) -> Any:
     return sharding
 
 
+def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, told: str = "") -> Any:
+    """Return ``in_force(sharding, mesh)``.
+
+    Args:
+        op: the function, for errors.
+        sharding, mesh: as for ``in_force``.
+        told: stands before the sharding in the error, such as "out_sharding=".
+
+    Raises:
+        ValueError: if it is a PartitionSpec and there is no mesh.
+    """
+    found = in_force(sharding, mesh)
+    check(
+        not isinstance(found, PartitionSpec),
+        lambda: f"[{op}] a PartitionSpec needs a mesh; got {told}{found} without one. "
+        "Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh).",
+        ValueError,
+    )
+    return found
+
+
 def _restored_sharding(mesh: Any, spec: PartitionSpec, memory_kind: Any) -> NamedSharding:
     return NamedSharding(mesh, spec, memory_kind=memory_kind)
 

@@ -24,7 +24,7 @@ from gpuflow.core.sharding import (
     PartitionSpec,
     Sharding,
     SingleDeviceSharding,
-    in_force,
+    on_mesh,
 )
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import device_put, sharding_constraint
@@ -77,13 +77,7 @@ def as_sharding(where: Any, op: str) -> Any:
         ValueError: it is no place, or a PartitionSpec without a mesh.
     """
     where = where.sharding if isinstance(where, Format) else where
-    where = in_force(where, config.mesh)
-    check(
-        not isinstance(where, PartitionSpec),
-        lambda: f"[{op}] a PartitionSpec needs a mesh; got {where} without one. "
-        "Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh).",
-        ValueError,
-    )
+    where = on_mesh(op, where, config.mesh)
     check(
         where is None or isinstance(where, Device | Sharding),
         lambda: (

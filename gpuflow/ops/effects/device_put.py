@@ -10,7 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Layout
 from gpuflow.core.rules import AxisData
-from gpuflow.core.sharding import NamedSharding, PartitionSpec, in_force
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, on_mesh
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
 
 
@@ -117,13 +117,7 @@ def in_sharding(op: str, x: Any, out_sharding: Any) -> Any:
     """
     if out_sharding is None:
         return x
-    out_sharding = in_force(out_sharding, config.mesh)
-    check(
-        not isinstance(out_sharding, PartitionSpec),
-        lambda: f"[{op}] a PartitionSpec needs a mesh; got out_sharding={out_sharding} without "
-        "one. Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh).",
-        ValueError,
-    )
+    out_sharding = on_mesh(op, out_sharding, config.mesh, "out_sharding=")
     check(
         isinstance(out_sharding, NamedSharding),
         lambda: f"[{op}] out_sharding must be a NamedSharding, a PartitionSpec or None; got "
