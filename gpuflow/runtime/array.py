@@ -257,8 +257,18 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return self.tobytes()
 
     def __buffer__(self, flags: int) -> memoryview:
-        """The elements for ``memoryview`` and its like, read-only; Python asks from 3.12 on."""
+        """The elements for ``memoryview`` and its like, read-only; Python asks from 3.12 on.
+
+        Raises:
+            BufferError: the elements are in a GPU's memory, which a buffer of copies would keep,
+                or have a dtype that buffers lack. NumPy then asks ``__array__``.
+        """
         del flags
+        if self.device.platform != "cpu":
+            raise BufferError(
+                "[buffer] the elements must be in the host's memory; got an array on "
+                f"{self.device}. Fix: memoryview(np.asarray(x))."
+            )
         try:
             return memoryview(self.__array__())
         except (ValueError, TypeError):

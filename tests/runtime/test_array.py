@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -170,6 +171,16 @@ def test_keys_show_the_words_inside():
     assert repr(gf.random.split(key, 2)[:0]) == "Array((0,), dtype=key<fry>) overlaying:\n[]"
 
 
+def test_no_copy_on_the_host_keeps_memory_of_a_gpu():
+    """From Python 3.12 on NumPy asked for a buffer, and that held the array."""
+    x = gf.device_put(jnp.arange(3), gf.devices("cuda_sim")[0])
+    is_alive = weakref.ref(x)
+    copied = np.asarray(x)
+    del x
+    assert is_alive() is None
+    np.testing.assert_array_equal(copied, [0, 1, 2])
+
+
 def test_the_elements_as_bytes():
     """bytes(x) iterated over the array: 4-byte numbers became single bytes."""
     x = jnp.array([3, 1, 2])
@@ -178,4 +189,7 @@ def test_the_elements_as_bytes():
     assert view.readonly and view.tolist() == [3, 1, 2]
     with pytest.raises(BufferError, match=r"bf16\[2\].*Fix:"):
         jnp.ones(2, "bfloat16").__buffer__(0)
+    elsewhere = gf.device_put(x, gf.devices("cuda_sim")[0])
+    with pytest.raises(BufferError, match="in the host's memory.*Fix:"):
+        elsewhere.__buffer__(0)
     assert x.unsafe_buffer_pointer() == x.host().ctypes.data
