@@ -28,7 +28,7 @@ else:
 def install() -> None:
     """Plug in platforms, evaluators, rules, and what Array, Tracer and Ref have of methods."""
     register_platforms()
-    eval_trace.process = evaluate
+    eval_trace.plug_in(evaluate)
     choices.rules.choice = known_places.as_choice
     choices.rules.update = known_places.as_update
     programs.evaluate = whole_programs.evaluate

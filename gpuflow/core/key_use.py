@@ -23,7 +23,7 @@ from gpuflow.base.util import safe_zip, user_source_line
 from gpuflow.core.aval import KeyDType, ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from gpuflow.core.lowering import Indexed, Layout
-from gpuflow.core.trace import eval_trace
+from gpuflow.core.trace import Evaluator, eval_trace
 
 
 @record(eq=False)
@@ -282,8 +282,10 @@ def call(
 
 def watch() -> None:
     """Follow keys through all that is evaluated from here on, where the setting is on."""
-    evaluate = eval_trace.process
+    eval_trace.wrap(_watched)
 
+
+def _watched(evaluate: Evaluator) -> Evaluator:
     def process(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if not config.trace_context().debug_key_reuse:
             return evaluate(primitive, operands, params)
@@ -291,7 +293,7 @@ def watch() -> None:
             lambda: evaluate(primitive, operands, params), primitive, operands, params
         )
 
-    eval_trace.process = process
+    return process
 
 
 config.register_start("debug_key_reuse", watch)

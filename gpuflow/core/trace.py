@@ -54,17 +54,45 @@ class Trace:
         return isinstance(value, Tracer) and value._trace is self
 
 
+# ``(primitive, operands, params) -> outputs``
+Evaluator = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
 class EvalTrace(Trace):
     """The outermost trace: every bind is carried out on concrete arrays.
 
-    Its ``process`` is the evaluator itself, which ``gpuflow.wiring`` plugs in.
+    Its ``process`` is the evaluator that ``gpuflow.wiring`` plugs in, itself or inside of the
+    wrappers of those who follow what is evaluated.
     """
 
-    __slots__ = ("process",)
+    __slots__ = ("_evaluator", "_wrappers", "process")
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.process: Callable[..., Any] = _no_evaluator
+        self.process: Evaluator = _no_evaluator
+        self._evaluator: Evaluator = _no_evaluator
+        self._wrappers: tuple[Callable[[Evaluator], Evaluator], ...] = ()
+
+    def plug_in(self, evaluator: Evaluator) -> None:
+        """Let ``evaluator`` carry out every bind."""
+        self._evaluator = evaluator
+        self._renew()
+
+    def wrap(self, wrapper: Callable[[Evaluator], Evaluator]) -> None:
+        """Evaluate by ``wrapper(evaluator)`` until ``unwrap(wrapper)``."""
+        self._wrappers += (wrapper,)
+        self._renew()
+
+    def unwrap(self, wrapper: Callable[[Evaluator], Evaluator]) -> None:
+        """Evaluate without ``wrapper``, if it is in use; other wrappers stay."""
+        self._wrappers = tuple(other for other in self._wrappers if other is not wrapper)
+        self._renew()
+
+    def _renew(self) -> None:
+        process = self._evaluator
+        for wrapper in self._wrappers:
+            process = wrapper(process)
+        self.process = process
 
 
 def _no_evaluator(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:

@@ -17,9 +17,8 @@ from typing import Any, NoReturn
 from gpuflow.base.errors import check
 from gpuflow.base.recording import Event, Recording, clock, state
 from gpuflow.base.records import record
-from gpuflow.core.trace import eval_trace
+from gpuflow.core.trace import Evaluator, eval_trace
 from gpuflow.runtime.device import in_use
-from gpuflow.runtime.eager import evaluate
 from gpuflow.runtime.memory import arenas
 
 # Rows from top to bottom.
@@ -132,7 +131,7 @@ def start_trace(
     if options.device_tracer_level:
         arenas.renew()
     if options.host_tracer_level:
-        eval_trace.process = _recorded
+        eval_trace.wrap(_recorded)
 
 
 def stop_trace() -> None:
@@ -147,7 +146,7 @@ def stop_trace() -> None:
             "[stop_trace] a trace must be under way; got none. Fix: call start_trace(folder) first."
         )
     _current.session = state.recording = None
-    eval_trace.process = evaluate
+    eval_trace.unwrap(_recorded)
     arenas.renew()
     session.ended.set()
     if session.sampler is not None:
@@ -184,16 +183,21 @@ def trace(
         stop_trace()
 
 
-def _recorded(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-    """The evaluator of eager ops, with a note of each; programs show their steps themselves."""
-    recording = state.recording
-    if recording is None or primitive.execute is not None:
-        return evaluate(primitive, operands, params)
-    start = clock()
-    result = evaluate(primitive, operands, params)
-    first = result[0] if primitive.multiple_results and result else result
-    recording.add("eager ops", primitive.name, start, {"output": str(getattr(first, "aval", ""))})
-    return result
+def _recorded(evaluate: Evaluator) -> Evaluator:
+    """An evaluator that also records each eager op; programs record their steps themselves."""
+
+    def process(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        recording = state.recording
+        if recording is None or primitive.execute is not None:
+            return evaluate(primitive, operands, params)
+        start = clock()
+        result = evaluate(primitive, operands, params)
+        first = result[0] if primitive.multiple_results and result else result
+        output = str(getattr(first, "aval", ""))
+        recording.add("eager ops", primitive.name, start, {"output": output})
+        return result
+
+    return process
 
 
 # --- the file ------------------------------------------------------------------------------

@@ -70,3 +70,21 @@ def test_keys_of_other_generators(impl):
         random.normal(key)
         with pytest.raises(gpuflow.errors.KeyReuseError):
             random.split(key)
+
+
+@pytest.mark.parametrize("first", ["the check", "the trace"])
+def test_a_trace_of_the_profiler_leaves_the_check_on(first, tmp_path):
+    """The end of a trace put back the evaluator without the check, for the rest of the process."""
+    random = gpuflow.random
+    key = random.key(0, impl="rbg")
+    if first == "the check":
+        with gpuflow.debug_key_reuse():
+            random.split(random.clone(key))
+    gpuflow.profiler.start_trace(tmp_path)
+    with gpuflow.debug_key_reuse():
+        random.split(random.clone(key))
+    gpuflow.profiler.stop_trace()
+    with gpuflow.debug_key_reuse():
+        random.split(key)
+        with pytest.raises(gpuflow.errors.KeyReuseError):
+            random.split(key)
