@@ -190,6 +190,6 @@ def test_the_elements_as_bytes():
     with pytest.raises(BufferError, match=r"bf16\[2\].*Fix:"):
         jnp.ones(2, "bfloat16").__buffer__(0)
     elsewhere = gf.device_put(x, gf.devices("cuda_sim")[0])
-    with pytest.raises(BufferError, match="in the host's memory.*Fix:"):
+    with pytest.raises(BufferError, match=r"in the host's memory.*Fix:"):
         elsewhere.__buffer__(0)
     assert x.unsafe_buffer_pointer() == x.host().ctypes.data
