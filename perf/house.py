@@ -15,6 +15,7 @@ import ast
 import io
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,16 @@ MOST_FILES = 45  # of a room
 PREFIXES = ("cpu_", "cuda_", "gpu_")
 # Words that say nothing of the value that they name.
 EMPTY_NAMES = ("found", "own", "given", "made")
+# Words of our own for which the field has a term, where they name what is defined.
+RETIRED = frozenset({
+    "alike", "anew", "apart", "asked", "began", "begun", "behind", "beside", "border", "borders",
+    "bulk", "carried", "choice", "choices", "chosen", "fit", "fits", "fitting", "gaps", "hidden",
+    "holes", "inside", "joined", "keep", "kept", "known", "lay", "left", "lie", "lies", "line",
+    "lines", "margins", "marks", "mend", "moved", "moves", "number", "numbers", "outside", "part",
+    "parted", "parts", "piece", "pieces", "place", "places", "rest", "said", "says", "spread",
+    "stand", "stands", "together", "told", "turn", "turned", "turns", "unfit", "wanted", "way",
+    "word", "words",
+})  # fmt: skip
 HOW_IT_RUNS = ("gpuflow/compiler", "gpuflow/targets", "gpuflow/runtime")
 TARGETS = "gpuflow/targets/"
 # Below the surface, whose names are JAX's.
@@ -82,6 +93,8 @@ class Source:
         returns_any: functions of compiler, targets and runtime that return Any.
         text_keys: places where what is kept with a kernel has a key with text in it.
         lowering_checks: files with questions for the class of an op's lowering, and how many.
+        code_of: lines of code of each top room: of gpuflow's folders, and of kernels.
+        retired: how often each retired word occurs in a name that is defined.
         prose: counts of retired words by page, and by folder of error messages.
     """
 
@@ -92,6 +105,8 @@ class Source:
     returns_any: list[str] = field(default_factory=list)
     text_keys: list[str] = field(default_factory=list)
     lowering_checks: Counter[str] = field(default_factory=Counter)
+    code_of: Counter[str] = field(default_factory=Counter)
+    retired: Counter[str] = field(default_factory=Counter)
     prose: dict[str, prose.Counts] = field(default_factory=dict)
 
     @property
@@ -155,9 +170,13 @@ def lowering_classes(texts: Mapping[str, str]) -> frozenset[str]:
 
 def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> None:
     """Adds what one Python file says."""
-    tree = ast.parse(text)
-    count_lines(source, tree, text)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(text)))
+    before = source.lines["code"]
+    count_lines(source, nodes, text)
+    source.code_of[top_room(path)] += source.lines["code"] - before
+    for node in nodes:
+        if name := defined_name(node):
+            source.retired.update(RETIRED.intersection(words_of(name)))
         place = f"{path}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.FunctionDef) and path.startswith(HOW_IT_RUNS):
             if isinstance(node.returns, ast.Name) and node.returns.id == "Any":
@@ -171,9 +190,9 @@ def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> 
     source.lowering_checks += Counter()  # drops files without any
 
 
-def count_lines(source: Source, tree: ast.Module, text: str) -> None:
+def count_lines(source: Source, nodes: Sequence[ast.AST], text: str) -> None:
     """Adds the lines of a file by kind, and its names that say nothing."""
-    code, comments, docs = set(), set(), docstring_lines(tree)
+    code, comments, docs = set(), set(), docstring_lines(nodes)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         lines = range(token.start[0], token.end[0] + 1)
         if token.type == tokenize.COMMENT:
@@ -190,10 +209,10 @@ def count_lines(source: Source, tree: ast.Module, text: str) -> None:
     source.lines["blank"] += len(text.splitlines()) - len(code | docs | comments)
 
 
-def docstring_lines(tree: ast.Module) -> set[int]:
+def docstring_lines(nodes: Sequence[ast.AST]) -> set[int]:
     """The lines of the docstrings of a file."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             continue
         if ast.get_docstring(node, clean=False) is not None:
@@ -205,6 +224,30 @@ def has_text(node: ast.AST) -> bool:
     """Whether an expression has text in it."""
     constants = (child for child in ast.walk(node) if isinstance(child, ast.Constant))
     return any(isinstance(constant.value, str) for constant in constants)
+
+
+def top_room(path: str) -> str:
+    """The folder of a file that is directly in gpuflow, or the first one."""
+    room = Path(path).parent.parts
+    return "/".join(room[:2] if room[0] == "gpuflow" else room[:1])
+
+
+def defined_name(node: ast.AST) -> str:
+    """The name that a function, class, parameter, variable or attribute is defined by; or none."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return node.name
+    if isinstance(node, ast.arg):
+        return node.arg
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr
+    return ""
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name, in lower case, of ``snake_case`` and ``CamelCase``."""
+    return re.findall("[a-z]+", re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
 def names_in(node: ast.AST) -> Iterator[str]:
@@ -278,6 +321,7 @@ def source_rows(source: Source) -> dict[str, str]:
             f"{lines['docstrings']:,}; {lines['comments']:,}; {lines['blank']:,}"
         ),
         "lines of LLVM by hand": f"{lines['LLVM']:,}",
+        "retired words in definitions": f"{source.retired.total():,}",
         "names that say nothing": f"{names.total():,} ({empty})",
         "`-> Any` in compiler, targets, runtime": f"{len(source.returns_any)}",
         "keys of `remembered` with text": f"{len(source.text_keys)}",
