@@ -40,8 +40,9 @@ def pure_callback(
         A tree like ``result_shape_dtypes``.
 
     Raises:
-        ValueError: another ``vmap_method``, results of other types, or differentiation.
-        NotImplementedError: vmap without a method.
+        ValueError: if ``vmap_method`` is unknown, results have other types, or the callback is
+            differentiated.
+        NotImplementedError: if the callback is vmapped without a method.
 
     Example:
         >>> struct = gf.ShapeDtypeStruct((3,), jnp.float32)
@@ -87,7 +88,8 @@ def io_callback(
         A tree like ``result_shape_dtypes``.
 
     Raises:
-        ValueError: results of other types, differentiation, or vmap of an ordered call.
+        ValueError: if results have other types, the callback is differentiated, or an ordered
+            callback is vmapped.
     """
     del sharding
     call = _flat("io_callback", callback, result_shape_dtypes, args, kwargs)

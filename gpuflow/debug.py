@@ -43,7 +43,7 @@ def callback(
         Nothing; without ``callback`` a function that takes it and its arguments.
 
     Raises:
-        TypeError: ``callback`` is not a function, or there are arguments without one.
+        TypeError: if ``callback`` is not a function, or arguments are given without a callback.
     """
     del partitioned
     if callback is None:
@@ -93,7 +93,7 @@ def breakpoint(
         token: may only be None.
 
     Raises:
-        NotImplementedError: another backend, or a token.
+        NotImplementedError: if the backend is not supported, or a token is given.
     """
     del filter_frames, num_frames
     check(
@@ -129,9 +129,9 @@ def print(
         Nothing; without ``fmt`` a function that takes it and the values.
 
     Raises:
-        TypeError: there are values without a format string.
-        IndexError, KeyError: a field without a value.
-        ValueError: a value without a field.
+        TypeError: if values are given without a format string.
+        IndexError, KeyError: if a field has no value.
+        ValueError: if a value has no field.
     """
     del partitioned
     write = functools.partial(_show, _write, ordered, not skip_format_check)

@@ -25,8 +25,8 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:
-        ValueError: ``device`` is not a Device.
-        ValueError: with ``copy=False``, memory that cannot be shared.
+        ValueError: if ``device`` is not a Device.
+        ValueError: if ``copy`` is False and the memory cannot be shared.
     """
     if not hasattr(external_array, "__dlpack__"):
         external_array = host_exchange.Capsule(external_array)
@@ -37,7 +37,7 @@ def to_dlpack(x: Any) -> Any:
     """The array as a capsule that shares its memory: do not write to it.
 
     Raises:
-        BufferError: a dtype that the format lacks.
+        BufferError: if the format does not support the dtype.
     """
     note_removed("jax.dlpack.to_dlpack", "pass the array itself, which has __dlpack__")
     return exports.dlpack(as_array("to_dlpack", x))

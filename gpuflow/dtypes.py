@@ -40,8 +40,8 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
         allow_extended_dtype: whether dtypes of random keys pass.
 
     Raises:
-        TypeError: no dtype.
-        ValueError: that of keys.
+        TypeError: if the dtype is invalid.
+        ValueError: if it is the dtype of keys and ``allow_extended_dtype`` is not set.
     """
     check(
         allow_extended_dtype or not base_dtypes.is_extended(dtype),
@@ -70,7 +70,7 @@ def scalar_type_of(x: Any) -> type:
     """The type of Python numbers that correspond to ``x``: bool, int, float or complex.
 
     Raises:
-        TypeError: a dtype of no numbers.
+        TypeError: if the dtype is not numeric.
     """
     dtype = scalar_types.result_type(x)
     if base_dtypes.is_floating(dtype):

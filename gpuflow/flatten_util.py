@@ -28,8 +28,8 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
         and dtypes. A tree without leaves has an empty float32 vector.
 
     Raises:
-        TypeError: a leaf that is not an array; or the vector given back has another dtype.
-        ValueError: the vector given back has another length.
+        TypeError: if a leaf is not an array, or the vector passed to ``unravel`` has another dtype.
+        ValueError: if the vector passed to ``unravel`` has another length.
 
     Example:
         >>> vector, back = gf.flatten_util.ravel_pytree({"w": jnp.ones((2, 2)), "b": jnp.zeros(1)})

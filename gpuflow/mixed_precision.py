@@ -110,7 +110,7 @@ def get_policy(policy_name: str) -> Policy:
         The policy.
 
     Raises:
-        ValueError: an unknown part or dtype.
+        ValueError: if the component or dtype is unknown.
 
     Example:
         >>> str(get_policy("c=bf16,o=f32"))
@@ -309,7 +309,7 @@ def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
         ``a`` where ``pred`` holds, else ``b``.
 
     Raises:
-        TypeError: ``pred`` is not a bool scalar.
+        TypeError: if ``pred`` is not a bool scalar.
 
     Example:
         >>> import gpuflow.numpy as jnp

@@ -1,4 +1,4 @@
-"""``jax.ref``: arrays that change, in cells. See docs/design/0021-refs.md."""
+"""TypeError: if ``fun`` is not callable."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
         The Ref. It can be an argument, or be closed over, but not be returned.
 
     Raises:
-        TypeError: ``init_val`` is not an array.
-        NotImplementedError: ``memory_space`` is given.
+        TypeError: if ``init_val`` is not an array.
+        NotImplementedError: if ``memory_space`` is given.
 
     Example:
         >>> ref = gf.new_ref(jnp.zeros(3))
@@ -88,7 +88,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
         The Ref.
 
     Raises:
-        NotImplementedError: ``memory_space`` is given.
+        NotImplementedError: if ``memory_space`` is given.
 
     Example:
         >>> ref = gf.empty_ref(gf.ShapeDtypeStruct((2,), jnp.int32))
@@ -116,8 +116,8 @@ def freeze(ref: Ref) -> Array:
         An Array of the shape and dtype of the ref.
 
     Raises:
-        TypeError: something else than a Ref.
-        ValueError: the ref was frozen before, or made outside of the function that is traced.
+        TypeError: if the argument is not a Ref.
+        ValueError: if the ref is already frozen, or was created outside of the traced function.
 
     Example:
         >>> ref = gf.new_ref(jnp.zeros(2))
@@ -138,8 +138,8 @@ def free_ref(ref: Ref) -> tuple[()]:
         Nothing: ``()``.
 
     Raises:
-        TypeError: something else than a Ref.
-        ValueError: the ref was frozen before, or made outside of the function that is traced.
+        TypeError: if the argument is not a Ref.
+        ValueError: if the ref is already frozen, or was created outside of the traced function.
 
     Example:
         >>> gf.free_ref(gf.new_ref(0.0))
@@ -156,7 +156,7 @@ def get(ref: Ref, idx: IndexLike = None) -> Array:
     """``ref[idx]``; without ``idx`` the whole array.
 
     Raises:
-        ValueError: a static index outside of the array, or a frozen ref.
+        ValueError: if a static index is out of range, or the ref is frozen.
     """
     value = read(_ref("get", ref))
     if _is_whole(idx):
@@ -175,8 +175,8 @@ def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
             integers are converted.
 
     Raises:
-        ValueError: another shape or dtype, a static index outside of the array, a frozen ref, or a
-            value that vmap has mapped or that is differentiated for a ref of outside.
+        ValueError: if the shape or dtype differs, a static index is out of range, the ref is
+            frozen, or a vmapped or differentiated value is written to an enclosing ref.
     """
     before = get(ref, idx)
     _put("swap", ref, idx, value)

@@ -26,7 +26,7 @@ class named_scope(contextlib.ContextDecorator):
         name: the name.
 
     Raises:
-        TypeError: the name is not a string.
+        TypeError: if the name is not a string.
     """
 
     def __init__(self, name: str) -> None:

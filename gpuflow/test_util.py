@@ -40,8 +40,8 @@ def check_grads(
         eps: step of the differences.
 
     Raises:
-        AssertionError: a derivative differs.
-        ValueError: another mode.
+        AssertionError: if a derivative differs.
+        ValueError: if the mode is unknown.
     """
     directions = (modes,) if isinstance(modes, str) else tuple(modes)
     check(
@@ -89,7 +89,7 @@ def check_jvp(
         err_msg: the beginning of the error message.
 
     Raises:
-        AssertionError: they differ.
+        AssertionError: if they differ.
     """
     args = tuple(args)
     tangents = _random_like(np.random.RandomState(0), args)
@@ -113,7 +113,7 @@ def check_vjp(
         f, args, atol, rtol, eps, err_msg: as of ``check_jvp``.
 
     Raises:
-        AssertionError: they differ.
+        AssertionError: if they differ.
     """
     args = tuple(args)
     rng = np.random.RandomState(0)

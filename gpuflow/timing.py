@@ -140,7 +140,7 @@ def timeit(
         Timing: median and interquartile range in seconds per call.
 
     Raises:
-        TypeError: `function` cannot be called.
+        TypeError: if `function` is not callable.
         ValueError: if `runs` is less than 1, or `seconds` is negative or not finite.
 
     Example:

@@ -38,7 +38,7 @@ def register_pytree_node(
         None.
 
     Raises:
-        ValueError: the class is registered already.
+        ValueError: if the class is already registered.
 
     Example:
         >>> class Pair:
@@ -74,7 +74,7 @@ def register_pytree_with_keys(
         None.
 
     Raises:
-        ValueError: the class is registered already.
+        ValueError: if the class is already registered.
 
     Example:
         >>> class Box:
@@ -117,7 +117,7 @@ def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
         The class.
 
     Raises:
-        ValueError: the class is registered already.
+        ValueError: if the class is already registered.
 
     Example:
         >>> @gf.tree_util.register_pytree_node_class
@@ -150,7 +150,7 @@ def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
         The class.
 
     Raises:
-        ValueError: the class is registered already.
+        ValueError: if the class is already registered.
 
     Example:
         >>> @gf.tree_util.register_pytree_with_keys_class
@@ -186,7 +186,7 @@ def register_static(cls: type[_Node]) -> type[_Node]:
         The class.
 
     Raises:
-        ValueError: the class is registered already.
+        ValueError: if the class is already registered.
 
     Example:
         >>> @gf.tree_util.register_static
@@ -243,8 +243,8 @@ def register_dataclass(
         The class.
 
     Raises:
-        TypeError: only one of data and meta fields is given, or the class is not a dataclass.
-        ValueError: the fields given are not those of the dataclass.
+        TypeError: if only one of data and meta fields is given, or the class is not a dataclass.
+        ValueError: if the fields differ from those of the dataclass.
 
     Example:
         >>> import dataclasses

@@ -47,7 +47,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
         A list of leaves, and a PyTreeDef.
 
     Raises:
-        ValueError: a dict whose keys cannot be sorted.
+        ValueError: if the keys of a dict cannot be sorted.
 
     Example:
         >>> gf.tree.flatten({"b": 1, "a": (2, 3)})
@@ -69,7 +69,7 @@ def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
         A list.
 
     Raises:
-        ValueError: a dict whose keys cannot be sorted.
+        ValueError: if the keys of a dict cannot be sorted.
 
     Example:
         >>> gf.tree.leaves({"b": 1, "a": (2, None, 3)})
@@ -90,7 +90,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
         A PyTreeDef.
 
     Raises:
-        ValueError: a dict whose keys cannot be sorted.
+        ValueError: if the keys of a dict cannot be sorted.
 
     Example:
         >>> gf.tree.structure({"b": 1, "a": (2, 3)})
@@ -145,7 +145,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
         A tree of the structure of ``tree``.
 
     Raises:
-        ValueError: the trees differ in structure; the message says where.
+        ValueError: if the trees differ in structure; the message contains the path.
 
     Example:
         >>> gf.tree.map(lambda x, y: x + y, {"a": 1, "b": 2}, {"a": 10, "b": 20})
@@ -190,7 +190,7 @@ def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
         The tree.
 
     Raises:
-        ValueError: another number of leaves.
+        ValueError: if the number of leaves does not match.
 
     Example:
         >>> leaves, treedef = gf.tree.flatten({"b": 1, "a": 2})
@@ -229,7 +229,7 @@ def tree_reduce(
         The accumulated value.
 
     Raises:
-        TypeError: there are no leaves and no ``initializer``.
+        TypeError: if there are no leaves and no ``initializer``.
 
     Example:
         >>> gf.tree.reduce(lambda a, b: a + b, {"a": 1, "b": (2, 3)})
@@ -276,7 +276,7 @@ def tree_transpose(
         A tree of structure ``inner_treedef`` of trees of structure ``outer_treedef``.
 
     Raises:
-        TypeError: the tree is not ``outer_treedef`` filled with ``inner_treedef``.
+        TypeError: if the tree is not ``outer_treedef`` filled with ``inner_treedef``.
 
     Example:
         >>> outer, inner = gf.tree.structure([0, 0]), gf.tree.structure({"a": 0})
@@ -325,7 +325,7 @@ def tree_reduce_associative(
         The combination of the leaves.
 
     Raises:
-        TypeError: there are no leaves and no ``identity``.
+        TypeError: if there are no leaves and no ``identity``.
 
     Example:
         >>> gf.tree.reduce_associative(lambda a, b: f"({a}{b})", list("abcd"))
@@ -360,7 +360,7 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
         A tree of the structure of ``full_tree``.
 
     Raises:
-        ValueError: ``prefix_tree`` is not a tree prefix.
+        ValueError: if ``prefix_tree`` is not a tree prefix.
 
     Example:
         >>> gf.tree.broadcast({"a": 1, "b": 2}, {"a": [0, 0], "b": 0})
@@ -456,7 +456,7 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
         A list of children, and the data that the node's type needs to make it again.
 
     Raises:
-        ValueError: ``tree`` is a leaf.
+        ValueError: if ``tree`` is a leaf.
 
     Example:
         >>> gf.tree_util.flatten_one_level({"a": 1, "b": [2]})
@@ -477,7 +477,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
         A list of pairs, and the data that the node's type needs to make it again.
 
     Raises:
-        ValueError: ``tree`` is a leaf.
+        ValueError: if ``tree`` is a leaf.
 
     Example:
         >>> gf.tree_util.flatten_one_level_with_keys([5, (6,)])[0]
@@ -578,7 +578,7 @@ def tree_map_with_path(
         A tree of the structure of ``tree``.
 
     Raises:
-        ValueError: the trees differ in structure; the message says where.
+        ValueError: if the trees differ in structure; the message contains the path.
 
     Example:
         >>> gf.tree.map_with_path(lambda path, x: f"{gf.tree_util.keystr(path)}={x}", {"a": [1, 2]})

@@ -163,8 +163,8 @@ def jvp(
         ``(out, out_tangent)``, and aux after them with ``has_aux``.
 
     Raises:
-        TypeError: trees or dtypes that differ.
-        ValueError: shapes that differ.
+        TypeError: if trees or dtypes differ.
+        ValueError: if shapes differ.
 
     Example:
         >>> gf.jvp(lambda x: x**2, (3.0,), (1.0,))
@@ -226,7 +226,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         ``f_jvp`` is a pytree of the stored values.
 
     Raises:
-        TypeError, ValueError: from ``f_jvp``, for tangents that do not match the primals.
+        TypeError, ValueError: from ``f_jvp``, if tangents do not match the primals.
 
     Example:
         >>> y, f_jvp = gf.linearize(lambda x: x**2, 3.0)
@@ -323,7 +323,7 @@ def vjp(
         stored values, so that it can pass through jitted functions.
 
     Raises:
-        TypeError, ValueError: from ``f_vjp``, for cotangents that do not match the output.
+        TypeError, ValueError: from ``f_vjp``, if cotangents do not match the output.
 
     Example:
         >>> y, f_vjp = gf.vjp(lambda x, w: x * w, 3.0, 4.0)
@@ -494,7 +494,8 @@ def value_and_grad(
         A function ``(*args, **kwargs) -> (value, grad)``; grad has the trees of the arguments.
 
     Raises:
-        TypeError: from the call, for inputs or outputs of the wrong kind.
+        TypeError: when the returned function is called, if inputs or outputs have an unsupported
+            dtype or shape.
 
     Example:
         >>> gf.value_and_grad(lambda w, x: (w * x).sum())(2.0, jnp.array([1.0, 3.0]))
@@ -545,8 +546,9 @@ def grad(
         arguments that ``argnums`` names.
 
     Raises:
-        NotImplementedError: ``reduce_axes``.
-        TypeError: from the call, for inputs or outputs of the wrong kind.
+        NotImplementedError: if ``reduce_axes`` is not empty.
+        TypeError: when the returned function is called, if inputs or outputs have an unsupported
+            dtype or shape.
 
     Example:
         >>> gf.grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0, 3.0]))

@@ -116,8 +116,9 @@ def jacfwd(
         As many tangents as there are input elements; good for few inputs.
 
     Raises:
-        TypeError: from the call, for inputs or outputs of the wrong kind.
-        ValueError: from the call, for ``argnums`` that name no argument.
+        TypeError: when the returned function is called, if inputs or outputs have an unsupported
+            dtype or shape.
+        ValueError: when the returned function is called, if ``argnums`` is out of range.
 
     Example:
         >>> gf.jacfwd(lambda x: jnp.stack([x[0] * x[1], x[0] ** 2]))(jnp.array([2.0, 3.0]))
@@ -193,8 +194,9 @@ def jacrev(
         shape ``(*output shape, *input shape)``.
 
     Raises:
-        TypeError: from the call, for inputs or outputs of the wrong kind.
-        ValueError: from the call, for ``argnums`` that name no argument.
+        TypeError: when the returned function is called, if inputs or outputs have an unsupported
+            dtype or shape.
+        ValueError: when the returned function is called, if ``argnums`` is out of range.
 
     Cost:
         As many cotangents as there are output elements; good for few outputs.
@@ -260,8 +262,9 @@ def hessian(
         of shape ``(*output shape, *input shape, *input shape)``.
 
     Raises:
-        TypeError: from the call, for inputs or outputs of the wrong kind.
-        ValueError: from the call, for ``argnums`` that name no argument.
+        TypeError: when the returned function is called, if inputs or outputs have an unsupported
+            dtype or shape.
+        ValueError: when the returned function is called, if ``argnums`` is out of range.
 
     Example:
         >>> gf.hessian(lambda x: x[0] ** 2 * x[1])(jnp.array([2.0, 3.0]))

@@ -124,8 +124,9 @@ def kernel(
         those of one index. ``print(f.explain(*args))`` prints the text of the kernel.
 
     Raises:
-        TypeError: when it is called: the program cannot be one kernel; the message names the
-            equation and its line. Or the function has effects, or the grid is not of ints.
+        TypeError: when the kernel is called, if the program cannot be one kernel (the message
+            contains the equation and its line), the function has effects, or the grid does not
+            consist of ints.
 
     Example:
         >>> @gf.kernel(grid=lambda x, index, scale: index.shape)

@@ -37,7 +37,7 @@ def devices(backend: str | None = None) -> list[Device]:
         A list of Devices, of all processes.
 
     Raises:
-        RuntimeError: there is no such platform.
+        RuntimeError: if the platform is not available.
 
     Example:
         >>> len(gf.devices()) == gf.device_count()
@@ -158,7 +158,7 @@ def default_device(device: Device | str | None) -> Iterator[None]:
         A context manager.
 
     Raises:
-        TypeError, ValueError: something else.
+        TypeError, ValueError: if the argument is something else.
 
     Example:
         >>> with gf.default_device(gf.devices()[0]):
@@ -200,8 +200,8 @@ def device_put(
         A tree like ``x`` with Arrays as leaves, of the same shapes and dtypes.
 
     Raises:
-        ValueError: ``device`` is no such place, a sharding that does not divide its array, or both
-            ``donate`` and ``may_alias``.
+        ValueError: if ``device`` is not a valid device or sharding, a sharding does not divide its
+            array, or both ``donate`` and ``may_alias`` are set.
 
     Example:
         >>> gf.device_put({"a": np.arange(3)}, gf.devices()[0])

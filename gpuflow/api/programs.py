@@ -116,7 +116,7 @@ def jit(
         ``clear_cache``. As an attribute of a class it is a method.
 
     Raises:
-        TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
+        TypeError, ValueError: if an argument is neither an array nor static, or is not hashable.
 
     Example:
         >>> f = gf.jit(lambda x, n: x**n, static_argnames="n")
@@ -281,7 +281,7 @@ def make_jaxpr(
         it and a tree of ShapeDtypeStructs.
 
     Raises:
-        TypeError: ``fun`` cannot be called.
+        TypeError: if ``fun`` is not callable.
 
     Example:
         >>> print(gf.make_jaxpr(lambda x: jnp.sin(x) + 1)(jnp.ones(3)))
@@ -334,9 +334,9 @@ def explain(
         Explanation: print it, look at its ``steps``, or write a page, ``.to_html("f.html")``.
 
     Raises:
-        ValueError: there is no such stage or platform, or the stage needs a device; to measure, the
-            program must use no refs.
-        RuntimeError: to measure while a trace of the profiler is taken.
+        ValueError: if the stage or platform is unknown, the stage needs a device, or a program with
+            refs is measured.
+        RuntimeError: if you measure while the profiler records a trace.
 
     Example:
         >>> found = gf.explain(lambda x: jnp.exp(x).sum(), jnp.ones(1000))
@@ -415,7 +415,7 @@ def typeof(x: Any) -> ShapedArray | AbstractRef:
         ShapedArray, or AbstractRef for a Ref.
 
     Raises:
-        TypeError: ``x`` is neither an array nor a number.
+        TypeError: if ``x`` is not array-like.
 
     Example:
         >>> gf.typeof(jnp.ones((2, 3)))

@@ -393,9 +393,10 @@ def raw_kernel(
         compares all of that.
 
     Raises:
-        TypeError, ValueError: outputs, grid or parameters are not as said above.
-        NotImplementedError: when it is called: there is nothing for the CPU.
-        RuntimeError: when it is called: the code does not compile; the message is the compiler's.
+        TypeError, ValueError: if outputs, grid or parameters are not as described above.
+        NotImplementedError: when the kernel is called on the CPU without a CPU version.
+        RuntimeError: when the kernel is called, if the code does not compile; the message is the
+            compiler's.
 
     Example:
         >>> def add_on_cpu(x, y, out):

@@ -99,7 +99,7 @@ def numpy_rank_promotion(mode: str) -> Iterator[None]:
         A context manager.
 
     Raises:
-        ValueError: another mode.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> with gf.numpy_rank_promotion("raise"):
@@ -124,7 +124,7 @@ def numpy_dtype_promotion(mode: str) -> Iterator[None]:
         A context manager.
 
     Raises:
-        ValueError: another mode.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> with gf.numpy_dtype_promotion("strict"):
@@ -170,7 +170,7 @@ def default_prng_impl(name: str) -> Iterator[None]:
         A context manager.
 
     Raises:
-        ValueError: a generator that does not exist.
+        ValueError: if the generator is unknown.
 
     Example:
         >>> with gf.default_prng_impl("rbg"):
@@ -289,7 +289,7 @@ def no_tracing(enable: bool = True) -> Iterator[None]:
         A context manager.
 
     Raises:
-        RuntimeError: inside the block, from a jitted function that was not called so before.
+        RuntimeError: inside the block, if a jitted function is called with a new signature.
 
     Example:
         >>> f = gf.jit(lambda x: x + 1)

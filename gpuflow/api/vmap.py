@@ -61,8 +61,8 @@ def vmap(
         The mapped function.
 
     Raises:
-        TypeError: at once, for axes that are not ints or None, and names that are not hashable.
-        ValueError: from the call, for axes or sizes that do not fit.
+        TypeError: immediately, if axes are not ints or None, or names are not hashable.
+        ValueError: when the returned function is called, if axes or sizes do not match.
 
     Example:
         >>> dot = lambda a, b: (a * b).sum()

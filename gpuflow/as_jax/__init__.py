@@ -31,8 +31,8 @@ def install() -> None:
     nothing.
 
     Raises:
-        ValueError: one of those variables cannot be read.
-        RuntimeError: JAX itself is imported already; its modules and ours would get mixed.
+        ValueError: if one of those variables cannot be read.
+        RuntimeError: if JAX itself is already imported: its modules would mix with gpuflow's.
     """
     if isinstance(sys.modules.get("jax"), JaxModule):
         return

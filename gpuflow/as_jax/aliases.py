@@ -53,7 +53,7 @@ class AliasFinder(MetaPathFinder):
         """A spec for JAX's modules that exist here, and none for all others.
 
         Raises:
-            ModuleNotFoundError: an import of a module of JAX's that there is not here.
+            ModuleNotFoundError: if a program imports a JAX module without a counterpart in gpuflow.
         """
         del path, target
         if fullname == "jax":

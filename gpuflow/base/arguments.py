@@ -135,7 +135,7 @@ def as_argnums(op: str, what: str, value: Any) -> int | tuple[int, ...]:
     """The number of an argument, or a tuple of numbers for any other iterable of integers.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: if it is neither.
         TracedArgumentError: it is traced.
     """
     number = value if type(value) is int else known_index(value)

@@ -72,7 +72,7 @@ def one_level(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
     """The children of a node, each with its key, and what else the node is made of.
 
     Raises:
-        ValueError: ``tree`` is a leaf.
+        ValueError: if ``tree`` is a leaf.
     """
     if tree is None:
         return [], None

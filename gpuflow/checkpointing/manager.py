@@ -36,7 +36,7 @@ class Manager:
         asynchronous: whether another thread writes, while training goes on.
 
     Raises:
-        ValueError: ``keep`` below 1, another ``mode``, or an empty path.
+        ValueError: if ``keep`` is below 1, ``mode`` is unknown, or the path is empty.
 
     Example:
         >>> import tempfile
@@ -106,7 +106,7 @@ class Manager:
         """The complete step with the best metric, of equal ones the last; None if none has it.
 
         Raises:
-            ValueError: the manager was made without ``best=``.
+            ValueError: if the manager was created without ``best=``.
         """
         name = self.best
         if name is None:
@@ -123,7 +123,7 @@ class Manager:
         """The metrics that were given with a step.
 
         Raises:
-            FileNotFoundError: the step has no complete checkpoint.
+            FileNotFoundError: if the step has no complete checkpoint.
         """
         return metrics_of(read_tree(self.path(step)))
 
@@ -136,10 +136,11 @@ class Manager:
             metrics: numbers by name, such as a loss; scalar arrays will do.
 
         Raises:
-            ValueError: a step below the newest one, or containers nested more than 100 deep.
-            TypeError: a leaf that cannot be saved, or a metric that is not a number.
-            Exception: the error that stopped the save before, if it was not reported yet; nothing
-                is saved then.
+            ValueError: if the step is below the newest one, or containers are nested more than 100
+                deep.
+            TypeError: if a leaf cannot be saved, or a metric is not a number.
+            Exception: if an earlier save failed and its error was not raised yet. Nothing is saved
+                then.
         """
         self.wait()
         latest = self.latest_step()
@@ -179,7 +180,7 @@ class Manager:
         """Delete a step; files in its folder that no save wrote stay.
 
         Raises:
-            FileNotFoundError: there is none, or a link instead.
+            FileNotFoundError: if the file does not exist, or is a link.
         """
         self.wait()
         path = self.path(step)
@@ -194,7 +195,7 @@ class Manager:
         """Return when all that was given to ``save`` is on the disk.
 
         Raises:
-            Exception: the error that stopped the thread that wrote, if it was not reported yet.
+            Exception: if the writing thread failed and its error was not raised yet.
         """
         saving.wait_for_last()
 
@@ -209,7 +210,7 @@ class Manager:
             The tree.
 
         Raises:
-            FileNotFoundError: there is no such step, or none at all.
+            FileNotFoundError: if the step, or any step, does not exist.
             CheckpointError, ValueError: as for ``checkpointing.restore``.
         """
         self.wait()

@@ -38,11 +38,11 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
         The tree; arrays keep their dtype, 64-bit ones also where ``enable_x64`` is off.
 
     Raises:
-        FileNotFoundError: there is no complete checkpoint.
-        CheckpointError: a file is damaged: a checksum differs, or a field is missing or cannot be;
-            or it cannot be read (an OSError too), as a FIFO instead.
-        ValueError: an empty path; or ``like`` has another structure, shape or dtype somewhere
-            (the message names the path and both sides), or containers need it.
+        FileNotFoundError: if there is no complete checkpoint.
+        CheckpointError: if a file is damaged (a checksum differs, a field is missing or invalid) or
+            unreadable, such as a FIFO (then it is an OSError too).
+        ValueError: if the path is empty, or ``like`` differs in structure, shape or dtype (the
+            message contains the path and both sides), or the containers require ``like``.
 
     Example:
         >>> import tempfile

@@ -178,7 +178,7 @@ class Saving:
         """Return when the checkpoint is on the disk.
 
         Raises:
-            Exception: the error that stopped the thread that wrote, with its traceback.
+            Exception: if the writing thread failed: its error, with its traceback.
         """
         self._thread.join()
         if self._error is not None:
@@ -255,15 +255,16 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
             by part.
 
     Raises:
-        TypeError: a leaf of another kind, or a traced one.
-        ValueError: an empty path, or containers nested more than 100 levels deep, as in a cycle.
-        CheckpointError: the files cannot be written, as on a full disk (an OSError too, with its
-            errno), or another process could not write its parts.
-        FileExistsError: the folder has a ``tree.json`` that no save wrote.
-        Exception: the error that stopped a ``save_async`` before, if it was not reported yet;
-            nothing is saved then.
+        TypeError: if a leaf has another type, or is traced.
+        ValueError: if the path is empty, or containers are nested more than 100 levels deep, as in
+            a cycle.
+        CheckpointError: if the files cannot be written, as on a full disk (then it is an OSError
+            too, with its errno), or another process could not write its shards.
+        FileExistsError: if the folder has a ``tree.json`` that ``save`` did not write.
+        Exception: if an earlier ``save_async`` failed and its error was not raised yet. Nothing is
+            saved then.
 
-    Files of the folder that are not of an earlier save into it stay.
+    Other files in the folder, which no earlier save wrote, are not changed.
 
     Example:
         >>> import tempfile
@@ -294,10 +295,10 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
 
     Raises:
         TypeError, ValueError: as for ``save``.
-        Exception: the error that stopped the ``save_async`` before, if it was not reported yet;
-            nothing is saved then.
+        Exception: if an earlier ``save_async`` failed and its error was not raised yet. Nothing is
+            saved then.
 
-    Cost: arrays of the CPU are held, not copied; those of a GPU and NumPy's are copied at once.
+    Cost: CPU arrays are referenced, not copied; GPU and NumPy arrays are copied immediately.
 
     Example:
         >>> import tempfile

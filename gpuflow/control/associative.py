@@ -37,8 +37,8 @@ def associative_scan(
         A tree like ``elems``.
 
     Raises:
-        TypeError: ``fn`` is not callable.
-        ValueError: sizes along ``axis`` differ.
+        TypeError: if ``fn`` is not callable.
+        ValueError: if sizes along ``axis`` differ.
 
     Source: G. Blelloch, Prefix sums and their applications, 1990: combine pairs, scan the half as
     many results, and fill in the elements between.

@@ -49,7 +49,7 @@ def cond(
         The result of the function that ran. Under vmap of ``pred`` each element has its own.
 
     Raises:
-        TypeError: ``pred`` is not a scalar, or the results differ in type.
+        TypeError: if ``pred`` is not a scalar, or the results differ in type.
 
     Example:
         >>> f = gf.jit(lambda x: lax.cond(x > 0, lambda x: 2 * x, lambda x: -x, x))
@@ -124,8 +124,8 @@ def switch(
         The result of the branch that ran.
 
     Raises:
-        TypeError: ``index`` is not an integer scalar, or the results differ in type.
-        ValueError: there are no branches.
+        TypeError: if ``index`` is not an integer scalar, or the results differ in type.
+        ValueError: if there are no branches.
 
     Example:
         >>> f = gf.jit(lambda k, x: lax.switch(k, [jnp.sin, jnp.square, jnp.negative], x))

@@ -54,10 +54,10 @@ def checkpoint(
         signature.
 
     Raises:
-        NotImplementedError: ``concrete``.
-        TypeError: ``fun`` or ``policy`` is not callable; from the call, an argument is not an
-            array.
-        ValueError: from the call, ``static_argnums`` names no argument.
+        NotImplementedError: if ``concrete`` is set.
+        TypeError: if ``fun`` or ``policy`` is not callable; when the returned function is called,
+            if an argument is not an array.
+        ValueError: when the returned function is called, if ``static_argnums`` is out of range.
 
     Source:
         Chen, Xu, Zhang and Guestrin 2016, "Training deep nets with sublinear memory cost".

@@ -58,7 +58,7 @@ def while_loop(
         The last value. Under vmap each element stops by itself.
 
     Raises:
-        TypeError: the condition is not a bool scalar, or the value changes its type.
+        TypeError: if the condition is not a bool scalar, or the value changes its type.
 
     Example:
         >>> lax.while_loop(lambda x: x < 100, lambda x: 2 * x, 3)
@@ -205,8 +205,8 @@ def fori_loop(
         The last value; ``init_val`` if ``upper <= lower``.
 
     Raises:
-        TypeError: bounds that are no such scalars, or the value changes its type.
-        OverflowError: bounds that the dtype of the index cannot hold.
+        TypeError: if the bounds are not such scalars, or the value changes its type.
+        OverflowError: if a bound is out of range for the dtype of the index.
 
     Example:
         >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)

@@ -87,8 +87,8 @@ def custom_linear_solve(
         ``x``, or ``(x, aux)``.
 
     Raises:
-        TypeError: trees that differ; in reverse mode, there is no ``transpose_solve``.
-        ValueError: shapes that differ.
+        TypeError: if trees differ, or reverse mode is used without ``transpose_solve``.
+        ValueError: if shapes differ.
 
     Example:
         >>> def solve(b):
@@ -160,8 +160,8 @@ def custom_root(
         ``x``, or ``(x, aux)``.
 
     Raises:
-        TypeError: trees that differ.
-        ValueError: shapes that differ.
+        TypeError: if trees differ.
+        ValueError: if shapes differ.
 
     Example:
         >>> def newton(f, x):

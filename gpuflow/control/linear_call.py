@@ -43,7 +43,7 @@ def linear_call(
         What ``fun`` returns. Forward derivatives in ``residual_args`` are those of ``fun``.
 
     Raises:
-        TypeError: ``fun_transpose`` returns something else than the type of ``linear_args``.
+        TypeError: if ``fun_transpose`` returns another type than that of ``linear_args``.
     """
     residuals = tree.leaves(residual_args)
     linear, linear_tree = tree.flatten(linear_args)

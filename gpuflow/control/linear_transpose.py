@@ -40,8 +40,10 @@ def linear_transpose(
         each argument.
 
     Raises:
-        NotImplementedError: ``reduce_axes``, or from the call: an op of ``fun`` is not linear.
-        TypeError: floats and integers are mixed; from the call, a cotangent does not match.
+        NotImplementedError: if ``reduce_axes`` is given; when the returned function is called, if
+            an op of ``fun`` is not linear.
+        TypeError: if floats and integers are mixed; when the returned function is called, if a
+            cotangent does not match.
 
     Example:
         >>> f = gf.linear_transpose(lambda x: 3 * x[:2], jnp.zeros(3))
@@ -145,7 +147,8 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
         closed-over values stay where they are.
 
     Raises:
-        TypeError: from the call, arguments of another tree.
+        TypeError: when the returned function is called, if the arguments have another tree
+            structure.
 
     Example:
         >>> @gf.jit

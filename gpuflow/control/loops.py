@@ -83,8 +83,8 @@ def scan(
         The last carry, and the ys stacked along a new leading axis.
 
     Raises:
-        TypeError: ``f`` does not return a pair, or the carry changes its type.
-        ValueError: leading sizes that differ, no length, or ``unroll`` below 1.
+        TypeError: if ``f`` does not return a pair, or the carry changes its type.
+        ValueError: if leading sizes differ, the length is unknown, or ``unroll`` is below 1.
 
     Example:
         >>> lax.scan(lambda total, x: (total + x, total), 0, jnp.array([1, 2, 3]))
@@ -267,7 +267,7 @@ def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y
         The results, stacked along a new leading axis.
 
     Raises:
-        ValueError: ``xs`` has no arrays, leading sizes differ, or ``batch_size`` is negative.
+        ValueError: if ``xs`` has no arrays, leading sizes differ, or ``batch_size`` is negative.
 
     Example:
         >>> lax.map(lambda x: x**2, jnp.array([1, 2, 3]))

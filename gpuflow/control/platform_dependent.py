@@ -28,9 +28,9 @@ def platform_dependent(
         The result of the selected function.
 
     Raises:
-        TypeError: a branch that is not callable.
-        ValueError: the name ``gpu``, which is not a platform.
-        NotImplementedError: no branch for the platform.
+        TypeError: if a branch is not callable.
+        ValueError: if a branch is named ``gpu``, which is not a platform.
+        NotImplementedError: if there is no branch for the platform.
 
     Example:
         >>> lax.platform_dependent(3.0, default=lambda x: x + 1)
@@ -75,8 +75,8 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
         A function of the same arguments.
 
     Raises:
-        TypeError: a decomposition that is not callable, or a name that is not a string.
-        UnexpectedTracerError: from the call, an attribute that is traced.
+        TypeError: if the decomposition is not callable, or the name is not a string.
+        UnexpectedTracerError: when the returned function is called, if an attribute is traced.
 
     Example:
         >>> f = lax.composite(lambda x, *, scale: x * scale, name="my.scaled")

@@ -154,8 +154,8 @@ def reduce(
         A tree of arrays without those dimensions.
 
     Raises:
-        TypeError: trees, shapes or dtypes that do not fit.
-        ValueError: no such dimension.
+        TypeError: if trees, shapes or dtypes do not match.
+        ValueError: if the dimension does not exist.
 
     Example:
         >>> lax.reduce(jnp.array([[1, 2], [3, 4]]), 1, jnp.multiply, (0,))
@@ -248,8 +248,8 @@ def reduce_window(
         An array, or a tree of arrays, with one element for each position of the window.
 
     Raises:
-        TypeError: dtypes, sizes or strides that do not fit.
-        ValueError: margins that do not fit.
+        TypeError: if dtypes, sizes or strides are inconsistent.
+        ValueError: if the padding is inconsistent.
 
     Source: the definition of ReduceWindow in the XLA operation semantics.
 

@@ -44,8 +44,8 @@ def scatter_apply(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: shapes or dimension numbers that do not fit, or another dtype than that of
-            ``operand`` from ``func``.
+        TypeError: if shapes or dimension numbers are inconsistent, or ``func`` returns another
+            dtype than that of ``operand``.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))

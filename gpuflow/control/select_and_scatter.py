@@ -45,8 +45,8 @@ def select_and_scatter(
         An array like ``operand``.
 
     Raises:
-        TypeError: dtypes or shapes that do not fit.
-        ValueError: windows that do not fit.
+        TypeError: if dtypes or shapes do not match.
+        ValueError: if the windows are inconsistent.
 
     Source: the definition of SelectAndScatter in the XLA operation semantics.
 

@@ -49,7 +49,8 @@ class ShapeDtypeStruct:
         manual_axis_type: in shard_map, along which axes the array varies.
 
     Raises:
-        ValueError: no dtype, another sharding, or one that does not divide the shape.
+        ValueError: if the dtype is missing, or the sharding is invalid or does not divide the
+            shape.
     """
 
     shape: tuple[int, ...]
@@ -447,7 +448,7 @@ class Lowered(Stage):
             compiler_options: of XLA, by name; they have no effect.
 
         Raises:
-            JaxRuntimeError: an option of another name than XLA's.
+            JaxRuntimeError: if the option is not an option of XLA.
         """
         check_compiler_options(compiler_options)
         return Compiled(self._entry, self.in_tree, self.fun_name, self._finish, self._places)
@@ -461,7 +462,7 @@ class Lowered(Stage):
             debug_info: whether to say where each equation comes from; it has no effect.
 
         Raises:
-            ValueError: another dialect.
+            ValueError: if the dialect is unknown.
         """
         del debug_info
         _check_dialect("as_text", dialect)
@@ -471,7 +472,7 @@ class Lowered(Stage):
         """The traced program: a jaxpr, whatever the dialect; see ``as_text``.
 
         Raises:
-            ValueError: another dialect.
+            ValueError: if the dialect is unknown.
         """
         _check_dialect("compiler_ir", dialect)
         return self.jaxpr

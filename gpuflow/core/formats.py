@@ -19,7 +19,7 @@ class Layout:
         sub_byte_element_size_in_bits: 0.
 
     Raises:
-        NotImplementedError: another order, or tiles.
+        NotImplementedError: if the order is not row-major, or tiles are given.
 
     Example:
         >>> from gpuflow.experimental.layout import Layout

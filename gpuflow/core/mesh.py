@@ -131,7 +131,7 @@ class Mesh(_Axes):
         axis_types: an ``AxisType`` for each axis; ``Auto`` by default.
 
     Raises:
-        ValueError: another number of names than axes, or a name or device that is there twice.
+        ValueError: if the number of names and axes differs, or a name or device is repeated.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Mesh(_Axes):
         """The part of the mesh whose devices are of this process.
 
         Raises:
-            ValueError: those devices are not a block of the mesh.
+            ValueError: if these devices are not a block of the mesh.
         """
         is_own = np.array([device.is_local for device in self.devices.flat], bool)
         is_own = is_own.reshape(self.devices.shape)
@@ -271,8 +271,8 @@ class AbstractMesh(_Axes):
         axis_types: an ``AxisType`` for each axis; ``Auto`` by default.
 
     Raises:
-        ValueError: another number of names or types than sizes; from attributes that tell of
-            devices, for there are none.
+        ValueError: if the numbers of names or types and sizes differ; from attributes that describe
+            devices, because an AbstractMesh has none.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class PositionalSharding(Sharding):
         """The devices in an array of another shape.
 
         Raises:
-            ValueError: a shape of more or fewer cells than there are.
+            ValueError: if the size of the shape differs from the number of cells.
         """
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         try:

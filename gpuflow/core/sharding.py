@@ -197,7 +197,7 @@ class Sharding:
         """Check that arrays of this shape may be split so.
 
         Raises:
-            ValueError: the spec has more items than the shape.
+            ValueError: if the spec has more entries than the shape.
         """
         self._counts(len(aval_shape))
 
@@ -219,7 +219,7 @@ class Sharding:
         """The shape of each device's part of an array.
 
         Raises:
-            ValueError: the parts would not be equal.
+            ValueError: if the shards would differ in size.
         """
         return _shard_shape(self, tuple(global_shape))
 
@@ -247,7 +247,7 @@ class Sharding:
         """The same sharding: there is one kind of memory.
 
         Raises:
-            ValueError: another kind than "device".
+            ValueError: if the kind is not "device".
         """
         check_memory_kind(kind)
         return self
@@ -310,7 +310,7 @@ class NamedSharding(Sharding):
         memory_kind: "device" or None.
 
     Raises:
-        ValueError: a name that the mesh has not, or that is there twice.
+        ValueError: if the mesh does not have a name, or a name is repeated.
     """
 
     mesh: Mesh | AbstractMesh

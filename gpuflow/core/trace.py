@@ -1,4 +1,4 @@
-"""Traces and tracers: what a bind means right now.
+"""TypeError: if floats have 16 bits or fewer.
 
 One trace is current in a thread. There is no stack of levels to search: a trace has a parent, and a
 rule of the trace runs with the parent as the current trace. A tracer belongs to one trace; every

@@ -100,8 +100,8 @@ def batches(
         gpuflow's, on their device.
 
     Raises:
-        ValueError: no arrays, arrays without a first dimension or of different ones, or a number
-            that is out of range.
+        ValueError: if there are no arrays, leading dimensions are missing or differ, or a count is
+            out of range.
 
     Example:
         >>> import numpy as np

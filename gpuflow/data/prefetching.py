@@ -216,12 +216,12 @@ def prefetch_to_device(
         A Prefetched, which is an iterator of trees of Arrays, and a context manager that closes it.
 
     Raises:
-        TypeError: ``iterator`` cannot be iterated over.
-        ValueError: ``size`` below 1.
-        Exception: taking a batch raises errors of the iterator, or of copying, in the thread, with
-            the traceback of there, after the batches that came before.
+        TypeError: if ``iterator`` is not iterable.
+        ValueError: if ``size`` is below 1.
+        Exception: when you take a batch, errors of the iterator or of copying in the thread are
+            raised with their traceback, after the batches that came before.
 
-    Cost: the memory of ``size`` batches more.
+    Cost: the memory of ``size`` additional batches.
 
     Example:
         >>> import numpy as np

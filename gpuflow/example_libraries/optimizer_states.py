@@ -58,7 +58,7 @@ def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., O
             array, ``update(step, gradient, state)`` the next one, ``get_params(state)`` the array.
 
     Raises:
-        TypeError: (when stepping) gradients or states are of another structure than parameters.
+        TypeError: at a step, if gradients or states differ in structure from the parameters.
     """
 
     @functools.wraps(opt_maker)
@@ -136,7 +136,7 @@ def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
     """The result of ``unpack_optimizer_state``.
 
     Raises:
-        TypeError: a leaf is not a JoinPoint.
+        TypeError: if a leaf is not a JoinPoint.
     """
     sentinels, tree_def = base_tree.flatten(marked_pytree)
     for sentinel in sentinels:

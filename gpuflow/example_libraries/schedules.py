@@ -16,7 +16,7 @@ def make_schedule(scalar_or_schedule: float | Schedule) -> Schedule:
     """A schedule as it is, or the constant one of a scalar.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: if it is neither.
     """
     if callable(scalar_or_schedule):
         return scalar_or_schedule
@@ -76,7 +76,7 @@ def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
     """``values[k]`` after the k-th boundary.
 
     Raises:
-        ValueError: there is not one value more than boundaries.
+        ValueError: if the number of values is not the number of boundaries plus one.
     """
     edges, levels = jnp.array(boundaries), jnp.array(values)
     check(

@@ -125,9 +125,9 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
         debug: whether to be silent in programs that nobody made with ``checkify``.
 
     Raises:
-        TypeError: ``pred`` is no such scalar, or values are not arrays of numbers.
-        JaxRuntimeError: it does not hold, outside of ``checkify``.
-        ValueError: where a program is compiled that nobody made with ``checkify``.
+        TypeError: if ``pred`` is not a bool scalar, or values are not numeric arrays.
+        JaxRuntimeError: if it does not hold, outside of ``checkify``.
+        ValueError: if the program is compiled without a transformation by ``checkify``.
     """
     must(
         is_value(pred) and aval_of(pred).shape == () and aval_of(pred).dtype == dtypes.bool_,
@@ -159,9 +159,9 @@ def check_error(error: Error) -> None:
     """Raise if ``error`` holds a failed check; inside ``checkify`` it is one more check.
 
     Raises:
-        TypeError: an argument that is not an Error.
-        JaxRuntimeError: a check failed.
-        ValueError: where a program is compiled that nobody made with ``checkify``.
+        TypeError: if an argument is not an Error.
+        JaxRuntimeError: if a check failed.
+        ValueError: if the program is compiled without a transformation by ``checkify``.
     """
     must(
         isinstance(error, Error),
@@ -189,9 +189,9 @@ def checkify(
         ``(*args, **kwargs) -> (Error, f(*args, **kwargs))``.
 
     Raises:
-        TypeError: ``f`` is not a function, or ``errors`` is not a set of categories.
-        NotImplementedError: from the call, for checks inside of programs that cannot hand them
-            on, as those of ``custom_linear_solve`` and ``shard_map``.
+        TypeError: if ``f`` is not a function, or ``errors`` is not a set of categories.
+        NotImplementedError: when the returned function is called, if checks are inside programs
+            that cannot return them, such as those of ``custom_linear_solve`` and ``shard_map``.
     """
     must(
         callable(f),

@@ -84,7 +84,7 @@ class custom_partitioning:
             ``partition``.
 
         Raises:
-            ValueError: an invalid rule.
+            ValueError: if a rule is invalid.
 
         Example:
             As for the class.

@@ -79,10 +79,10 @@ def solve(
         slopes again; times after the first and the event's time have derivatives too.
 
     Raises:
-        TypeError: ``f`` or ``event`` returns something else, a method is none, ``args`` are no
-            arrays.
-        ValueError: times that are no pair or vector, or descend and ascend; ``max_steps``,
-            tolerances or steps that are not positive.
+        TypeError: if ``f`` or ``event`` returns another type, the method is not a method, or
+            ``args`` are not arrays.
+        ValueError: if times are not a pair or vector or are not monotonic, or ``max_steps``,
+            tolerances or steps are not positive.
 
     Source: see ``RK4`` and ``Tsit5``; the first step and the controller: Hairer, Nørsett and
         Wanner, Solving Ordinary Differential Equations I (1993), II.4.

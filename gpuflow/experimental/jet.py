@@ -40,9 +40,9 @@ def jet(
         Those of integers are zeros.
 
     Raises:
-        ValueError: ``series`` of several lengths, not one for each argument, or with other shapes;
-            arguments that are trees.
-        TypeError: arguments that are integers.
+        ValueError: if the ``series`` differ in length, do not match the arguments in number or
+            shape, or arguments are trees.
+        TypeError: if an argument is an integer array.
 
     Example:
         >>> import gpuflow as gf, gpuflow.numpy as jnp

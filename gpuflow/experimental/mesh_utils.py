@@ -25,7 +25,7 @@ def create_device_mesh(
         contiguous_submeshes, allow_split_physical_axes: for other topologies; no effect.
 
     Raises:
-        ValueError: another number of devices.
+        ValueError: if the number of devices does not match.
     """
     del contiguous_submeshes, allow_split_physical_axes
     return device_grid("create_device_mesh", mesh_shape, devices)
@@ -49,7 +49,7 @@ def create_hybrid_device_mesh(
         process_is_granule, should_sort_granules_by_key, allow_split_physical_axes: no effect.
 
     Raises:
-        ValueError: another number of devices.
+        ValueError: if the number of devices does not match.
     """
     del process_is_granule, should_sort_granules_by_key, allow_split_physical_axes
     rank = len(mesh_shape)

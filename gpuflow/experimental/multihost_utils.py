@@ -48,7 +48,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
         tiled: concatenate along the first dimension instead of stacking along a new one.
 
     Raises:
-        ValueError: ``tiled`` with an array without dimensions.
+        ValueError: if ``tiled`` is set and an array has rank 0.
     """
     group = _world()
 
@@ -80,7 +80,7 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
         is_source: whether this process is the one; by default process 0.
 
     Raises:
-        ValueError: not exactly one process is the source.
+        ValueError: if not exactly one process is the source.
     """
     group = _world()
     if group is None:
@@ -104,7 +104,7 @@ def sync_global_devices(name: str) -> None:
     """Wait until all processes are here.
 
     Raises:
-        AssertionError: they are at places of other names.
+        AssertionError: if the names of the processes differ.
     """
     if _world() is not None:
         assert_equal(np.uint32(zlib.crc32(name.encode())), f"sync_global_devices name {name!r}")
@@ -114,7 +114,7 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
     """Check that all processes have equal values.
 
     Raises:
-        AssertionError: they differ.
+        AssertionError: if they differ.
     """
     group = _world()
     if group is None:

@@ -146,7 +146,7 @@ def odeint(
         mode solves the adjoint equation, backwards, and keeps no steps.
 
     Raises:
-        TypeError: ``args`` that are not arrays, or times that are not floats.
+        TypeError: if ``args`` are not arrays, or times are not floats.
 
     Source: Chen et al., Neural ordinary differential equations (2018), appendix C.
     """

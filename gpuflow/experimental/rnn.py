@@ -97,7 +97,7 @@ def unpack_lstm_weights(
         is 2k forwards and 2k + 1 backwards.
 
     Raises:
-        ValueError: a vector of another length.
+        ValueError: if the vector has another length.
 
     Example:
         >>> import gpuflow as gf
@@ -138,7 +138,7 @@ def swap_lstm_gates(
         A vector like ``weights``.
 
     Raises:
-        ValueError: a vector of another length.
+        ValueError: if the vector has another length.
 
     Example:
         >>> import gpuflow.numpy as jnp
@@ -179,8 +179,8 @@ def lstm(
         sequence, and the last states, like ``h_0`` and ``c_0``.
 
     Raises:
-        NotImplementedError: ``dropout`` that is not 0, or lengths of another dtype.
-        ValueError: weights of another length.
+        NotImplementedError: if ``dropout`` is not 0, or lengths have another dtype.
+        ValueError: if the weights have another length.
 
     Example:
         >>> import gpuflow as gf, gpuflow.numpy as jnp

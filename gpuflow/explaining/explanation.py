@@ -116,7 +116,7 @@ class Explanation:
             The path.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: if it cannot be written.
 
         Example:
             >>> import tempfile

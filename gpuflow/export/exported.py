@@ -182,7 +182,7 @@ class Exported:
         """The function ``(*leaves of arguments, *cotangents) -> cotangents`` of flat values.
 
         Raises:
-            ValueError: it was read from bytes that hold none.
+            ValueError: if it was read from bytes that contain none.
         """
         check(self.has_vjp(), lambda: (
             f"[export] the derivative of {self.fun_name} must be in its bytes; got a function that "
@@ -206,7 +206,7 @@ class Exported:
         Cost: builds the kernels that were not built before.
 
         Raises:
-            ValueError: there is no derivative of that order, or sizes that are not allowed.
+            ValueError: if there is no derivative of that order, or sizes are not allowed.
         """
         content, sections = program_record(self._program)
         kernels, code = kernels_record(self._built(sizes))
@@ -267,8 +267,8 @@ class Exported:
             The result.
 
         Raises:
-            ValueError: other structures, shapes, dtypes or sizes, or another platform.
-            TypeError: forward-mode derivatives.
+            ValueError: if structures, shapes, dtypes, sizes or the platform differ.
+            TypeError: if it is differentiated in forward mode.
         """
         leaves, treedef = tree.flatten((args, kwargs))
         if treedef != self.in_tree:
@@ -399,8 +399,8 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         The function. Calls need neither its source nor, where the kernels fit, a compiler.
 
     Raises:
-        ExportError: other bytes, a part of them, damaged ones, those of another version, or those
-            whose program breaks the rules of this one.
+        ExportError: if the bytes are not an export, are truncated or damaged, have another version,
+            or contain an invalid program.
         TypeError: if ``blob`` is not bytes.
 
     Warns:

@@ -33,7 +33,7 @@ def symbolic_shape(
         A tuple of ints and symbolic sizes.
 
     Raises:
-        ValueError: a text that is not a shape, or ``constraints`` beside ``scope``.
+        ValueError: if the text is not a shape, or both ``constraints`` and ``scope`` are given.
 
     Example:
         >>> from gpuflow import export

@@ -42,7 +42,7 @@ class SymbolicScope:
         constraints_str: conditions such as ``"b >= 8"``, ``"mod(b, 8) == 0"`` or ``"a == 2*b"``.
 
     Raises:
-        ValueError: a text that is not a comparison of sizes.
+        ValueError: if the text is not a comparison of sizes.
 
     Example:
         >>> from gpuflow import export

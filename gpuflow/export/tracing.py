@@ -47,8 +47,8 @@ def export(
         to be known at the call, that gives an ``Exported``.
 
     Raises:
-        ValueError: no jitted function; or one with callbacks, other effects, refs, shardings, or
-            kernels or primitives of one's own. ExportError says which.
+        ValueError: if the function is not jitted, or has callbacks, other effects, refs, shardings,
+            or custom kernels or primitives. An ExportError contains the reason.
 
     Example:
         >>> import gpuflow as gf, gpuflow.numpy as jnp

@@ -96,7 +96,8 @@ def register_pytree_node_serialization(
         ``nodetype``.
 
     Raises:
-        ValueError: the class or the name has a registration already, or the class is not a node.
+        ValueError: if the class or the name is already registered, or the class is not a pytree
+            node.
 
     Example:
         >>> from gpuflow import export, tree_util
@@ -143,7 +144,7 @@ def register_namedtuple_serialization(
         ``nodetype``.
 
     Raises:
-        ValueError: the class is not a namedtuple, or it or the name has a registration already.
+        ValueError: if the class is not a namedtuple, or it or the name is already registered.
 
     Example:
         >>> from collections import namedtuple

@@ -41,7 +41,7 @@ def resize(
         An array of the image's dtype; integers become floats, unless the method is ``"nearest"``.
 
     Raises:
-        ValueError: an unknown method, or another number of axes.
+        ValueError: if the method is unknown, or the number of axes does not match.
 
     Example:
         >>> gf.image.resize(jnp.array([[0.0, 4.0]]), (1, 4), "linear")
@@ -95,7 +95,7 @@ def scale_and_translate(
         An array of the image's dtype; integers become floats.
 
     Raises:
-        ValueError: an unknown method, or numbers of axes that differ.
+        ValueError: if the method is unknown, or numbers of axes differ.
 
     Example:
         >>> one = jnp.ones(1)

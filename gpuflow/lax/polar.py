@@ -115,7 +115,7 @@ def qdwh(
         u, h, the number of iterations, and whether they converged.
 
     Raises:
-        TypeError: no matrix. ValueError: fewer rows than columns.
+        TypeError: if the argument is not a matrix. ValueError: if it has fewer rows than columns.
 
     Source: Nakatsukasa, Bai and Gygi, Optimizing Halley's iteration for computing the matrix polar
     decomposition, SIAM J. Matrix Anal. Appl. 31 (2010), 2700.

@@ -49,7 +49,7 @@ def full(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: ``fill_value`` is not a scalar, or ``sharding`` is not a Sharding.
+        TypeError: if ``fill_value`` is not a scalar, or ``sharding`` is not a Sharding.
 
     Example:
         >>> lax.full((2,), 7.0)
@@ -88,7 +88,7 @@ def full_like(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: ``fill_value`` is not a scalar.
+        TypeError: if ``fill_value`` is not a scalar.
 
     Example:
         >>> lax.full_like(jnp.ones((2, 2), jnp.int32), 5)
@@ -187,7 +187,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         A tuple of ints.
 
     Raises:
-        ValueError: they do not fit.
+        ValueError: if the shapes do not broadcast.
 
     Example:
         >>> lax.broadcast_shapes((3, 1), (4,))
@@ -213,7 +213,7 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
         An array of higher rank.
 
     Raises:
-        ValueError: dimensions that are repeated or that the result does not have.
+        ValueError: if a dimension is repeated or out of range for the result.
 
     Example:
         >>> lax.expand_dims(jnp.ones(3), (0, 2)).shape
@@ -269,7 +269,7 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
         A list of arrays.
 
     Raises:
-        ValueError: sizes that do not sum to that of the axis.
+        ValueError: if the sizes do not sum to the size of the axis.
 
     Example:
         >>> lax.split(jnp.arange(5), (2, 3))
@@ -304,7 +304,7 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
         An array with one dimension more.
 
     Raises:
-        TypeError: shapes or dtypes that differ.
+        TypeError: if shapes or dtypes differ.
 
     Example:
         >>> lax.stack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -334,7 +334,7 @@ def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
         An array whose sizes are multiplied by ``reps``.
 
     Raises:
-        ValueError: another number of ``reps``, or negative ones.
+        ValueError: if the number of ``reps`` does not match the rank, or one is negative.
 
     Example:
         >>> lax.tile(jnp.array([1, 2]), (2,))
@@ -364,7 +364,7 @@ def reciprocal(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: numbers that are neither floats nor complex.
+        TypeError: if the dtype is neither float nor complex.
 
     Example:
         >>> lax.reciprocal(jnp.array([2.0, 4.0]))
@@ -399,7 +399,7 @@ def dot(
         An array of the dimensions that are not summed.
 
     Raises:
-        TypeError: operands that are not vectors or matrices.
+        TypeError: if an operand is not a vector or matrix.
 
     Example:
         >>> lax.dot(jnp.array([[1.0, 2.0]]), jnp.array([3.0, 4.0]))
@@ -432,7 +432,7 @@ def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None
         An array of shape ``[..., n, m]``.
 
     Raises:
-        TypeError: ranks that differ or are below 2.
+        TypeError: if ranks differ or are below 2.
 
     Example:
         >>> lax.batch_matmul(jnp.ones((2, 1, 3)), jnp.ones((2, 3, 4))).shape

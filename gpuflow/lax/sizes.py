@@ -54,7 +54,7 @@ def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
         An array of the dtype of ``arr``.
 
     Raises:
-        TypeError: shapes that do not fit.
+        TypeError: if shapes do not match.
 
     Example:
         >>> lax.broadcast_like(jnp.array([1, 2]), jnp.zeros((2, 2)))
@@ -78,7 +78,7 @@ def shape_as_value(shape: Sequence[int]) -> Any:
         An integer vector.
 
     Raises:
-        TypeError: an array that is not an integer vector.
+        TypeError: if the array is not an integer vector.
 
     Example:
         >>> lax.shape_as_value((2, 3))
@@ -165,8 +165,8 @@ def conv_shape_tuple(
         A tuple of ints: (batch, outputs, *space).
 
     Raises:
-        TypeError: another number of margins than of dimensions of space.
-        ValueError: negative margins that exceed a dimension.
+        TypeError: if the number of padding pairs and of spatial dimensions differs.
+        ValueError: if negative padding exceeds a dimension.
 
     Example:
         >>> lax.conv_shape_tuple((8, 3, 10), (16, 3, 3), (2,), "VALID")
@@ -208,7 +208,8 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
         those letters; dimensions of space are in the order of the kernel's.
 
     Raises:
-        TypeError: a string without its letters, with one twice, or with others than the kernel's.
+        TypeError: if a string lacks or repeats one of its letters, or its letters differ from the
+            kernel's.
 
     Example:
         >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
@@ -255,7 +256,8 @@ def conv_general_shape_tuple(
         A tuple of ints.
 
     Raises:
-        TypeError: strings without their letters, or another number of margins.
+        TypeError: if a string lacks one of its letters, or the number of padding pairs does not
+            match.
 
     Example:
         >>> numbers = ("NHC", "HIO", "NHC")
@@ -288,7 +290,7 @@ def conv_transpose_shape_tuple(
         A tuple of ints.
 
     Raises:
-        TypeError: strings without their letters.
+        TypeError: if a string lacks one of its letters.
 
     Example:
         >>> numbers = ("NHC", "HIO", "NHC")

@@ -51,7 +51,7 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
         An array of the dtype of ``operand``.
 
     Raises:
-        IndexError: the index is outside.
+        IndexError: if the index is out of range.
 
     Example:
         >>> lax.index_in_dim(jnp.array([[1, 2], [3, 4]]), -1, keepdims=False)
@@ -109,9 +109,9 @@ def dynamic_slice(
         An array of shape ``slice_sizes`` and the dtype of ``operand``.
 
     Raises:
-        TypeError: starts that are not integers, or of several dtypes.
-        ValueError: numbers of starts or sizes that do not fit, and negative starts, known before,
-            that are not allowed.
+        TypeError: if start indices are not integers, or differ in dtype.
+        ValueError: if the number of starts or sizes does not match, or a static start is negative
+            without ``allow_negative_indices``.
 
     Example:
         >>> f = gf.jit(lambda x, start: lax.dynamic_slice(x, (start,), (2,)))
@@ -145,9 +145,10 @@ def dynamic_update_slice(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: starts that are not integers, or of several dtypes; another dtype or a larger
-            update.
-        ValueError: another number of starts, and negative ones, known before, that are not allowed.
+        TypeError: if start indices are not integers or differ in dtype, or the update has another
+            dtype or is too large.
+        ValueError: if the number of starts does not match, or a static start is negative without
+            ``allow_negative_indices``.
 
     Example:
         >>> lax.dynamic_update_slice(jnp.zeros(5), jnp.ones(2), (3,))
@@ -256,8 +257,8 @@ def dynamic_slice_in_dim(
         An array of the dtype of ``operand``, with size ``slice_size`` along ``axis``.
 
     Raises:
-        TypeError: a start that is not an integer.
-        ValueError: no such axis.
+        TypeError: if the start is not an integer.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.dynamic_slice_in_dim(jnp.arange(6).reshape(3, 2), 1, 2)
@@ -306,8 +307,8 @@ def dynamic_index_in_dim(
         An array of the dtype of ``operand``.
 
     Raises:
-        TypeError: an index that is not an integer.
-        ValueError: no such axis.
+        TypeError: if the index is not an integer.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.dynamic_index_in_dim(jnp.arange(6).reshape(3, 2), 1, keepdims=False)
@@ -336,8 +337,8 @@ def dynamic_update_slice_in_dim(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: a start that is not an integer, another dtype or a larger update.
-        ValueError: no such axis.
+        TypeError: if the start is not an integer, or the update has another dtype or is too large.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.dynamic_update_slice_in_dim(jnp.zeros(5), jnp.ones(2), 1, axis=0)
@@ -378,8 +379,8 @@ def dynamic_update_index_in_dim(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: an index that is not an integer, another dtype or a larger update.
-        ValueError: no such axis.
+        TypeError: if the index is not an integer, or the update has another dtype or is too large.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.dynamic_update_index_in_dim(jnp.zeros((3, 2)), jnp.ones(2), 1, axis=0)
@@ -457,7 +458,7 @@ def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
         A list of arrays.
 
     Raises:
-        ValueError: no such dimension.
+        ValueError: if the dimension does not exist.
 
     Example:
         >>> lax.unstack(jnp.array([[1, 2], [3, 4]]))

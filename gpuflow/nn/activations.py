@@ -85,7 +85,7 @@ def sigmoid(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> gf.nn.sigmoid(jnp.array([-jnp.inf, 0.0, jnp.inf]))
@@ -113,7 +113,7 @@ def silu(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> gf.nn.silu(jnp.array([-1.0, 0.0, 1.0])).round(3)
@@ -412,7 +412,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
         An array of the shape of ``x`` but for ``axis``, which is half as long.
 
     Raises:
-        ValueError: an odd size, or no such axis.
+        ValueError: if the size is odd, or the axis does not exist.
 
     Example:
         >>> gf.nn.glu(jnp.array([2.0, 4.0, 0.0, jnp.inf]))

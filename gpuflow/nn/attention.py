@@ -92,8 +92,8 @@ def dot_product_attention(
         which no gradient flows. Queries that see no key get the mean of all values.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, or an unknown implementation.
-        NotImplementedError: cuDNN.
+        ValueError: if shapes or dtypes do not match, or the implementation is unknown.
+        NotImplementedError: if ``implementation`` is ``"cudnn"``.
 
     Example:
         >>> query = jnp.ones((1, 2, 1, 4))

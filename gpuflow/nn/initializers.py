@@ -220,7 +220,8 @@ def variance_scaling(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: an unknown mode or distribution; when called, an array without such axes.
+        ValueError: if the mode or distribution is unknown; when the initializer is called, if the
+            shape lacks these axes.
 
     Source: He et al. 2015, "Delving deep into rectifiers".
 
@@ -294,7 +295,7 @@ def glorot_uniform(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, an array without such axes.
+        ValueError: if the initializer is called with a shape that lacks these axes.
 
     Example:
         >>> x = gf.nn.initializers.glorot_uniform()(gf.random.key(0), (3, 3))
@@ -320,7 +321,7 @@ def glorot_normal(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, an array without such axes.
+        ValueError: if the initializer is called with a shape that lacks these axes.
 
     Example:
         >>> x = gf.nn.initializers.glorot_normal()(gf.random.key(0), (100, 100))
@@ -348,7 +349,7 @@ def lecun_uniform(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, an array without such axes.
+        ValueError: if the initializer is called with a shape that lacks these axes.
 
     Example:
         >>> x = gf.nn.initializers.lecun_uniform()(gf.random.key(0), (3, 10))
@@ -374,7 +375,7 @@ def lecun_normal(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, an array without such axes.
+        ValueError: if the initializer is called with a shape that lacks these axes.
 
     Example:
         >>> x = gf.nn.initializers.lecun_normal()(gf.random.key(0), (100, 50))
@@ -400,7 +401,7 @@ def he_uniform(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, an array without such axes.
+        ValueError: if the initializer is called with a shape that lacks these axes.
 
     Example:
         >>> x = gf.nn.initializers.he_uniform()(gf.random.key(0), (6, 10))
@@ -426,7 +427,7 @@ def he_normal(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, an array without such axes.
+        ValueError: if the initializer is called with a shape that lacks these axes.
 
     Example:
         >>> x = gf.nn.initializers.he_normal()(gf.random.key(0), (200, 50))
@@ -460,7 +461,7 @@ def orthogonal(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, fewer than 2 axes.
+        ValueError: when the initializer is called, if the shape has fewer than 2 axes.
 
     Example:
         >>> x = gf.nn.initializers.orthogonal()(gf.random.key(0), (2, 4))
@@ -500,7 +501,8 @@ def delta_orthogonal(
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
 
     Raises:
-        ValueError: when called, not 3 to 5 axes, or more inputs than outputs.
+        ValueError: when the initializer is called, if the shape does not have 3 to 5 axes, or has
+            more inputs than outputs.
 
     Source: Xiao et al. 2018, "Dynamical isometry and a mean field theory of CNNs".
 

@@ -29,7 +29,7 @@ def _numbers(name: str, x: Any, where: Any) -> Any:
     """``x`` as floats or complex numbers, of the default dtype where -inf is put into integers.
 
     Raises:
-        TypeError: bools without a mask.
+        TypeError: if ``x`` is boolean and there is no mask.
     """
     (x,) = check_arraylike(name, x)
     aval = aval_of(x)
@@ -56,7 +56,7 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
         An array of the shape of ``x``, of its float dtype, whose sums along ``axis`` are 1.
 
     Raises:
-        TypeError: bools without a mask.
+        TypeError: if ``x`` is boolean and there is no mask.
 
     Example:
         >>> gf.nn.softmax(jnp.array([0.0, 0.0, -jnp.inf]))
@@ -84,7 +84,7 @@ def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -
         An array of the shape of ``x``, of its float dtype.
 
     Raises:
-        TypeError: bools without a mask.
+        TypeError: if ``x`` is boolean and there is no mask.
 
     Example:
         >>> gf.nn.log_softmax(jnp.array([1.0, 1.0])).round(3)
@@ -121,7 +121,7 @@ def standardize(
         An array of the shape of ``x``, of its float dtype.
 
     Raises:
-        ValueError: another algorithm.
+        ValueError: if the algorithm is unknown.
 
     Example:
         >>> gf.nn.standardize(jnp.array([1.0, 3.0]), epsilon=0.0)
@@ -164,7 +164,7 @@ def one_hot(
         An array of the shape of ``x`` with an axis of size ``num_classes`` more.
 
     Raises:
-        TypeError: bools.
+        TypeError: if an argument is boolean.
 
     Example:
         >>> gf.nn.one_hot(jnp.array([0, 2, 5]), 3)

@@ -61,7 +61,7 @@ def get_scaled_dot_general_config(
         A BlockScaleConfig.
 
     Raises:
-        ValueError: another mode.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> gf.nn.get_scaled_dot_general_config("mxfp8").block_size
@@ -102,7 +102,7 @@ def scaled_matmul(
         ``[B, M, N]``.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> lhs = rhs = jnp.ones((1, 2, 32), jnp.float8_e4m3fn)
@@ -172,9 +172,9 @@ def scaled_dot_general(
         An array of ``preferred_element_type``, of the shape that ``lax.dot_general`` gives.
 
     Raises:
-        TypeError: another dtype of the result.
-        NotImplementedError: nvfp4, which is not written.
-        ValueError: axes that do not fit, or whose size is not a multiple of the block.
+        TypeError: if the result dtype is not supported.
+        NotImplementedError: if the format is nvfp4, which is not implemented.
+        ValueError: if axes do not match, or their size is not a multiple of the block.
 
     Example:
         >>> config = gf.nn.get_scaled_dot_general_config("mxfp8")

@@ -40,8 +40,8 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
         with zeros.
 
     Raises:
-        TypeError: floats or complex numbers.
-        ValueError: another order, or no such axis.
+        TypeError: if an argument is a float or complex array.
+        ValueError: if the order is unknown, or the axis does not exist.
 
     Example:
         >>> jnp.packbits(jnp.array([1, 0, 1, 0, 0, 0, 0, 1, 1]))
@@ -82,8 +82,8 @@ def unpackbits(
         uint8, with eight times as many elements along ``axis``, or ``count``.
 
     Raises:
-        TypeError: another dtype.
-        ValueError: another order, or no such axis.
+        TypeError: if the dtype is not supported.
+        ValueError: if the order is unknown, or the axis does not exist.
 
     Example:
         >>> jnp.unpackbits(jnp.array([161], jnp.uint8))

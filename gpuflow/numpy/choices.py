@@ -37,7 +37,7 @@ def select(
         An array of the common shape, in the common dtype of choices and ``default``.
 
     Raises:
-        ValueError: no conditions, or another number of arrays.
+        ValueError: if there are no conditions, or the number of arrays does not match.
 
     Example:
         >>> x = jnp.arange(6)
@@ -79,9 +79,10 @@ def choose(
         An array of the common shape, in the common dtype of the choices.
 
     Raises:
-        ValueError: elements that are not integers, other numbers, or another mode.
-        ConcretizationTypeError: traced numbers with ``mode="raise"``.
-        NotImplementedError: ``out``.
+        ValueError: if elements are not integers, the number of choices does not match, or the mode
+            is unknown.
+        ConcretizationTypeError: if indices are traced and ``mode`` is ``"raise"``.
+        NotImplementedError: if ``out`` is given.
 
     Example:
         >>> jnp.choose(jnp.array([1, 0, 1]), jnp.array([[0, 1, 2], [10, 11, 12]]))
@@ -135,9 +136,10 @@ def compress(
         An array of the dtype of ``a``, with the chosen slices along ``axis``.
 
     Raises:
-        ValueError: conditions of another rank, or that hold beyond the end; another size.
-        ConcretizationTypeError: traced conditions without ``size``.
-        NotImplementedError: ``out``.
+        ValueError: if the condition is not a vector or is True beyond the end, or the size does not
+            match.
+        ConcretizationTypeError: if conditions are traced and ``size`` is not given.
+        NotImplementedError: if ``out`` is given.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4], [5, 6]])
@@ -202,8 +204,8 @@ def extract(
         A vector of the dtype of ``arr``.
 
     Raises:
-        ValueError: conditions that hold beyond the end; a size that the array does not have.
-        ConcretizationTypeError: traced conditions without ``size``.
+        ValueError: if the condition is True beyond the end, or the size does not match.
+        ConcretizationTypeError: if conditions are traced and ``size`` is not given.
 
     Example:
         >>> x = jnp.array([[1, 5], [7, 2]])

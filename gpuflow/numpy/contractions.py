@@ -96,8 +96,8 @@ def matmul(
         An array of shape (..., n, m), without the axis that a vector lacks.
 
     Raises:
-        ValueError: a scalar operand, or leading axes that do not broadcast.
-        TypeError: inner sizes that differ.
+        ValueError: if an operand is a scalar, or leading axes do not broadcast.
+        TypeError: if inner sizes differ.
 
     Example:
         >>> jnp.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
@@ -166,7 +166,7 @@ def dot(
         An array with the other axes of ``a``, then those of ``b``: leading axes do not broadcast.
 
     Raises:
-        TypeError: sizes that differ.
+        TypeError: if sizes differ.
 
     Example:
         >>> jnp.dot(jnp.array([1, 2, 3]), jnp.array([1, 0, 2]))
@@ -224,8 +224,8 @@ def tensordot(
         An array with the other axes of ``a``, then those of ``b``.
 
     Raises:
-        TypeError: more axes than there are, axes that do not come in pairs, or sizes that differ.
-        ValueError: no such axis.
+        TypeError: if there are too many axes, axes do not come in pairs, or sizes differ.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> a, b = jnp.ones((2, 3, 4)), jnp.ones((3, 4, 5))
@@ -282,7 +282,7 @@ def vdot(
         An array of rank 0.
 
     Raises:
-        TypeError: another number of elements.
+        TypeError: if the numbers of elements differ.
 
     Example:
         >>> jnp.vdot(jnp.array([1, 1j]), jnp.array([1, 1j]))
@@ -311,7 +311,7 @@ def inner(
         An array with the other axes of ``a``, then those of ``b``.
 
     Raises:
-        TypeError: sizes that differ.
+        TypeError: if sizes differ.
 
     Example:
         >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 0], [0, 1], [1, 1]]))
@@ -338,7 +338,7 @@ def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
         An array of shape (m, n), in the common dtype.
 
     Raises:
-        NotImplementedError: ``out``.
+        NotImplementedError: if ``out`` is given.
 
     Example:
         >>> jnp.outer(jnp.array([1, 2]), jnp.array([1, 10, 100]))
@@ -369,7 +369,7 @@ def vecdot(
         An array of the common shape without ``axis``.
 
     Raises:
-        ValueError: vectors of different sizes.
+        ValueError: if the vectors differ in size.
 
     Example:
         >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))

@@ -35,7 +35,7 @@ def convolve(
         A vector of floats or complex numbers, or of ``preferred_element_type``.
 
     Raises:
-        ValueError: no vectors, empty ones, or another mode.
+        ValueError: if an argument is not a vector or is empty, or the mode is unknown.
 
     Example:
         >>> jnp.convolve(jnp.array([1., 2., 3.]), jnp.array([1., 1.]))
@@ -67,7 +67,7 @@ def correlate(
         A vector of floats or complex numbers, or of ``preferred_element_type``.
 
     Raises:
-        ValueError: no vectors, empty ones, or another mode.
+        ValueError: if an argument is not a vector or is empty, or the mode is unknown.
 
     Example:
         >>> jnp.correlate(jnp.array([1., 2., 4.]), jnp.array([0., 1.]))

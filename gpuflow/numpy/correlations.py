@@ -59,7 +59,7 @@ def average(
         shape.
 
     Raises:
-        ValueError: weights of another shape, or no such axis.
+        ValueError: if the weights have another shape, or the axis does not exist.
 
     Example:
         >>> jnp.average(jnp.array([1., 2., 5.]), weights=jnp.array([2., 1., 1.]))
@@ -125,9 +125,9 @@ def cov(
         An array of shape (variables, variables); of rank 0 for one variable.
 
     Raises:
-        ValueError: more than two axes, or another dtype.
-        RuntimeError: weights of another shape.
-        TypeError: ``fweights`` that are not integers.
+        ValueError: if there are more than two axes, or the dtype is not supported.
+        RuntimeError: if the weights have another shape.
+        TypeError: if ``fweights`` are not integers.
 
     Example:
         >>> jnp.cov(jnp.array([[0., 1., 2.], [4., 2., 0.]]))
@@ -246,7 +246,7 @@ def corrcoef(
         for one variable.
 
     Raises:
-        ValueError: more than two axes, or another dtype.
+        ValueError: if there are more than two axes, or the dtype is not supported.
 
     Example:
         >>> jnp.corrcoef(jnp.array([[0., 1., 2.], [4., 2., 0.]]))

@@ -61,10 +61,11 @@ def array(
         An Array; a Python number gives a weak type.
 
     Raises:
-        TypeError: data that are not numbers, or a complex one of Python's for a real dtype.
-        OverflowError: a Python int that the dtype does not hold.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
-        NotImplementedError: another order.
+        TypeError: if the data are not numeric, or a Python complex number is given for a real
+            dtype.
+        OverflowError: if a Python int is out of range for the dtype.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
+        NotImplementedError: if the order is not supported.
 
     Example:
         >>> jnp.array([[1, 2], [3, 4]])
@@ -134,9 +135,10 @@ def asarray(
         An Array; a Python number gives a weak type.
 
     Raises:
-        TypeError: data that are not numbers, or a complex one of Python's for a real dtype.
-        OverflowError: a Python int that the dtype does not hold.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the data are not numeric, or a Python complex number is given for a real
+            dtype.
+        OverflowError: if a Python int is out of range for the dtype.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> x = jnp.asarray(np.arange(3.0))
@@ -301,8 +303,8 @@ def astype(
         An array of the shape of ``x``.
 
     Raises:
-        TypeError: an argument that is not an array, or an invalid dtype.
-        ValueError: an invalid device.
+        TypeError: if an argument is not array-like, or the dtype is invalid.
+        ValueError: if the device is invalid.
 
     Example:
         >>> jnp.astype(jnp.array([-1.7, 0.2, 1.7]), int)
@@ -329,8 +331,8 @@ def copy(a: ArrayLike, order: str | None = None) -> Array:
         An array of the shape and dtype of ``a``.
 
     Raises:
-        TypeError: an argument that is not an array.
-        NotImplementedError: another order.
+        TypeError: if an argument is not array-like.
+        NotImplementedError: if the order is not supported.
 
     Example:
         >>> x = jnp.arange(3)

@@ -68,7 +68,7 @@ def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
         definite.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> jnp.linalg.cholesky(jnp.array([[4., 2.], [2., 10.]]))
@@ -107,7 +107,7 @@ def svd(
         (U, S, Vh), or S; the real values fall.
 
     Raises:
-        TypeError: fewer than two axes.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> x = jnp.array([[0., 2.], [1., 0.], [0., 0.]])
@@ -154,7 +154,7 @@ def svdvals(x: ArrayLike, /) -> Array:
         Floats of shape (..., min(m, n)).
 
     Raises:
-        TypeError: fewer than two axes.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> jnp.round(jnp.linalg.svdvals(jnp.array([[0., 2.], [3., 0.]])), 3)
@@ -174,7 +174,7 @@ def eig(a: ArrayLike) -> EigResult:
         length 1. Vectors are differentiable through ``lax.linalg.eig`` only, on request.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> values, vectors = jnp.linalg.eig(jnp.array([[2., 0.], [0., 3.]]))
@@ -196,7 +196,7 @@ def eigvals(a: ArrayLike) -> Array:
         Complex numbers of shape (..., n).
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> values = jnp.linalg.eigvals(jnp.array([[0., -1.], [1., 0.]]))
@@ -230,7 +230,7 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
         (eigenvalues, eigenvectors): the real values ascend, the vectors are columns of length 1.
 
     Raises:
-        ValueError: matrices that are not square, or another ``UPLO``.
+        ValueError: if the matrices are not square, or ``UPLO`` is invalid.
 
     Example:
         >>> values, vectors = jnp.linalg.eigh(jnp.array([[0., 2.], [2., 0.]]))
@@ -260,7 +260,7 @@ def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = T
         Floats of shape (..., n).
 
     Raises:
-        ValueError: matrices that are not square, or another ``UPLO``.
+        ValueError: if the matrices are not square, or ``UPLO`` is invalid.
 
     Example:
         >>> jnp.round(jnp.linalg.eigvalsh(jnp.array([[0., 2.], [2., 0.]])), 3)
@@ -289,8 +289,8 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
         (Q, R), or R; with ``"raw"`` (..., n, m) reflectors and (..., min(m, n)) factors.
 
     Raises:
-        ValueError: another mode.
-        TypeError: fewer than two axes.
+        ValueError: if the mode is unknown.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> q, r = jnp.linalg.qr(jnp.array([[3., 0.], [4., 5.]]))

@@ -44,7 +44,7 @@ def det(a: ArrayLike) -> Array:
         Floats or complex numbers of shape (...).
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> jnp.linalg.det(jnp.array([[1., 2.], [3., 4.]]))
@@ -158,7 +158,7 @@ def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
         singular ones.
 
     Raises:
-        ValueError: matrices that are not square, or an unknown method.
+        ValueError: if the matrices are not square, or the method is unknown.
 
     Example:
         >>> sign, size = jnp.linalg.slogdet(jnp.array([[1., 2.], [3., 4.]]))

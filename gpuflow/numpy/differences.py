@@ -60,7 +60,7 @@ def diff(
         with ``prepend`` and ``append``.
 
     Raises:
-        ValueError: a negative ``n``, or an array of rank 0.
+        ValueError: if ``n`` is negative, or the rank is 0.
 
     Example:
         >>> jnp.diff(jnp.array([1, 4, 9, 16]))
@@ -110,7 +110,7 @@ def ediff1d(
         A vector of the dtype of ``ary``.
 
     Raises:
-        TypeError: bools.
+        TypeError: if an argument is boolean.
 
     Example:
         >>> jnp.ediff1d(jnp.array([[1, 4], [9, 16]]), to_begin=0)
@@ -147,9 +147,9 @@ def gradient(
         An array of floats of the shape of ``f``, or a list with one for each axis.
 
     Raises:
-        NotImplementedError: ``edge_order``.
-        ValueError: fewer than two values along an axis, or positions of another shape.
-        TypeError: another number of distances.
+        NotImplementedError: if ``edge_order`` is given.
+        ValueError: if an axis has fewer than two values, or coordinates have another shape.
+        TypeError: if the number of distances does not match.
 
     Source:
         Fornberg (1988), weights of the first derivative, for positions at unequal distances.
@@ -238,7 +238,7 @@ def trapezoid(
         Floats of the shape of ``y`` without ``axis``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.trapezoid(jnp.array([0., 1., 4.]))
@@ -279,7 +279,7 @@ def unwrap(
         An array of the shape of ``p``, in the common dtype of ``p`` and ``period``.
 
     Raises:
-        ValueError: complex numbers, or no such axis.
+        ValueError: if an argument is complex, or the axis does not exist.
 
     Example:
         >>> jnp.unwrap(jnp.array([0, 90, 200, 350, 10]), period=360)
@@ -328,7 +328,7 @@ def interp(
         An array of the shape of ``x``, of floats, or of complex numbers where ``fp`` holds them.
 
     Raises:
-        ValueError: points of another shape, complex positions, or another text.
+        ValueError: if points differ in shape, coordinates are complex, or ``period`` is invalid.
 
     Example:
         >>> xp, fp = jnp.array([0., 1., 2.]), jnp.array([0., 10., 0.])

@@ -45,8 +45,8 @@ def put(
         A new array of the shape and dtype of ``a``.
 
     Raises:
-        ValueError: ``inplace=True``, or another mode.
-        NotImplementedError: ``mode="raise"``.
+        ValueError: if ``inplace`` is True, or the mode is unknown.
+        NotImplementedError: if ``mode`` is ``"raise"``.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -92,7 +92,7 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
         A new array of the shape and dtype of ``arr``.
 
     Raises:
-        ValueError: ``inplace=True``, sizes that differ, or no values.
+        ValueError: if ``inplace`` is True, sizes differ, or there are no values.
 
     Example:
         >>> x = jnp.array([5, 1, 7, 2, 9])
@@ -141,7 +141,7 @@ def put_along_axis(
         A new array of the shape and dtype of ``arr``.
 
     Raises:
-        ValueError: ``inplace=True``, or shapes that do not fit.
+        ValueError: if ``inplace`` is True, or shapes do not match.
 
     Example:
         >>> x = jnp.array([[3, 1, 2], [0, 5, 4]])
@@ -192,8 +192,8 @@ def fill_diagonal(
         A new array of the shape and dtype of ``a``.
 
     Raises:
-        NotImplementedError: ``inplace=True`` or ``wrap=True``.
-        ValueError: another shape.
+        NotImplementedError: if ``inplace`` or ``wrap`` is True.
+        ValueError: if the shape does not match.
 
     Example:
         >>> jnp.fill_diagonal(jnp.zeros((2, 3), int), jnp.array([5, 7]), inplace=False)

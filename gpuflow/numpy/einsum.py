@@ -48,8 +48,8 @@ def einsum(
         occur once, in alphabetical order.
 
     Raises:
-        ValueError: subscripts that do not fit the operands.
-        TypeError: no subscripts, or no operands.
+        ValueError: if the subscripts do not match the operands.
+        TypeError: if there are no subscripts or no operands.
 
     Example:
         >>> a, b = jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1])
@@ -119,7 +119,7 @@ def einsum_path(
         A list of which operands to combine, step by step, and opt_einsum's description of it.
 
     Raises:
-        ValueError: subscripts that do not fit the operands.
+        ValueError: if the subscripts do not match the operands.
 
     Example:
         >>> a, b, c = jnp.ones((2, 50)), jnp.ones((50, 50)), jnp.ones((50, 3))

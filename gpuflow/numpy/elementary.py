@@ -319,7 +319,7 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.hypot(jnp.array([3., 3e30]), 4.)
@@ -408,7 +408,7 @@ def trunc(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.trunc(jnp.array([-1.7, -0.2, 1.7]))
@@ -459,8 +459,8 @@ def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
         An array of the shape and dtype of ``a``.
 
     Raises:
-        NotImplementedError: ``out``, or integers with negative ``decimals``.
-        TypeError: bools, or ``decimals`` that are not integers.
+        NotImplementedError: if ``out`` is given, or ``decimals`` is negative for integers.
+        TypeError: if ``a`` is boolean, or ``decimals`` is not an integer.
 
     Example:
         >>> jnp.round(jnp.array([0.5, 1.5, 2.25]))
@@ -506,7 +506,7 @@ def real(val: ArrayLike, /) -> Array:
         Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.real(jnp.array([1 + 2j, 3]))
@@ -526,7 +526,7 @@ def imag(val: ArrayLike, /) -> Array:
         Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.imag(jnp.array([1 + 2j, 3]))
@@ -546,7 +546,7 @@ def conjugate(x: ArrayLike, /) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.conjugate(jnp.array([1 + 2j, 3 - 1j]))

@@ -28,7 +28,7 @@ def allclose(
         A bool array of rank 0.
 
     Raises:
-        TypeError: an argument that is not an array, or shapes that do not broadcast.
+        TypeError: if an argument is not array-like, or shapes do not broadcast.
 
     Example:
         >>> jnp.allclose(jnp.array([1., 2.]), jnp.array([1., 2.00001]))
@@ -51,7 +51,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
         A bool array of rank 0.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.array_equal(jnp.array([1, 2]), jnp.array([1., 2.]))
@@ -82,7 +82,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
         A bool array of rank 0.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.array_equiv(jnp.array([1, 1]), jnp.array(1))

@@ -89,8 +89,8 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
         An array of the shape of ``x`` and of its dtype, narrowed to 32 bits unless x64 is enabled.
 
     Raises:
-        TypeError: ``x`` does not speak DLPack.
-        ValueError: ``device`` is not a Device; or, with ``copy=False``, memory that cannot be
+        TypeError: if ``x`` does not support DLPack.
+        ValueError: if ``device`` is not a Device, or ``copy`` is False and the memory cannot be
             shared.
 
     Example:
@@ -179,7 +179,7 @@ def to_device(self: Any, device: DeviceLike, *, stream: Any = None) -> Array:
     """The array on another device.
 
     Raises:
-        ValueError: an invalid device, or a stream.
+        ValueError: if the device is invalid, or a stream is given.
     """
     check(
         stream is None,

@@ -56,7 +56,7 @@ def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = N
         A complex array of the shape of ``a``, with ``n`` elements along the axis.
 
     Raises:
-        ValueError: no such axis, an unknown norm, or a length below 1.
+        ValueError: if the axis does not exist, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.fft(jnp.array([1., 0., 0., 0.]))
@@ -80,7 +80,7 @@ def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
         A complex array of the shape of ``a``, with ``n`` elements along the axis.
 
     Raises:
-        ValueError: no such axis, an unknown norm, or a length below 1.
+        ValueError: if the axis does not exist, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.ifft(jnp.array([4., 0., 0., 0.]))
@@ -104,7 +104,8 @@ def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
         A complex array of the shape of ``a``, with ``n // 2 + 1`` elements along the axis.
 
     Raises:
-        ValueError: complex numbers, no such axis, an unknown norm, or a length below 1.
+        ValueError: if an argument is complex, the axis does not exist, the norm is unknown, or a
+            length is below 1.
 
     Example:
         >>> jnp.fft.rfft(jnp.array([1., 0., 0., 0.]))
@@ -128,7 +129,7 @@ def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
         Floats of the shape of ``a``, with ``n`` elements along the axis.
 
     Raises:
-        ValueError: no such axis, an unknown norm, or a length below 1.
+        ValueError: if the axis does not exist, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.irfft(jnp.array([1., 1., 1.]))
@@ -155,7 +156,7 @@ def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
         Floats of the shape of ``a``, with ``n`` elements along the axis.
 
     Raises:
-        ValueError: no such axis, an unknown norm, or a length below 1.
+        ValueError: if the axis does not exist, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.hfft(jnp.array([1., 0., 0.]))
@@ -179,7 +180,8 @@ def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
         A complex array of the shape of ``a``, with ``n // 2 + 1`` elements along the axis.
 
     Raises:
-        ValueError: complex numbers, no such axis, an unknown norm, or a length below 1.
+        ValueError: if an argument is complex, the axis does not exist, the norm is unknown, or a
+            length is below 1.
 
     Example:
         >>> jnp.fft.ihfft(jnp.array([4., 0., 0., 0.])).real
@@ -210,8 +212,8 @@ def fftn(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: axes that repeat, do not exist or do not fit ``s``; an unknown norm; a length
-            below 1.
+        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
+            the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.fftn(jnp.ones((2, 2)))
@@ -239,8 +241,8 @@ def ifftn(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: axes that repeat, do not exist or do not fit ``s``; an unknown norm; a length
-            below 1.
+        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
+            the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.ifftn(jnp.array([[4., 0.], [0., 0.]]))
@@ -269,8 +271,8 @@ def rfftn(
         them ``s[-1] // 2 + 1``.
 
     Raises:
-        ValueError: axes that repeat, do not exist or do not fit ``s``; complex
-            numbers; an unknown norm; a length below 1.
+        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
+            the array is complex, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.rfftn(jnp.ones((2, 4)))
@@ -285,7 +287,7 @@ def irfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``rfftn``.
+    """NotImplementedError: if floats have 8 bits or less.
 
     Args:
         a: array, the first half of a transform of real numbers along the last axis.
@@ -299,8 +301,8 @@ def irfftn(
         Floats of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: axes that repeat, do not exist or do not fit ``s``; an unknown norm; a length
-            below 1.
+        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
+            the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.irfftn(jnp.array([[8., 0., 0.], [0., 0., 0.]]))
@@ -337,8 +339,8 @@ def fft2(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; an unknown
-            norm; a length below 1.
+        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
+            ``s`` differ in length, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.fft2(jnp.array([[1., 0.], [0., 0.]]))
@@ -366,8 +368,8 @@ def ifft2(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; an unknown
-            norm; a length below 1.
+        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
+            ``s`` differ in length, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.ifft2(4 * jnp.ones((2, 2)))
@@ -396,8 +398,9 @@ def rfft2(
         them ``s[-1] // 2 + 1``.
 
     Raises:
-        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; complex
-            numbers; an unknown norm; a length below 1.
+        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
+            ``s`` differ in length, the array is complex, the norm is unknown, or a length is below
+            1.
 
     Example:
         >>> jnp.fft.rfft2(jnp.ones((5, 2, 4))).shape
@@ -425,8 +428,8 @@ def irfft2(
         Floats of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: not two axes, axes that repeat, do not exist or do not fit ``s``; an unknown
-            norm; a length below 1.
+        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
+            ``s`` differ in length, the norm is unknown, or a length is below 1.
 
     Example:
         >>> x = jnp.arange(8.).reshape(2, 4)
@@ -475,7 +478,7 @@ def fftfreq(
         A vector of ``n`` numbers, in periods per unit of ``d``.
 
     Raises:
-        ValueError: ``n`` that is not an int, or ``d`` that is a list.
+        ValueError: if ``n`` is not an int, or ``d`` is a list.
 
     Example:
         >>> jnp.fft.fftfreq(4)
@@ -506,7 +509,7 @@ def rfftfreq(
         A vector of ``n // 2 + 1`` numbers, in periods per unit of ``d``.
 
     Raises:
-        ValueError: ``n`` that is not an int, or ``d`` that is a list.
+        ValueError: if ``n`` is not an int, or ``d`` is a list.
 
     Example:
         >>> jnp.fft.rfftfreq(4, d=0.25)
@@ -541,7 +544,7 @@ def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
         An array of the shape and dtype of ``x``, each axis rolled by half its size.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.fft.fftshift(jnp.fft.fftfreq(4, d=0.25))
@@ -562,7 +565,7 @@ def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
         An array of the shape and dtype of ``x``, each axis rolled back by half its size.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.fft.ifftshift(jnp.array([-2., -1., 0., 1.]))

@@ -35,7 +35,7 @@ def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
         None.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Warns:
         UserWarning: a dtype of at most 8 bits that the format has no name for.
@@ -76,7 +76,7 @@ def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) ->
         None.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Warns:
         UserWarning: a dtype of at most 8 bits that the format has no name for.
@@ -233,7 +233,8 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
         A vector, narrowed to 32 bits unless x64 is enabled.
 
     Raises:
-        ValueError: bytes that are no whole number of elements, or fewer than ``count`` asks for.
+        ValueError: if the number of bytes is not a multiple of the item size, or is too small for
+            ``count``.
 
     Example:
         >>> jnp.frombuffer(bytes([1, 0, 2, 0]), dtype=jnp.int16)
@@ -264,7 +265,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
         A vector, narrowed to 32 bits unless x64 is enabled.
 
     Raises:
-        ValueError: an empty ``sep``.
+        ValueError: if ``sep`` is empty.
 
     Example:
         >>> jnp.fromstring("1, 2, 3", dtype=int, sep=",")

@@ -37,8 +37,8 @@ def full(
         An array of ``shape``; a Python number without ``dtype`` gives a weak type.
 
     Raises:
-        TypeError: an invalid shape, or a value that does not broadcast to it.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape is invalid, or the value does not broadcast to it.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.full((2, 3), 7)
@@ -93,8 +93,8 @@ def zeros(
         An array of ``shape``.
 
     Raises:
-        TypeError: an invalid shape or dtype.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape or dtype is invalid.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.zeros((2, 3))
@@ -123,8 +123,8 @@ def ones(
         An array of ``shape``.
 
     Raises:
-        TypeError: an invalid shape or dtype.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape or dtype is invalid.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.ones((2, 3))
@@ -153,8 +153,8 @@ def empty(
         An array of ``shape``.
 
     Raises:
-        TypeError: an invalid shape or dtype.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape or dtype is invalid.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.empty((2, 0), dtype=int)
@@ -182,8 +182,8 @@ def full_like(
         An array of that shape and dtype.
 
     Raises:
-        TypeError: an invalid shape or dtype, or a value that does not broadcast.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape or dtype is invalid, or the value does not broadcast.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.full_like(jnp.arange(3), 7)
@@ -252,8 +252,8 @@ def zeros_like(
         An array of that shape and dtype.
 
     Raises:
-        TypeError: an invalid shape or dtype.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape or dtype is invalid.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.zeros_like(jnp.arange(3))
@@ -284,8 +284,8 @@ def ones_like(
         An array of that shape and dtype.
 
     Raises:
-        TypeError: an invalid shape or dtype.
-        ValueError: both ``device`` and ``out_sharding``, or an invalid device.
+        TypeError: if the shape or dtype is invalid.
+        ValueError: if both ``device`` and ``out_sharding`` are given, or the device is invalid.
 
     Example:
         >>> jnp.ones_like(jnp.array([0.5, 2.0]))
@@ -314,8 +314,8 @@ def empty_like(
         An array of that shape and dtype.
 
     Raises:
-        TypeError: an invalid shape or dtype.
-        ValueError: an invalid device.
+        TypeError: if the shape or dtype is invalid.
+        ValueError: if the device is invalid.
 
     Example:
         >>> jnp.empty_like(jnp.arange(3), shape=(2, 0))

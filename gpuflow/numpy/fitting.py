@@ -47,9 +47,9 @@ def polyfit(
         ``full`` or ``cov`` a tuple.
 
     Raises:
-        TypeError: shapes that do not fit.
-        ValueError: a negative degree, integers without ``rcond``, or too few points for a
-            covariance.
+        TypeError: if shapes do not match.
+        ValueError: if the degree is negative, integers are given without ``rcond``, or there are
+            too few points for a covariance.
 
     Example:
         >>> x = jnp.array([0., 1., 2., 3.])

@@ -59,8 +59,8 @@ def signbit(x: ArrayLike, /) -> Array:
         Bools of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
-        NotImplementedError: floats of 8 bits or less.
+        ValueError: if an argument is complex.
+        NotImplementedError: if floats have 8 bits or less.
 
     Example:
         >>> jnp.signbit(jnp.array([-0.0, 0.0, -1.0]))
@@ -91,7 +91,7 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
@@ -114,7 +114,7 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers, or shapes that do not broadcast.
+        TypeError: if an argument is complex, or shapes do not broadcast.
 
     Example:
         >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
@@ -138,7 +138,7 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
         Floats of the shape of ``z``, in [-pi, pi] or [-180, 180].
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(jnp.angle(jnp.array([1, 1j, -1]), deg=True), 3)
@@ -164,7 +164,7 @@ def isreal(x: ArrayLike) -> Array:
         Bools of the shape of ``x``; True for real numbers.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.isreal(jnp.array([1 + 2j, 3]))
@@ -185,7 +185,7 @@ def iscomplex(x: ArrayLike) -> Array:
         Bools of the shape of ``x``; False for real numbers.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.iscomplex(jnp.array([1 + 2j, 3]))
@@ -209,7 +209,7 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of the common shape and dtype; nan where both are.
 
     Raises:
-        TypeError: an argument that is not an array, or shapes that do not broadcast.
+        TypeError: if an argument is not array-like, or shapes do not broadcast.
 
     Example:
         >>> jnp.fmax(jnp.array([1.0, jnp.nan, 5.0]), 3.0)
@@ -230,7 +230,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of the common shape and dtype; nan where both are.
 
     Raises:
-        TypeError: an argument that is not an array, or shapes that do not broadcast.
+        TypeError: if an argument is not array-like, or shapes do not broadcast.
 
     Example:
         >>> jnp.fmin(jnp.array([1.0, jnp.nan, 5.0]), 3.0)
@@ -255,8 +255,8 @@ def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
         (fraction, whole part), floats of the shape of ``x``.
 
     Raises:
-        TypeError: complex numbers.
-        NotImplementedError: ``out``.
+        TypeError: if an argument is complex.
+        NotImplementedError: if ``out`` is given.
 
     Example:
         >>> jnp.modf(jnp.array([1.25, -2.5]))
@@ -307,7 +307,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
         (m, e) of the shape of ``x``: floats with the sign of ``x``, and int32.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.frexp(jnp.array([1.0, -6.0, 0.0]))
@@ -330,7 +330,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Floats of the common shape, in the dtype of ``x1``.
 
     Raises:
-        ValueError: complex ``x1``, or ``x2`` that are not integers.
+        ValueError: if ``x1`` is complex, or ``x2`` is not an integer array.
 
     Example:
         >>> jnp.ldexp(jnp.array([0.5, -0.75]), jnp.array([1, 3]))
@@ -365,7 +365,7 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> (jnp.nextafter(1.0, 2.0) - 1) * 2**23
@@ -385,7 +385,7 @@ def spacing(x: ArrayLike, /) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.spacing(jnp.array([1.0, -1024.0])) * 2**23
@@ -416,7 +416,7 @@ def sinc(x: ArrayLike, /) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(jnp.sinc(jnp.array([0.0, 0.5, 1.0])), 3) + 0.0
@@ -476,7 +476,7 @@ def i0(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(jnp.i0(jnp.array([0.0, 1.0])), 3)

@@ -43,7 +43,7 @@ def meshgrid(
         dtype of its vector.
 
     Raises:
-        ValueError: arrays that are not vectors, or other options.
+        ValueError: if an array is not a vector, or options are invalid.
 
     Example:
         >>> x, y = jnp.meshgrid(jnp.array([1, 2, 3]), jnp.array([10, 20]))
@@ -101,7 +101,7 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
         An array of shape (r, *dimensions); with ``sparse`` a tuple of r arrays.
 
     Raises:
-        TypeError: sizes that are not ints.
+        TypeError: if sizes are not ints.
 
     Example:
         >>> rows, columns = jnp.indices((2, 3))
@@ -134,8 +134,8 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
         A tuple of arrays that broadcast: each has its vector along a separate axis.
 
     Raises:
-        ValueError: arrays that are not vectors.
-        NotImplementedError: bools.
+        ValueError: if an array is not a vector.
+        NotImplementedError: if an argument is boolean.
 
     Example:
         >>> x = jnp.arange(12).reshape(3, 4)
@@ -179,8 +179,8 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
         A tuple of ``ndim`` vectors of ``n`` integers.
 
     Raises:
-        ValueError: negative numbers.
-        TypeError: an argument that is not an int.
+        ValueError: if a number is negative.
+        TypeError: if an argument is not an int.
 
     Example:
         >>> jnp.zeros((2, 2)).at[jnp.diag_indices(2)].set(5)
@@ -207,7 +207,7 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
         A tuple of vectors of n integers, one for each axis.
 
     Raises:
-        ValueError: fewer than two axes, or sizes that differ.
+        ValueError: if there are fewer than two axes, or sizes differ.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -251,7 +251,7 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
         (rows, columns), two vectors of integers.
 
     Raises:
-        TypeError: an argument that is not an int.
+        TypeError: if an argument is not an int.
 
     Example:
         >>> jnp.triu_indices(2)
@@ -273,7 +273,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
         (rows, columns), two vectors of integers.
 
     Raises:
-        TypeError: an argument that is not an int.
+        TypeError: if an argument is not an int.
 
     Example:
         >>> jnp.tril_indices(3, k=-1)
@@ -306,7 +306,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
         (rows, columns), two vectors of integers.
 
     Raises:
-        ValueError: no matrix.
+        ValueError: if the argument is not a matrix.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -329,7 +329,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
         (rows, columns), two vectors of integers.
 
     Raises:
-        ValueError: no matrix.
+        ValueError: if the argument is not a matrix.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -356,7 +356,7 @@ def mask_indices(
         (rows, columns), two vectors of integers.
 
     Raises:
-        TypeError: an argument that is not an int.
+        TypeError: if an argument is not an int.
 
     Example:
         >>> jnp.mask_indices(3, jnp.triu, 1)
@@ -384,7 +384,7 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
         A tuple of arrays like ``indices``, one for each axis.
 
     Raises:
-        ValueError: an invalid shape.
+        ValueError: if the shape is invalid.
 
     Example:
         >>> jnp.unravel_index(jnp.array([5, -1]), (3, 4))
@@ -433,9 +433,10 @@ def ravel_multi_index(
         An array of integers, of the shape to which the positions broadcast.
 
     Raises:
-        ValueError: positions outside, a dtype that does not hold them, or other options.
-        TypeError: positions that are not integers.
-        ConcretizationTypeError: traced positions with ``mode="raise"``.
+        ValueError: if an index is out of range, the dtype is too small for the result, or options
+            are invalid.
+        TypeError: if the indices are not integers.
+        ConcretizationTypeError: if indices are traced and ``mode`` is ``"raise"``.
 
     Example:
         >>> jnp.ravel_multi_index((jnp.array([1, 2]), jnp.array([1, 3])), (3, 4))

@@ -50,9 +50,9 @@ def bincount(
         A vector of integers, or of the dtype of the weights.
 
     Raises:
-        TypeError: elements that are not integers.
-        ValueError: no vector, or weights of another shape.
-        ConcretizationTypeError: traced numbers without ``length``.
+        TypeError: if elements are not integers.
+        ValueError: if the argument is not a vector, or weights have another shape.
+        ConcretizationTypeError: if the argument is traced and ``length`` is not given.
 
     Example:
         >>> jnp.bincount(jnp.array([1, 1, 3]))
@@ -107,7 +107,7 @@ def digitize(
         int32 of the shape of ``x``.
 
     Raises:
-        ValueError: edges that are no vector.
+        ValueError: if edges are not a vector.
 
     Example:
         >>> jnp.digitize(jnp.array([0.5, 1.0, 7.0]), jnp.array([1.0, 2.0, 5.0]))
@@ -146,8 +146,8 @@ def histogram_bin_edges(
         A vector of floats, one more than there are bins.
 
     Raises:
-        NotImplementedError: a name of a rule for bins.
-        ValueError: a range that is not a pair.
+        NotImplementedError: if ``bins`` is the name of a rule.
+        ValueError: if the range is not a pair.
 
     Example:
         >>> jnp.histogram_bin_edges(jnp.array([0.0, 1.0, 8.0]), bins=4)
@@ -199,8 +199,8 @@ def histogram(
         The counts in floats, and the edges, one more.
 
     Raises:
-        ValueError: weights of another shape, or a range that is not a pair.
-        NotImplementedError: a name of a rule for bins.
+        ValueError: if weights have another shape, or the range is not a pair.
+        NotImplementedError: if ``bins`` is the name of a rule.
 
     Example:
         >>> counts, edges = jnp.histogram(jnp.array([0.0, 1.0, 1.5, 8.0]), bins=4)
@@ -253,7 +253,7 @@ def histogram2d(
         along both axes.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> x, y = jnp.array([0.0, 0.5, 1.0]), jnp.array([0.0, 0.0, 1.0])
@@ -289,8 +289,8 @@ def histogramdd(
         edges along each axis.
 
     Raises:
-        ValueError: shapes that do not fit.
-        NotImplementedError: a name of a rule for bins.
+        ValueError: if shapes do not match.
+        NotImplementedError: if ``bins`` is the name of a rule.
 
     Example:
         >>> points = jnp.array([[0.0, 0.0], [0.5, 0.0], [1.0, 1.0]])

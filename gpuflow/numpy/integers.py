@@ -62,7 +62,7 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of the common shape and dtype, not negative; 0 where both are 0.
 
     Raises:
-        ValueError: operands that are not integers.
+        ValueError: if the operands are not integers.
 
     Example:
         >>> jnp.gcd(jnp.array([12, 7, 0]), 18)
@@ -96,7 +96,7 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of the common shape and dtype, not negative.
 
     Raises:
-        ValueError: operands that are not integers.
+        ValueError: if the operands are not integers.
 
     Example:
         >>> jnp.lcm(jnp.array([4, 7, 0]), 6)

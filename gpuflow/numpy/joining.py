@@ -88,8 +88,8 @@ def concatenate(
         An array of the rank of the operands, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no arrays, arrays without axes, or an axis that does not exist.
-        TypeError: a scalar instead of a sequence, or shapes that differ elsewhere.
+        ValueError: if there are no arrays, an array has rank 0, or the axis does not exist.
+        TypeError: if a scalar is given instead of a sequence, or shapes differ in another axis.
 
     Example:
         >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3.5])])
@@ -123,8 +123,8 @@ def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
         An array of the common dtype and of the rank of the operands, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no arrays, arrays without axes, or an axis that does not exist.
-        TypeError: a scalar instead of a sequence, or shapes that differ elsewhere.
+        ValueError: if there are no arrays, an array has rank 0, or the axis does not exist.
+        TypeError: if a scalar is given instead of a sequence, or shapes differ in another axis.
 
     Example:
         >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
@@ -149,7 +149,7 @@ def stack(
         An array with one axis more than the operands.
 
     Raises:
-        ValueError: no arrays, shapes that differ, or an axis that does not exist.
+        ValueError: if there are no arrays, shapes differ, or the axis does not exist.
 
     Example:
         >>> a, b = jnp.array([1, 2]), jnp.array([3, 4])
@@ -187,8 +187,8 @@ def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
         An array of rank 2 or more, joined along the first axis.
 
     Raises:
-        ValueError: no arrays.
-        TypeError: shapes that differ elsewhere.
+        ValueError: if no arrays are given.
+        TypeError: if shapes differ in another axis.
 
     Example:
         >>> jnp.vstack([jnp.array([1, 2]), jnp.array([[3, 4], [5, 6]])])
@@ -211,8 +211,8 @@ def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
         An array of the rank of the operands, at least 1.
 
     Raises:
-        ValueError: no arrays.
-        TypeError: shapes that differ elsewhere.
+        ValueError: if no arrays are given.
+        TypeError: if shapes differ in another axis.
 
     Example:
         >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
@@ -236,8 +236,8 @@ def column_stack(tup: ArraysLike) -> Array:
         An array of rank 2 or more and of the common dtype, joined along the second axis.
 
     Raises:
-        ValueError: no arrays.
-        TypeError: shapes that differ elsewhere.
+        ValueError: if no arrays are given.
+        TypeError: if shapes differ in another axis.
 
     Example:
         >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -261,8 +261,8 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
         An array of the common dtype.
 
     Raises:
-        ValueError: an axis that does not exist.
-        TypeError: shapes that differ elsewhere.
+        ValueError: if the axis does not exist.
+        TypeError: if shapes differ in another axis.
 
     Example:
         >>> jnp.append(jnp.array([1, 2]), 3)
@@ -324,8 +324,8 @@ def array_split(
         A list of arrays; between positions that do not ascend, empty ones.
 
     Raises:
-        ValueError: a number that is not positive, or an axis that does not exist.
-        ConcretizationTypeError: traced numbers.
+        ValueError: if the number of sections is not positive, or the axis does not exist.
+        ConcretizationTypeError: if the argument is traced.
 
     Example:
         >>> jnp.array_split(jnp.arange(5), 2)
@@ -377,8 +377,8 @@ def split(
         A list of arrays.
 
     Raises:
-        ValueError: a number of sections that does not divide the axis, or no such axis.
-        ConcretizationTypeError: traced numbers.
+        ValueError: if the axis does not exist, or the number of sections does not divide it.
+        ConcretizationTypeError: if the argument is traced.
 
     Example:
         >>> jnp.split(jnp.arange(4), 2)
@@ -413,7 +413,7 @@ def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
         A list of arrays.
 
     Raises:
-        ValueError: a number of sections that does not divide the axis, or no such axis.
+        ValueError: if the axis does not exist, or the number of sections does not divide it.
 
     Example:
         >>> jnp.vsplit(jnp.array([[1, 2], [3, 4]]), 2)
@@ -434,7 +434,7 @@ def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
         A list of arrays.
 
     Raises:
-        ValueError: a number of sections that does not divide the axis, or no such axis.
+        ValueError: if the axis does not exist, or the number of sections does not divide it.
 
     Example:
         >>> jnp.hsplit(jnp.array([[1, 2, 3], [4, 5, 6]]), [1])
@@ -457,7 +457,7 @@ def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
         A list of arrays.
 
     Raises:
-        ValueError: a number of sections that does not divide the axis, or no such axis.
+        ValueError: if the axis does not exist, or the number of sections does not divide it.
 
     Example:
         >>> [part.shape for part in jnp.dsplit(jnp.ones((2, 2, 4)), 2)]
@@ -478,7 +478,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
         A tuple of as many arrays as the axis is long.
 
     Raises:
-        ValueError: an array of rank 0, or an axis that does not exist.
+        ValueError: if the rank is 0, or the axis does not exist.
 
     Example:
         >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
@@ -509,8 +509,8 @@ def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
         An array of rank 3 or more.
 
     Raises:
-        ValueError: no arrays.
-        TypeError: shapes that differ elsewhere.
+        ValueError: if no arrays are given.
+        TypeError: if shapes differ in another axis.
 
     Example:
         >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
@@ -531,8 +531,8 @@ def block(arrays: ArraysLike) -> Array:
         An array of the common dtype, of as many axes as lists are nested, or the largest rank.
 
     Raises:
-        ValueError: tuples, empty lists, or lists of different depths.
-        TypeError: shapes that differ elsewhere.
+        ValueError: if there are tuples, empty lists, or lists of different depths.
+        TypeError: if shapes differ in another axis.
 
     Example:
         >>> ones, zeros = jnp.ones((2, 2)), jnp.zeros((2, 1))

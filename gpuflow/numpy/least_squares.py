@@ -56,8 +56,8 @@ def lstsq(
         shape (1,) or (k,), an integer, and floats in descending order.
 
     Raises:
-        ValueError: sizes that do not fit.
-        TypeError: batches.
+        ValueError: if sizes do not match.
+        TypeError: if an argument has batch axes.
 
     Example:
         >>> a = jnp.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
@@ -141,7 +141,7 @@ def pinv(
         An array of shape (..., n, m).
 
     Raises:
-        ValueError: both names at once, or shapes that do not broadcast.
+        ValueError: if both names of an argument are used, or shapes do not broadcast.
 
     Example:
         >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]])).round(3)

@@ -40,8 +40,8 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
         An array of the rank and dtype of ``filt``; empty where all elements are 0.
 
     Raises:
-        ConcretizationTypeError: a traced array.
-        ValueError: no such axis.
+        ConcretizationTypeError: if the array is traced.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.trim_zeros(jnp.array([0, 0, 1, 0, 2, 0]))
@@ -80,7 +80,7 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
         An array of that shape and of the dtype of ``a``; zeros where ``a`` has no elements.
 
     Raises:
-        ValueError: negative sizes. OutOfMemoryError: a shape that does not fit into memory.
+        ValueError: if a size is negative. OutOfMemoryError: if the array does not fit into memory.
 
     Example:
         >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
@@ -117,8 +117,8 @@ def delete(
         An array of the dtype of ``arr``.
 
     Raises:
-        ConcretizationTypeError: traced positions without ``assume_unique_indices``.
-        ValueError: neither integers nor a mask of the axis.
+        ConcretizationTypeError: if indices are traced and ``assume_unique_indices`` is not set.
+        ValueError: if ``obj`` is neither integers nor a mask of the axis.
 
     Example:
         >>> jnp.delete(jnp.array([10, 20, 30, 40]), jnp.array([0, 2]))
@@ -210,7 +210,7 @@ def insert(
         An array of the dtype of ``arr``.
 
     Raises:
-        ValueError: positions that are not integers, or of several axes.
+        ValueError: if indices are not integers, or have more than one axis.
 
     Example:
         >>> jnp.insert(jnp.array([1, 2, 3]), jnp.array([0, 2]), jnp.array([10, 20]))

@@ -58,7 +58,7 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
         An array of shape (..., k) for a diagonal of k elements.
 
     Raises:
-        ValueError: an array of rank below 2.
+        ValueError: if the rank is below 2.
 
     Example:
         >>> jnp.linalg.diagonal(jnp.array([[[1, 2], [3, 4]]]))
@@ -79,7 +79,7 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -
         An array of shape (...).
 
     Raises:
-        ValueError: an array of rank below 2.
+        ValueError: if the rank is below 2.
 
     Example:
         >>> jnp.linalg.trace(jnp.array([[[1, 2], [3, 4]]]))
@@ -99,7 +99,7 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         A matrix of shape (m, n) and of the common dtype.
 
     Raises:
-        ValueError: operands that are not vectors.
+        ValueError: if an operand is not a vector.
 
     Example:
         >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([1, 10]))
@@ -130,7 +130,7 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
         An array of the common shape and dtype.
 
     Raises:
-        ValueError: vectors of another size.
+        ValueError: if a vector has another size.
 
     Example:
         >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
@@ -163,7 +163,7 @@ def vecdot(
         An array of the common shape without ``axis``.
 
     Raises:
-        ValueError: vectors of different sizes.
+        ValueError: if the vectors differ in size.
 
     Example:
         >>> jnp.linalg.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))

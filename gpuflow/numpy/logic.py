@@ -198,7 +198,7 @@ def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
         An array of the common shape and dtype.
 
     Raises:
-        TypeError: floats or complex numbers.
+        TypeError: if an argument is a float or complex array.
 
     Example:
         >>> jnp.right_shift(jnp.array([12, -12]), 2)
@@ -268,7 +268,7 @@ def isposinf(x: ArrayLike, /, out: None = None) -> Array:
         bool array of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.isposinf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
@@ -288,7 +288,7 @@ def isneginf(x: ArrayLike, /, out: None = None) -> Array:
         bool array of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.isneginf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
@@ -341,9 +341,9 @@ def where(
         positions of elements that are not 0, one array for each axis.
 
     Raises:
-        TypeError: one of ``x`` and ``y`` alone.
-        ValueError: ``size`` with both.
-        ConcretizationTypeError: positions in a traced array without ``size``.
+        TypeError: if only one of ``x`` and ``y`` is given.
+        ValueError: if ``size`` is given with ``x`` and ``y``.
+        ConcretizationTypeError: if indices of a traced array are requested without ``size``.
 
     Example:
         >>> x = jnp.array([-1, 2, -3])
@@ -384,7 +384,7 @@ def clip(
         An array of the common shape and dtype; nan stays.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.clip(jnp.array([-1, 2, 9]), 0, 5)

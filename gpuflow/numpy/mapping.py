@@ -41,7 +41,7 @@ def apply_along_axis(
         An array of the function's dtype.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.apply_along_axis(lambda v: v[::-1], 1, jnp.array([[1, 2], [3, 4]]))
@@ -75,7 +75,7 @@ def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
         An array of the rank of ``a``.
 
     Raises:
-        ValueError: a result of another rank.
+        ValueError: if the result has another rank.
 
     Example:
         >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 2)), (0, 2))
@@ -154,7 +154,7 @@ def piecewise(
         An array of the shape and dtype of ``x``.
 
     Raises:
-        ValueError: another number of functions.
+        ValueError: if the number of functions does not match.
 
     Example:
         >>> x = jnp.array([-2, 1, 3])

@@ -50,7 +50,8 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
         An array without the two axes, with a last one; empty where there is no such diagonal.
 
     Raises:
-        ValueError: fewer than two axes, one axis twice, or an axis that does not exist.
+        ValueError: if there are fewer than two axes, an axis is repeated, or an axis does not
+            exist.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -105,7 +106,8 @@ def trace(
         An array without the two axes.
 
     Raises:
-        ValueError: fewer than two axes, one axis twice, or an axis that does not exist.
+        ValueError: if there are fewer than two axes, an axis is repeated, or an axis does not
+            exist.
 
     Example:
         >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))
@@ -136,7 +138,7 @@ def cross(
         Vectors of three elements; of two of two elements, only the third, without an axis.
 
     Raises:
-        ValueError: vectors of another size.
+        ValueError: if a vector has another size.
 
     Example:
         >>> jnp.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
@@ -190,7 +192,7 @@ def kron(a: ArrayLike, b: ArrayLike) -> Array:
         An array of the common dtype, whose sizes are the products of those of ``a`` and ``b``.
 
     Raises:
-        TypeError: bools.
+        TypeError: if an argument is boolean.
 
     Example:
         >>> jnp.kron(jnp.array([[1, 2]]), jnp.array([[1], [10]]))
@@ -220,8 +222,8 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
         An array of shape (n, N) and of the dtype of ``x``.
 
     Raises:
-        TypeError: bools.
-        ValueError: no vector, or a negative ``N``.
+        TypeError: if an argument is boolean.
+        ValueError: if ``x`` is not a vector, or ``N`` is negative.
 
     Example:
         >>> jnp.vander(jnp.array([2, 3]), 3)
@@ -268,7 +270,7 @@ def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Vectors of shape (..., m).
 
     Raises:
-        TypeError: sizes that do not fit.
+        TypeError: if sizes do not match.
 
     Example:
         >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 10]))
@@ -291,7 +293,7 @@ def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         Vectors of shape (..., m).
 
     Raises:
-        TypeError: sizes that do not fit.
+        TypeError: if sizes do not match.
 
     Example:
         >>> jnp.vecmat(jnp.array([1, 10]), jnp.array([[1, 2], [3, 4]]))

@@ -30,9 +30,9 @@ def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
         type: accepted as in NumPy; must be None.
 
     Raises:
-        TypeError: no dtype of numbers.
-        ValueError: a width that does not fit into the last axis.
-        NotImplementedError: ``type``.
+        TypeError: if the dtype is not numeric.
+        ValueError: if the last axis is not a multiple of the width.
+        NotImplementedError: if ``type`` is given.
     """
     sizes = [size for size in (dtype, type) if isinstance(size, int | tuple | list)]
     check(

@@ -47,8 +47,8 @@ def nansum(
         An array without ``axis``, 0 where there is no number.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
-            bools.
+        ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
+            boolean.
 
     Example:
         >>> jnp.nansum(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
@@ -77,8 +77,8 @@ def nanprod(
         An array without ``axis``, 1 where there is no number.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
-            bools.
+        ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
+            boolean.
 
     Example:
         >>> jnp.nanprod(jnp.array([[4.0, jnp.nan], [2.0, 3.0]]), axis=1)
@@ -106,7 +106,8 @@ def nanmax(
         An array of the dtype of ``a``, without ``axis``.
 
     Raises:
-        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+        ValueError: if ``initial`` is missing and there are no elements or a mask is given; or if
+            the axis does not exist.
 
     Example:
         >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
@@ -133,7 +134,8 @@ def nanmin(
         An array of the dtype of ``a``, without ``axis``.
 
     Raises:
-        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+        ValueError: if ``initial`` is missing and there are no elements or a mask is given; or if
+            the axis does not exist.
 
     Example:
         >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), axis=1)
@@ -169,7 +171,7 @@ def nanargmax(
         Positions in the default integer dtype.
 
     Raises:
-        ValueError: no elements along the axis, or no such axis.
+        ValueError: if the axis does not exist or has no elements.
 
     Example:
         >>> jnp.nanargmax(jnp.array([[jnp.nan, 1.0], [jnp.nan, jnp.nan]]), axis=1)
@@ -193,7 +195,7 @@ def nanargmin(
         Positions in the default integer dtype.
 
     Raises:
-        ValueError: no elements along the axis, or no such axis.
+        ValueError: if the axis does not exist or has no elements.
 
     Example:
         >>> jnp.nanargmin(jnp.array([jnp.nan, 2.0, 1.0]))
@@ -237,7 +239,7 @@ def nanmean(
         An array without ``axis``.
 
     Raises:
-        ValueError: no such axis, or a mask that holds no bools.
+        ValueError: if the axis does not exist, or the mask is not boolean.
 
     Example:
         >>> jnp.nanmean(jnp.array([[1.0, jnp.nan], [2.0, 4.0]]), axis=1)
@@ -279,7 +281,7 @@ def nanvar(
         The variance; nan where the number of numbers does not exceed ``ddof``.
 
     Raises:
-        ValueError: no such axis, or a real ``dtype`` for complex numbers.
+        ValueError: if the axis does not exist, or ``dtype`` is real for a complex array.
 
     Example:
         >>> jnp.nanvar(jnp.array([[1.0, jnp.nan], [2.0, 4.0]]), axis=1)
@@ -333,7 +335,7 @@ def nanstd(
         The square root of the variance; nan where the number of numbers does not exceed ``ddof``.
 
     Raises:
-        ValueError: no such axis, or a real ``dtype`` for complex numbers.
+        ValueError: if the axis does not exist, or ``dtype`` is real for a complex array.
 
     Example:
         >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 5.0]))
@@ -366,7 +368,7 @@ def nancumsum(
         An array of the shape of ``a``, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 2.0]))
@@ -390,7 +392,7 @@ def nancumprod(
         An array of the shape of ``a``, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.nancumprod(jnp.array([3.0, jnp.nan, 2.0]))

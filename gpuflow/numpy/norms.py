@@ -52,7 +52,7 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
         An array of real floats without the axes.
 
     Raises:
-        ValueError: an unknown ``ord``, or more than two axes.
+        ValueError: if ``ord`` is unknown, or there are more than two axes.
 
     Example:
         >>> x = jnp.array([[3.0, 4.0], [6.0, 8.0]])
@@ -132,7 +132,7 @@ def vector_norm(
         An array of real floats without the axes.
 
     Raises:
-        ValueError: an ``ord`` that is not a number.
+        ValueError: if ``ord`` is not a number.
 
     Example:
         >>> x = jnp.array([3.0, -4.0])
@@ -178,7 +178,7 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") 
         An array of real floats of shape (...).
 
     Raises:
-        ValueError: an unknown ``ord``, or an array of rank below 2.
+        ValueError: if ``ord`` is unknown, or the rank is below 2.
 
     Example:
         >>> jnp.linalg.matrix_norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]))
@@ -200,7 +200,7 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
         An array of real floats of shape (...); large, or inf, for singular matrices.
 
     Raises:
-        ValueError: empty matrices, or not square ones.
+        ValueError: if a matrix is empty or not square.
 
     Example:
         >>> jnp.linalg.cond(jnp.array([[2.0, 0.0], [0.0, 8.0]])).round(3)
@@ -256,7 +256,7 @@ def matrix_rank(
         Integers of shape (...); of vectors and scalars, 1 if an element is not 0.
 
     Raises:
-        ValueError: both names at once.
+        ValueError: if both names of an argument are used.
 
     Example:
         >>> jnp.linalg.matrix_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]]))

@@ -69,9 +69,9 @@ def pad(
         An array of the dtype of ``array``, larger by the widths.
 
     Raises:
-        NotImplementedError: another mode.
-        ValueError: options that the mode does not take, negative widths, or an empty axis.
-        TypeError: widths that are not ints.
+        NotImplementedError: if the mode is not supported.
+        ValueError: if the mode does not take an option, a width is negative, or an axis is empty.
+        TypeError: if widths are not ints.
 
     Example:
         >>> x = jnp.array([1, 2, 3])

@@ -44,9 +44,9 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
         An array of the shape and dtype of ``a``.
 
     Raises:
-        NotImplementedError: complex numbers.
-        TypeError: bools.
-        ValueError: a position or axis that does not exist.
+        NotImplementedError: if an argument is complex.
+        TypeError: if an argument is boolean.
+        ValueError: if an index or axis is out of range.
 
     Cost: a full sort, which is the fastest way on every device here.
 
@@ -71,9 +71,9 @@ def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
         Positions along ``axis``, an integer array of the shape of ``a``.
 
     Raises:
-        NotImplementedError: complex numbers.
-        TypeError: bools.
-        ValueError: a position or axis that does not exist.
+        NotImplementedError: if an argument is complex.
+        TypeError: if an argument is boolean.
+        ValueError: if an index or axis is out of range.
 
     Cost: a full sort, which is the fastest way on every device here.
 
@@ -98,7 +98,8 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
         Two arrays of size ``k`` along ``axis``: elements, and their positions as integers.
 
     Raises:
-        ValueError: complex numbers, a ``k`` above the size of the axis, or no such axis.
+        ValueError: if an argument is complex, ``k`` is too large for the axis, or the axis does not
+            exist.
 
     Example:
         >>> jnp.top_k(jnp.array([3, 1, 2]), 2)

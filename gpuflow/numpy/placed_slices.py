@@ -49,8 +49,8 @@ def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice
         Something for indices of arrays, of ``x.at`` and of refs.
 
     Raises:
-        TypeError: a start that is not an integer scalar, or a size that is not an int.
-        ValueError: a negative size, or a stride below 1 or no int.
+        TypeError: if the start is not an integer scalar, or the size is not an int.
+        ValueError: if the size is negative, or the stride is not an int or below 1.
 
     Example:
         >>> x = jnp.arange(6)

@@ -128,7 +128,7 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
         A vector of floats or complex numbers, of m + n - 1 coefficients for m and n.
 
     Raises:
-        ConcretizationTypeError: traced coefficients with ``trim_leading_zeros``.
+        ConcretizationTypeError: if coefficients are traced and ``trim_leading_zeros`` is set.
 
     Example:
         >>> jnp.polymul(jnp.array([1, 2]), jnp.array([1, -2]))  # (x + 2) (x - 2)
@@ -155,7 +155,7 @@ def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> 
         Two vectors of floats or complex numbers; the second one has the size of ``u``.
 
     Raises:
-        ConcretizationTypeError: traced coefficients with ``trim_leading_zeros``.
+        ConcretizationTypeError: if coefficients are traced and ``trim_leading_zeros`` is set.
 
     Example:
         >>> jnp.polydiv(jnp.array([1.0, 5.0, 8.0]), jnp.array([1.0, 2.0]))
@@ -216,7 +216,7 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
         A vector of floats or complex numbers, shorter by ``m``.
 
     Raises:
-        ValueError: a negative ``m``.
+        ValueError: if ``m`` is negative.
 
     Example:
         >>> jnp.polyder(jnp.array([1, 0, 3]))  # of x**2 + 3
@@ -244,7 +244,7 @@ def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
         A vector of floats or complex numbers, longer by ``m``.
 
     Raises:
-        ValueError: a negative ``m``, or another number of constants.
+        ValueError: if ``m`` is negative, or the number of constants does not match.
 
     Example:
         >>> jnp.polyint(jnp.array([2, 3]), k=5)  # of 2 x + 3
@@ -282,8 +282,8 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
         A vector of complex numbers, in no particular order.
 
     Raises:
-        ValueError: coefficients of another rank than 1.
-        ConcretizationTypeError: traced coefficients with ``strip_zeros``.
+        ValueError: if the coefficients do not have rank 1.
+        ConcretizationTypeError: if coefficients are traced and ``strip_zeros`` is set.
 
     Example:
         >>> jnp.sort(jnp.roots(jnp.array([1.0, -3.0, 2.0])).real).round(3)
@@ -336,7 +336,7 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
         A vector of n + 1 coefficients, of which the first one is 1.
 
     Raises:
-        ValueError: neither a vector nor a square matrix.
+        ValueError: if the argument is neither a vector nor a square matrix.
 
     Example:
         >>> jnp.poly(jnp.array([1.0, 2.0]))  # (x - 1) (x - 2)

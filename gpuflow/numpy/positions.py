@@ -36,8 +36,8 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
         As many integer arrays as ``a`` has axes, positions in row-major order.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
-        ValueError: an array of rank 0, or another ``fill_value``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
+        ValueError: if the rank is 0, or ``fill_value`` is invalid.
 
     Example:
         >>> jnp.nonzero(jnp.array([[0, 5], [7, 0]]))
@@ -115,7 +115,7 @@ def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None
         A vector of integers.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.flatnonzero(jnp.array([[0, 5], [7, 0]]))
@@ -139,7 +139,7 @@ def argwhere(
         Integers of shape (k, n) for k positions.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.argwhere(jnp.array([[0, 5], [7, 0]]))

@@ -223,7 +223,7 @@ def promote_args(name: str, *operands: Any) -> Sequence[Array]:
 
     Raises:
         TypeError: an operand that is not an array or number.
-        ValueError: shapes that do not broadcast.
+        ValueError: if shapes do not broadcast.
     """
     first, last = operands[0], operands[-1]
     if len(operands) < 3:
@@ -307,7 +307,7 @@ def user_dtype(dtype: Any, name: str) -> Any:
     """The dtype that a user's ``dtype=`` means, narrowed to 32 bits unless x64 is on.
 
     Raises:
-        TypeError: an invalid dtype.
+        TypeError: if the dtype is invalid.
 
     Warns:
         UserWarning: a dtype of NumPy's that is narrowed; Python's ``float`` means the default.

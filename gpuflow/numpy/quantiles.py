@@ -49,10 +49,10 @@ def quantile(
         An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
-        TypeError: ``q`` holds no floats.
-        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
-            that do not fit.
-        NotImplementedError: weights with another method.
+        TypeError: if ``q`` is not a float array.
+        ValueError: if an argument is complex, the method is unknown, ``out`` or ``overwrite_input``
+            is given, or shapes do not match.
+        NotImplementedError: if weights are given with another method.
 
     Example:
         >>> x = jnp.array([1.0, 2.0, 3.0, 5.0])
@@ -88,10 +88,10 @@ def nanquantile(
         An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
-        TypeError: ``q`` holds no floats.
-        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
-            that do not fit.
-        NotImplementedError: weights with another method.
+        TypeError: if ``q`` is not a float array.
+        ValueError: if an argument is complex, the method is unknown, ``out`` or ``overwrite_input``
+            is given, or shapes do not match.
+        NotImplementedError: if weights are given with another method.
 
     Example:
         >>> jnp.nanquantile(jnp.array([[1.0, jnp.nan, 3.0], [4.0, 5.0, 9.0]]), 0.5, axis=1)
@@ -126,9 +126,9 @@ def percentile(
         An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
-        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
-            that do not fit.
-        NotImplementedError: weights with another method.
+        ValueError: if an argument is complex, the method is unknown, ``out`` or ``overwrite_input``
+            is given, or shapes do not match.
+        NotImplementedError: if weights are given with another method.
 
     Example:
         >>> jnp.percentile(jnp.array([0.0, 10.0, 20.0]), jnp.array([25, 50]))
@@ -162,9 +162,9 @@ def nanpercentile(
         An array of floats without the axes, after an axis for ``q`` if it is a vector.
 
     Raises:
-        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
-            that do not fit.
-        NotImplementedError: weights with another method.
+        ValueError: if an argument is complex, the method is unknown, ``out`` or ``overwrite_input``
+            is given, or shapes do not match.
+        NotImplementedError: if weights are given with another method.
 
     Example:
         >>> jnp.nanpercentile(jnp.array([0.0, jnp.nan, 20.0]), 50)
@@ -192,7 +192,8 @@ def median(
         An array of floats without the axes; nan where there are no elements.
 
     Raises:
-        ValueError: complex numbers, ``out`` or ``overwrite_input``, or no such axis.
+        ValueError: if an argument is complex, ``out`` or ``overwrite_input`` is given, or the axis
+            does not exist.
 
     Example:
         >>> jnp.median(jnp.array([[3, 1, 2, 9], [0, 5, 5, 7]]), axis=1)
@@ -219,7 +220,8 @@ def nanmedian(
         An array of floats without the axes.
 
     Raises:
-        ValueError: complex numbers, ``out`` or ``overwrite_input``, or no such axis.
+        ValueError: if an argument is complex, ``out`` or ``overwrite_input`` is given, or the axis
+            does not exist.
 
     Example:
         >>> jnp.nanmedian(jnp.array([3.0, jnp.nan, 1.0, 2.0]))

@@ -49,9 +49,9 @@ def arange(
         A vector.
 
     Raises:
-        ConcretizationTypeError: traced arguments; the length must be known.
-        TypeError: bools alone, or as ``dtype``.
-        ZeroDivisionError: a ``step`` of 0.
+        ConcretizationTypeError: if an argument is traced: the length must be static.
+        TypeError: if all arguments are bools, or ``dtype`` is bool.
+        ZeroDivisionError: if ``step`` is 0.
 
     Example:
         >>> jnp.arange(4)
@@ -146,7 +146,7 @@ def linspace(
         it and the distance.
 
     Raises:
-        ValueError: a negative ``num``.
+        ValueError: if ``num`` is negative.
 
     Example:
         >>> jnp.linspace(0, 1, 5)
@@ -221,7 +221,7 @@ def eye(
         A matrix of shape (N, M).
 
     Raises:
-        ValueError: a ``k`` that is not an integer, or a negative ``N`` or ``M``.
+        ValueError: if ``k`` is not an integer, or ``N`` or ``M`` is negative.
 
     Example:
         >>> jnp.eye(2, 3, k=1)
@@ -273,7 +273,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
         A matrix of shape (N, M).
 
     Raises:
-        TypeError: a ``k`` that is not an integer.
+        TypeError: if ``k`` is not an integer.
 
     Example:
         >>> jnp.tri(2, 3)
@@ -320,8 +320,8 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        TypeError: a ``k`` that is not an integer.
-        ValueError: an array of rank below 2.
+        TypeError: if ``k`` is not an integer.
+        ValueError: if the rank is below 2.
 
     Example:
         >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
@@ -345,8 +345,8 @@ def triu(m: ArrayLike, k: int = 0) -> Array:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        TypeError: a ``k`` that is not an integer.
-        ValueError: an array of rank below 2.
+        TypeError: if ``k`` is not an integer.
+        ValueError: if the rank is below 2.
 
     Example:
         >>> jnp.triu(jnp.array([[1, 2], [3, 4]]), 1)
@@ -382,7 +382,7 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
         A matrix of n + abs(k) rows and columns, or a vector.
 
     Raises:
-        ValueError: an array of another rank.
+        ValueError: if the rank is not supported.
 
     Example:
         >>> jnp.diag(jnp.array([1, 2]))

@@ -103,8 +103,8 @@ def sum(
         An array without ``axis``, 0 where there are no elements.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
-            bools.
+        ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
+            boolean.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -146,8 +146,8 @@ def prod(
         An array without ``axis``, 1 where there are no elements.
 
     Raises:
-        ValueError: no such axis, an ``initial`` that is not a number, or a mask that holds no
-            bools.
+        ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
+            boolean.
 
     Example:
         >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
@@ -234,7 +234,8 @@ def max(
         An array of the dtype of ``a``, without ``axis``.
 
     Raises:
-        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+        ValueError: if ``initial`` is missing and there are no elements or a mask is given; or if
+            the axis does not exist.
 
     Example:
         >>> jnp.max(jnp.array([[1, 5], [3, 2]]), axis=1)
@@ -263,7 +264,8 @@ def min(
         An array of the dtype of ``a``, without ``axis``.
 
     Raises:
-        ValueError: no elements, or a mask, without ``initial``; or no such axis.
+        ValueError: if ``initial`` is missing and there are no elements or a mask is given; or if
+            the axis does not exist.
 
     Example:
         >>> jnp.min(jnp.array([[1, 5], [3, 2]]), axis=1)
@@ -288,8 +290,8 @@ def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = Fals
         An array of the dtype of ``a``, without ``axis``.
 
     Raises:
-        TypeError: bools.
-        ValueError: no elements, or no such axis.
+        TypeError: if an argument is boolean.
+        ValueError: if there are no elements, or the axis does not exist.
 
     Example:
         >>> jnp.ptp(jnp.array([[1, 5], [3, 2]]), axis=1)
@@ -313,7 +315,7 @@ def argmax(
         Positions in the default integer dtype.
 
     Raises:
-        ValueError: no elements along the axis, or no such axis.
+        ValueError: if the axis does not exist or has no elements.
 
     Example:
         >>> jnp.argmax(jnp.array([[1, 5, 5], [3, 2, 0]]), axis=1)
@@ -337,7 +339,7 @@ def argmin(
         Positions in the default integer dtype.
 
     Raises:
-        ValueError: no elements along the axis, or no such axis.
+        ValueError: if the axis does not exist or has no elements.
 
     Example:
         >>> jnp.argmin(jnp.array([[1, 5, 1], [3, 2, 0]]), axis=1)
@@ -386,7 +388,7 @@ def all(
         bool array without ``axis``; True where there are no elements.
 
     Raises:
-        ValueError: no such axis, or a mask that holds no bools.
+        ValueError: if the axis does not exist, or the mask is not boolean.
 
     Example:
         >>> jnp.all(jnp.array([[1, 0], [2, 3]]), axis=1)
@@ -412,7 +414,7 @@ def any(
         bool array without ``axis``; False where there are no elements.
 
     Raises:
-        ValueError: no such axis, or a mask that holds no bools.
+        ValueError: if the axis does not exist, or the mask is not boolean.
 
     Example:
         >>> jnp.any(jnp.array([[1, 0], [0, 0]]), axis=1)
@@ -443,7 +445,7 @@ def count_nonzero(a: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Ar
         An array of the default integer dtype, without ``axis``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=1)

@@ -100,7 +100,7 @@ def result_type(*args: Any) -> Any:
         A dtype that arrays can have: of 32 bits at most without ``enable_x64``.
 
     Raises:
-        ValueError: no arguments.
+        ValueError: if there are no arguments.
 
     Example:
         >>> jnp.result_type(jnp.int8(1), 2)  # a weak number
@@ -159,7 +159,7 @@ def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
         A bool.
 
     Raises:
-        TypeError: an invalid dtype.
+        TypeError: if the dtype is invalid.
 
     Example:
         >>> jnp.issubdtype(jnp.bfloat16, jnp.floating), jnp.issubdtype("int8", jnp.floating)
@@ -209,7 +209,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
         A bool.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> jnp.isdtype("uint8", "integral"), jnp.isdtype("uint8", ("bool", "real floating"))
@@ -242,7 +242,7 @@ def can_cast(from_: DTypeLike, to: DTypeLike, casting: str = "safe") -> bool:
         A bool.
 
     Raises:
-        TypeError: an invalid dtype.
+        TypeError: if the dtype is invalid.
 
     Example:
         >>> jnp.can_cast("int8", "int32"), jnp.can_cast("int32", "float32")
@@ -262,7 +262,7 @@ def finfo(dtype: DTypeLike | None) -> Any:
         An object with the limits as attributes.
 
     Raises:
-        ValueError: a dtype of integers or bools.
+        ValueError: if the dtype is integer or bool.
 
     Example:
         >>> jnp.finfo(jnp.bfloat16).bits, float(jnp.finfo(jnp.float16).max)
@@ -288,7 +288,7 @@ def iinfo(int_type: Any) -> Any:
         An object with the limits as attributes.
 
     Raises:
-        ValueError: a dtype of floats, complex numbers or bools.
+        ValueError: if the dtype is float, complex or bool.
 
     Example:
         >>> jnp.iinfo(jnp.int8).min, jnp.iinfo("uint8").max
@@ -322,7 +322,7 @@ def iscomplexobj(x: Any) -> bool:
         A bool, whatever the imaginary parts are.
 
     Raises:
-        ValueError: if lists are not those of an array.
+        ValueError: if nested lists are not rectangular.
 
     Example:
         >>> jnp.iscomplexobj(jnp.array([1 + 0j])), jnp.iscomplexobj(2.0)

@@ -40,7 +40,7 @@ def searchsorted(
         Positions in [0, len(a)], of the shape of ``v``, as int32 (int64 where there are more).
 
     Raises:
-        ValueError: another side or method, or an array of another rank.
+        ValueError: if the side or method is unknown, or the array has another rank.
 
     Cost: O(m log n) by bisection, which is one kernel.
 

@@ -49,7 +49,7 @@ def isin(
         bool array of the shape of ``element``.
 
     Raises:
-        ValueError: another method.
+        ValueError: if the method is unknown.
 
     Example:
         >>> jnp.isin(jnp.array([[1, 2], [3, 4]]), jnp.array([2, 4, 9]))
@@ -95,7 +95,7 @@ def union1d(
         A vector of the common dtype.
 
     Raises:
-        ConcretizationTypeError: traced arrays without ``size``.
+        ConcretizationTypeError: if an array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.union1d(jnp.array([3, 1]), jnp.array([2, 3]))
@@ -122,7 +122,7 @@ def setdiff1d(
         A vector of the dtype of ``ar1``.
 
     Raises:
-        ConcretizationTypeError: traced arrays without ``size``.
+        ConcretizationTypeError: if an array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.setdiff1d(jnp.array([3, 1, 2, 1]), jnp.array([2, 5]))
@@ -176,7 +176,7 @@ def setxor1d(
         A vector of the common dtype.
 
     Raises:
-        ConcretizationTypeError: traced arrays without ``size``.
+        ConcretizationTypeError: if an array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.setxor1d(jnp.array([3, 1]), jnp.array([2, 3]))
@@ -265,7 +265,7 @@ def intersect1d(
         filled up with the sizes of the arrays.
 
     Raises:
-        ConcretizationTypeError: traced arrays without ``size``.
+        ConcretizationTypeError: if an array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.intersect1d(jnp.array([3, 1, 4]), jnp.array([1, 4, 4]))

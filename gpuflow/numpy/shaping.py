@@ -98,7 +98,7 @@ def size(a: Any, axis: Axes = None) -> int:
         An int.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> x = jnp.ones((2, 3))
@@ -148,8 +148,8 @@ def reshape(
         An array of the shape, with the elements of ``a``.
 
     Raises:
-        TypeError: sizes whose product does not fit.
-        ValueError: another order.
+        TypeError: if the number of elements differs.
+        ValueError: if the order is unknown.
 
     Example:
         >>> jnp.reshape(jnp.arange(6), (2, -1))
@@ -202,7 +202,7 @@ def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) 
         A vector.
 
     Raises:
-        ValueError: another order.
+        ValueError: if the order is unknown.
 
     Example:
         >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
@@ -224,7 +224,7 @@ def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
         An array with the elements of ``a``.
 
     Raises:
-        ValueError: an axis that the result does not have.
+        ValueError: if the result does not have the axis.
 
     Example:
         >>> x = jnp.array([1, 2])
@@ -254,7 +254,7 @@ def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
         An array with the elements of ``a``.
 
     Raises:
-        ValueError: an axis of another size, or no such axis.
+        ValueError: if an axis does not exist, or its size is not 1.
 
     Example:
         >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
@@ -279,8 +279,8 @@ def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
         An array of the dtype of ``a``.
 
     Raises:
-        TypeError: axes that do not occur once each.
-        ValueError: an axis that does not exist.
+        TypeError: if the axes are not a permutation.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.transpose(jnp.array([[1, 2], [3, 4]]))
@@ -310,8 +310,8 @@ def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
         An array of the dtype of ``a``.
 
     Raises:
-        TypeError: axes that do not occur once each.
-        ValueError: an axis that does not exist.
+        TypeError: if the axes are not a permutation.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (2, 0, 1)).shape
@@ -330,7 +330,7 @@ def matrix_transpose(x: ArrayLike, /) -> Array:
         Matrices of shape (..., n, m).
 
     Raises:
-        ValueError: an array of rank below 2.
+        ValueError: if the rank is below 2.
 
     Example:
         >>> jnp.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
@@ -358,7 +358,7 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
         An array of the dtype of ``a``.
 
     Raises:
-        ValueError: an axis that does not exist.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
@@ -385,7 +385,7 @@ def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Seque
         An array of the dtype of ``a``.
 
     Raises:
-        ValueError: axes that do not exist, occur twice, or are not equally many.
+        ValueError: if axes do not exist, are repeated, or differ in number.
 
     Example:
         >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
@@ -423,7 +423,7 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
         An array of the dtype of ``a``.
 
     Raises:
-        ValueError: axes that do not exist.
+        ValueError: if the axes do not exist.
 
     Example:
         >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
@@ -459,7 +459,7 @@ def flip(m: ArrayLike, axis: Axes = None) -> Array:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.flip(jnp.array([[1, 2], [3, 4]]), axis=1)
@@ -485,7 +485,7 @@ def broadcast_to(array: ArrayLike, shape: ShapeLike, *, out_sharding: ShardingLi
         An array of that shape.
 
     Raises:
-        ValueError: a shape that the array does not broadcast to.
+        ValueError: if the array does not broadcast to the shape.
 
     Example:
         >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
@@ -518,7 +518,7 @@ def broadcast_arrays(*args: ArrayLike) -> list[Array]:
         A list of arrays, each with its dtype.
 
     Raises:
-        ValueError: shapes that do not broadcast.
+        ValueError: if shapes do not broadcast.
 
     Example:
         >>> jnp.broadcast_arrays(jnp.array([1, 2]), jnp.array([[3], [4]]))
@@ -549,7 +549,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
         A tuple of ints.
 
     Raises:
-        ValueError: shapes that do not broadcast.
+        ValueError: if shapes do not broadcast.
 
     Example:
         >>> jnp.broadcast_shapes((2, 1), (3,))

@@ -84,7 +84,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
         An array like ``b``; inf or nan for singular matrices.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> jnp.linalg.solve(jnp.array([[2.0, 0.0], [1.0, 1.0]]), jnp.array([4.0, 5.0]))
@@ -119,7 +119,7 @@ def inv(a: ArrayLike) -> Array:
         An array of the shape of ``a``; inf or nan for singular matrices.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
@@ -144,7 +144,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
         An array of the shape of the last axes of ``a``, after as many as ``b`` has.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> a = 2 * jnp.eye(4).reshape(2, 2, 4)
@@ -181,7 +181,7 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
         An array of the shape of the last axes of ``a`` and then of its first ones.
 
     Raises:
-        ValueError: a map that is not square, or ``ind`` below 1.
+        ValueError: if the map is not square, or ``ind`` is below 1.
 
     Example:
         >>> jnp.linalg.tensorinv(jnp.eye(4).reshape(4, 2, 2), ind=1).shape
@@ -217,7 +217,7 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
         An array of the shape of ``a``; of floats for negative ``n``.
 
     Raises:
-        TypeError: matrices that are not square, or ``n`` that is not an integer.
+        TypeError: if the matrices are not square, or ``n`` is not an integer.
 
     Example:
         >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 3)
@@ -260,7 +260,7 @@ def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -
         A matrix; a vector or a number where the first or the last are vectors.
 
     Raises:
-        ValueError: fewer than two arrays, or shapes that do not fit.
+        ValueError: if there are fewer than two arrays, or shapes do not match.
 
     Example:
         >>> a, b = jnp.ones((2, 3)), jnp.ones((3, 2))

@@ -58,8 +58,8 @@ def sort(
         An array of the dtype of ``a``, and of its shape, or a vector for ``axis=None``.
 
     Raises:
-        TypeError: ``kind`` or ``order``.
-        ValueError: no such axis.
+        TypeError: if ``kind`` or ``order`` is given.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.sort(jnp.array([[3, 1, 2], [0, 5, 4]]))
@@ -94,8 +94,8 @@ def argsort(
         Positions along ``axis``, of the shape of ``a``, or a vector for ``axis=None``.
 
     Raises:
-        TypeError: ``kind`` or ``order``.
-        ValueError: no such axis.
+        TypeError: if ``kind`` or ``order`` is given.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.argsort(jnp.array([30, 10, 20]))
@@ -127,8 +127,8 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
         Positions along ``axis``, an integer array of the shape of a key.
 
     Raises:
-        TypeError: no keys.
-        ValueError: no such axis.
+        TypeError: if there are no keys.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> first, last = jnp.array([2, 1, 3]), jnp.array([1, 1, 0])
@@ -168,7 +168,7 @@ def cumsum(
         An array of the shape of ``a``, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.cumsum(jnp.array([1, 2, 3]))
@@ -192,7 +192,7 @@ def cumprod(
         An array of the shape of ``a``, or a vector for ``axis=None``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.cumprod(jnp.array([1, 2, 3, 4]))
@@ -235,7 +235,7 @@ def cumulative_sum(
         ``include_initial``.
 
     Raises:
-        ValueError: an array of rank 0, or no ``axis`` for one of rank 2 or more.
+        ValueError: if the rank is 0, or it is 2 or more and ``axis`` is not given.
 
     Example:
         >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
@@ -262,7 +262,7 @@ def cumulative_prod(
         ``include_initial``.
 
     Raises:
-        ValueError: an array of rank 0, or no ``axis`` for one of rank 2 or more.
+        ValueError: if the rank is 0, or it is 2 or more and ``axis`` is not given.
 
     Example:
         >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)

@@ -47,7 +47,7 @@ def logspace(
         An array of ``num`` numbers, or of size ``num`` along ``axis``.
 
     Raises:
-        ValueError: a negative ``num``.
+        ValueError: if ``num`` is negative.
 
     Example:
         >>> jnp.logspace(0, 3, 4, base=2.0).round(3)
@@ -76,7 +76,7 @@ def geomspace(
         An array of ``num`` numbers, or of size ``num`` along ``axis``.
 
     Raises:
-        ValueError: a negative ``num``, or no such axis.
+        ValueError: if ``num`` is negative, or the axis does not exist.
 
     Example:
         >>> jnp.geomspace(1, 100, 3).round(3)

@@ -62,7 +62,7 @@ def mean(
         An array without ``axis``; nan where there are no elements.
 
     Raises:
-        ValueError: no such axis, or a mask that holds no bools.
+        ValueError: if the axis does not exist, or the mask is not boolean.
 
     Example:
         >>> jnp.mean(jnp.array([[1, 2], [3, 6]]), axis=1)
@@ -126,7 +126,8 @@ def var(
         The variance; nan where the number of elements does not exceed ``ddof``.
 
     Raises:
-        ValueError: both ``ddof`` and ``correction``, or a real ``dtype`` for complex numbers.
+        ValueError: if both ``ddof`` and ``correction`` are given, or ``dtype`` is real for a
+            complex array.
 
     Example:
         >>> x = jnp.array([1.0, 3.0, 5.0, 7.0])
@@ -184,8 +185,8 @@ def std(
         The standard deviation; nan where the number of elements does not exceed ``ddof``.
 
     Raises:
-        ValueError: both ``ddof`` and ``correction``, a ``dtype`` of integers, or a real one for
-            complex numbers.
+        ValueError: if both ``ddof`` and ``correction`` are given, or ``dtype`` is an integer dtype,
+            or real for a complex array.
 
     Example:
         >>> jnp.std(jnp.array([[1.0, 3.0], [2.0, 8.0]]), axis=1)

@@ -45,10 +45,10 @@ def take(
         An array of the dtype of ``a``; the axes of ``indices`` replace ``axis``.
 
     Raises:
-        TypeError: indices that are not integers.
-        ValueError: another mode.
-        IndexError: elements of an axis that has none.
-        NotImplementedError: ``mode="raise"``.
+        TypeError: if the indices are not integers.
+        ValueError: if the mode is unknown.
+        IndexError: if elements are taken from an empty axis.
+        NotImplementedError: if ``mode`` is ``"raise"``.
 
     Example:
         >>> x = jnp.array([10.0, 20.0, 30.0])
@@ -128,8 +128,8 @@ def take_along_axis(
         broadcast.
 
     Raises:
-        TypeError: indices that are not integers, or of another rank.
-        ValueError: another mode, or shapes that do not broadcast.
+        TypeError: if the indices are not integers, or have another rank.
+        ValueError: if the mode is unknown, or shapes do not broadcast.
 
     Example:
         >>> x = jnp.array([[30, 10, 20], [5, 7, 6]])

@@ -78,10 +78,10 @@ def repeat(
         An array of the dtype of ``a``, of its rank or a vector.
 
     Raises:
-        ConcretizationTypeError: traced repeats without ``total_repeat_length``.
-        TypeError: one number of repeats that is negative, or no int.
-        ValueError: several with such among them, another number of them than elements, or a
-            negative total.
+        ConcretizationTypeError: if repeats are traced and ``total_repeat_length`` is not given.
+        TypeError: if ``repeats`` is a scalar that is negative or not an integer.
+        ValueError: if ``repeats`` is a sequence with such an element or of another length, or the
+            total is negative.
 
     Example:
         >>> jnp.repeat(jnp.array([1, 2]), 2)
@@ -161,7 +161,7 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
         An array of the shape and dtype of ``a``.
 
     Raises:
-        ValueError: another number of shifts than of axes, or no such axis.
+        ValueError: if the numbers of shifts and axes differ, or an axis does not exist.
 
     Example:
         >>> jnp.roll(jnp.arange(5), 2)
@@ -235,7 +235,7 @@ def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
         An array of the dtype of ``m``.
 
     Raises:
-        ValueError: axes that are equal, or do not exist.
+        ValueError: if the axes are equal or do not exist.
 
     Example:
         >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
@@ -272,7 +272,7 @@ def fliplr(m: ArrayLike) -> Array:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        ValueError: an array of rank below 2.
+        ValueError: if the rank is below 2.
 
     Example:
         >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
@@ -293,7 +293,7 @@ def flipud(m: ArrayLike) -> Array:
         An array of the shape and dtype of ``m``.
 
     Raises:
-        ValueError: an array of rank 0.
+        ValueError: if the rank is 0.
 
     Example:
         >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))

@@ -45,7 +45,7 @@ class ufunc(functools.partial[Any]):
         reduce, accumulate, at, reduceat: faster forms of the methods.
 
     Raises:
-        TypeError: numbers of arguments that are not ints.
+        TypeError: if argument numbers are not ints.
     """
 
     __name__: str
@@ -128,8 +128,9 @@ class ufunc(functools.partial[Any]):
             where: mask that broadcasts with ``a``.
 
         Raises:
-            ValueError: no elements and no identity, or a mask without a number to start from.
-            NotImplementedError: a tuple of axes, where there is no faster form.
+            ValueError: if there are no elements and no identity, or a mask is given without an
+                initial value.
+            NotImplementedError: if ``axis`` is a tuple and there is no faster form.
         """
         name = self._check_binary("reduce", out)
         a = as_array(name, a)
@@ -248,7 +249,7 @@ class ufunc(functools.partial[Any]):
             inplace: must be False.
 
         Raises:
-            NotImplementedError: ``inplace=True``.
+            NotImplementedError: if ``inplace`` is True.
         """
         check(
             not inplace,
@@ -292,7 +293,7 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
         A ``jnp.ufunc``: it maps over arrays that broadcast, and has ``reduce`` and so on.
 
     Raises:
-        TypeError: numbers of arguments that are not ints.
+        TypeError: if argument numbers are not ints.
 
     Example:
         >>> combined = jnp.frompyfunc(lambda a, b: 10 * a + b, 2, 1)

@@ -252,7 +252,7 @@ def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
         An array of the common shape and dtype. Of integers by 0 it has no meaning.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.floor_divide(jnp.array([7, -7]), 2)
@@ -308,7 +308,7 @@ def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
         An array of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.remainder(jnp.array([7, -7]), 3)
@@ -340,7 +340,7 @@ def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
         An array of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.fmod(jnp.array([7, -7]), 3)
@@ -363,7 +363,7 @@ def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
         Two arrays of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.divmod(jnp.array([7, -7]), 3)
@@ -383,14 +383,13 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
 
     Args:
         x: base.
-        y: exponent. A known integer, of Python, NumPy or an array of rank 0, is multiplied out,
-            and the result has the dtype of ``x``; it may be negative for floats only.
+        TypeError: if ``kind`` or ``order`` is given.
 
     Returns:
         An array of the common shape.
 
     Raises:
-        TypeError: an integer to a negative integer.
+        TypeError: if an integer is raised to a negative integer power.
 
     Example:
         >>> jnp.power(jnp.array([2, 3]), jnp.array([3, 2]))

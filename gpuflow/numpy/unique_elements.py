@@ -63,8 +63,8 @@ def unique(
         The array, or a tuple of it and the requested additions.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
-        ValueError: nothing to fill up from, and no ``fill_value``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
+        ValueError: if there is nothing to fill from, and ``fill_value`` is not given.
 
     Example:
         >>> jnp.unique(jnp.array([3, 1, 3]))
@@ -229,7 +229,7 @@ def unique_all(
         ``inverse_indices``, which of them each element is, and ``counts``.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
 
     Example:
         >>> found = jnp.unique_all(jnp.array([3, 1, 3]))
@@ -255,7 +255,7 @@ def unique_counts(
         A tuple of ``values`` and ``counts``.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
@@ -280,7 +280,7 @@ def unique_inverse(
         A tuple of ``values`` and ``inverse_indices``, which has the shape of ``x``.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
@@ -305,7 +305,7 @@ def unique_values(
         A vector.
 
     Raises:
-        ConcretizationTypeError: a traced array without ``size``.
+        ConcretizationTypeError: if the array is traced and ``size`` is not given.
 
     Example:
         >>> jnp.unique_values(jnp.array([3.0, jnp.nan, 3.0, jnp.nan]))

@@ -36,8 +36,8 @@ def vectorize(
         A function that maps ``pyfunc`` over all other axes, which broadcast.
 
     Raises:
-        TypeError, ValueError: at once for wrong ``excluded`` or ``signature``; from the call for
-            shapes that do not fit.
+        TypeError, ValueError: immediately, if ``excluded`` or ``signature`` is invalid; when the
+            returned function is called, if shapes do not match.
 
     Example:
         >>> product = jnp.vectorize(jnp.dot, signature="(n),(n)->()")

@@ -36,7 +36,7 @@ def make_mesh(
         A Mesh.
 
     Raises:
-        ValueError: there are not enough devices.
+        ValueError: if there are not enough devices.
 
     Example:
         >>> dict(gf.make_mesh((1,), ("x",)).shape)

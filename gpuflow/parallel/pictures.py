@@ -34,8 +34,8 @@ def visualize_sharding(
         color_map: ``number from 0 to 1 -> red, green, blue, alpha``, such as matplotlib's.
 
     Raises:
-        ValueError: another number of dimensions.
-        ImportError: rich is not installed.
+        ValueError: if the number of dimensions does not match.
+        ImportError: if rich is not installed.
     """
     check(
         len(shape) in _DIMENSIONS,
@@ -75,7 +75,7 @@ def visualize_array_sharding(arr: Any, **options: Any) -> None:
     """``visualize_sharding`` for an array; see there for ``options``.
 
     Raises:
-        TypeError: something else than an array with values.
+        TypeError: if the argument is not a concrete array.
     """
     inspect_array_sharding(
         arr, callback=lambda sharding: visualize_sharding(arr.shape, sharding, **options)
@@ -86,7 +86,7 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
     """Call a function with the sharding of an array.
 
     Raises:
-        TypeError: something else than an array with values.
+        TypeError: if the argument is not a concrete array.
     """
     check(
         isinstance(value, Array) and not isinstance(value, Tracer),

@@ -108,7 +108,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
         The same values. Under jit it is a hint for the next operations.
 
     Raises:
-        ValueError: a sharding that does not divide its array.
+        ValueError: if the sharding does not divide its array.
 
     Example:
         >>> sharding = gf.sharding.NamedSharding(gf.make_mesh((1,), ("x",)), gf.P("x"))
@@ -136,7 +136,7 @@ def reshard(xs: _T, out_shardings: Any) -> _T:
         The same values. Under jit it is a hint for the next operations.
 
     Raises:
-        ValueError: a sharding that does not divide its array.
+        ValueError: if the sharding does not divide its array.
 
     Example:
         >>> with gf.set_mesh(gf.make_mesh((1,), ("x",))):
@@ -171,7 +171,7 @@ def make_array_from_callback(
         An Array of that shape and sharding.
 
     Raises:
-        ValueError: a part of another shape, or a sharding that does not divide the shape.
+        ValueError: if a shard has another shape, or the sharding does not divide the shape.
 
     Example:
         >>> sharding = gf.sharding.SingleDeviceSharding(gf.devices()[0])
@@ -228,7 +228,7 @@ def make_array_from_single_device_arrays(
         An Array of that shape and sharding.
 
     Raises:
-        ValueError: another number of parts than devices, or parts of another shape.
+        ValueError: if the number of shards and devices differs, or shards have another shape.
 
     Example:
         >>> sharding = gf.sharding.SingleDeviceSharding(gf.devices()[0])
@@ -266,7 +266,7 @@ def make_array_from_process_local_data(
         An Array of shape ``global_shape``.
 
     Raises:
-        ValueError: data of another shape than this process's part of ``global_shape``.
+        ValueError: if the data do not have the shape of this process's shard of ``global_shape``.
 
     Example:
         >>> mesh = gf.make_mesh((1,), ("x",))
@@ -340,7 +340,7 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
         A tree with leaves of shape ``(len(devices), *shape)``.
 
     Raises:
-        ValueError: another number of shards than devices.
+        ValueError: if the number of shards and devices differs.
 
     Example:
         >>> gf.device_put_sharded([jnp.arange(2)], gf.devices()[:1])

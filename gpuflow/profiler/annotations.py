@@ -18,7 +18,7 @@ class TraceAnnotation:
         kwargs: details to show with it.
 
     Raises:
-        TypeError: the name is not a string.
+        TypeError: if the name is not a string.
     """
 
     def __init__(self, name: str, **kwargs: Any) -> None:

@@ -66,8 +66,8 @@ class ProfileData:
         """Read a ``*.trace.json.gz`` that ``stop_trace`` wrote.
 
         Raises:
-            OSError: if there is no such file, or it is something else, such as a FIFO.
-            ValueError: if the file is not such a trace.
+            OSError: if the file does not exist, or is not a regular file (such as a FIFO).
+            ValueError: if the file is not a gpuflow trace.
         """
         with open_regular(path) as file:
             content = file.read()

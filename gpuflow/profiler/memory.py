@@ -93,7 +93,7 @@ def save_device_memory_profile(
         backend: as there.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: if it cannot be written.
 
     Example:
         >>> import tempfile

@@ -168,7 +168,7 @@ def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> T
         TraceTable: print it; ``ops``, ``lines`` and ``memory`` are records.
 
     Raises:
-        ValueError: there is no trace.
+        ValueError: if there is no trace.
 
     Example:
         >>> import tempfile

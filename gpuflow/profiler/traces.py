@@ -93,8 +93,8 @@ def start_trace(
         profiler_options: options of the recording.
 
     Raises:
-        RuntimeError: a trace is being taken already.
-        NotImplementedError: ``create_perfetto_link`` is set.
+        RuntimeError: if a trace is already being recorded.
+        NotImplementedError: if ``create_perfetto_link`` is set.
         ValueError: if ``log_dir`` is empty, or names a file.
     """
     check(
@@ -138,7 +138,7 @@ def stop_trace() -> None:
     """Write the events since ``start_trace``.
 
     Raises:
-        RuntimeError: no trace is being taken.
+        RuntimeError: if no trace is being recorded.
     """
     session, recording = _current.session, state.recording
     if session is None or recording is None:
@@ -304,7 +304,7 @@ def stop_server() -> NoReturn:
     """Not there, as ``start_server``.
 
     Raises:
-        ValueError: always: no server runs.
+        ValueError: always: there is no server.
     """
     raise ValueError(
         "[stop_server] a server must be running; got none. Fix: take a trace with "

@@ -80,7 +80,7 @@ def bits(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not an unsigned integer dtype.
+        ValueError: if the dtype is not an unsigned integer dtype.
 
     Example:
         >>> gf.random.bits(gf.random.key(0), (3,), jnp.uint8)
@@ -117,7 +117,7 @@ def uniform(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or bounds that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or bounds do not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.uniform(gf.random.key(0), (3,), minval=2, maxval=5)
@@ -186,7 +186,7 @@ def normal(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is neither.
+        ValueError: if the dtype is neither float nor complex.
 
     Source: the inverse of the distribution function, ``sqrt(2) * erf_inv(u)``.
 
@@ -237,7 +237,7 @@ def truncated_normal(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.truncated_normal(gf.random.key(0), -1.0, 1.0, (3,))
@@ -298,8 +298,8 @@ def bernoulli(
         bool array of ``shape``.
 
     Raises:
-        TypeError: ``p`` is not a float.
-        ValueError: another mode, or ``p`` that does not fit the shape.
+        TypeError: if ``p`` is not a float.
+        ValueError: if the mode is unknown, or ``p`` does not broadcast to ``shape``.
 
     Example:
         >>> gf.random.bernoulli(gf.random.key(0), 0.5, (4,))
@@ -386,8 +386,8 @@ def randint(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is not an integer dtype.
-        ValueError: bounds that do not fit the shape.
+        TypeError: if the dtype is not an integer dtype.
+        ValueError: if the bounds do not broadcast to ``shape``.
 
     Example:
         >>> gf.random.randint(gf.random.key(0), (5,), 0, 10)
@@ -466,7 +466,7 @@ def exponential(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> x = gf.random.exponential(gf.random.key(0), (1000,))
@@ -495,7 +495,7 @@ def laplace(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> gf.random.laplace(gf.random.key(0), (2, 3)).shape
@@ -522,7 +522,7 @@ def logistic(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> gf.random.logistic(gf.random.key(0), (2, 3)).shape
@@ -549,7 +549,7 @@ def cauchy(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> gf.random.cauchy(gf.random.key(0), (2, 3)).shape

@@ -72,7 +72,7 @@ def pareto(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> bool((gf.random.pareto(gf.random.key(0), 3.0, (5,)) >= 1).all())
@@ -104,7 +104,7 @@ def lognormal(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> bool((gf.random.lognormal(gf.random.key(0), 0.5, (5,)) > 0).all())
@@ -141,7 +141,7 @@ def rayleigh(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> bool((gf.random.rayleigh(gf.random.key(0), 2.0, (5,)) >= 0).all())
@@ -176,7 +176,7 @@ def triangular(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.triangular(gf.random.key(0), 1.0, 2.0, 4.0, (5,))
@@ -213,7 +213,7 @@ def wald(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
         multiple roots, 1976.
@@ -256,7 +256,7 @@ def weibull_min(
         An array of the common shape of ``shape`` and the parameters.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> bool((gf.random.weibull_min(gf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
@@ -286,7 +286,7 @@ def maxwell(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> bool((gf.random.maxwell(gf.random.key(0), (5,)) > 0).all())
@@ -318,7 +318,7 @@ def double_sided_maxwell(
         An array of ``shape`` and after it the shape of the parameters.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> gf.random.double_sided_maxwell(gf.random.key(0), 0.0, 1.0, (4,)).shape
@@ -353,8 +353,8 @@ def geometric(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not an integer dtype, ``p`` that is complex or does not fit the
-            shape.
+        ValueError: if the dtype is not an integer dtype, or ``p`` is complex or does not broadcast
+            to ``shape``.
 
     Example:
         >>> bool((gf.random.geometric(gf.random.key(0), 0.3, (5,)) >= 1).all())
@@ -400,7 +400,7 @@ def multivariate_normal(
         An array of shape ``shape + (n,)``.
 
     Raises:
-        ValueError: shapes or a method that do not fit.
+        ValueError: if shapes do not match, or the method is unknown.
 
     Example:
         >>> x = gf.random.multivariate_normal(gf.random.key(0), jnp.zeros(2), jnp.eye(2), (5,))
@@ -465,8 +465,8 @@ def orthogonal(
         An array of shape ``shape + (n, n)``, or ``shape + (n, m)``.
 
     Raises:
-        TypeError: ``n`` or ``m`` is not an int.
-        ValueError: a dtype that is neither.
+        TypeError: if ``n`` or ``m`` is not an int.
+        ValueError: if the dtype is neither float nor complex.
 
     Source: F. Mezzadri, How to generate random matrices from the classical compact groups, 2007.
 

@@ -127,8 +127,9 @@ def poisson(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        NotImplementedError: a key of another generator.
-        ValueError: a dtype that is not an integer, or ``lam`` that does not fit the shape.
+        NotImplementedError: if the key belongs to another generator.
+        ValueError: if the dtype is not an integer dtype, or ``lam`` does not broadcast to
+            ``shape``.
 
     Example:
         >>> x = gf.random.poisson(gf.random.key(0), 3.0, (1000,))
@@ -265,7 +266,7 @@ def binomial(
         An array of ``shape`` and ``dtype``, of integers.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.binomial(gf.random.key(0), 10, 0.5, (5,))
@@ -302,7 +303,7 @@ def multinomial(
         Counts that sum to ``n`` along the last axis.
 
     Raises:
-        ValueError: if ``p`` does not fit the shape.
+        ValueError: if ``p`` does not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.multinomial(gf.random.key(0), 10, jnp.array([0.2, 0.3, 0.5]))

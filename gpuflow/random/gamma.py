@@ -151,7 +151,7 @@ def gamma(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or ``a`` that does not fit the shape.
+        ValueError: if the dtype is not a float dtype, or ``a`` does not broadcast to ``shape``.
 
     Example:
         >>> bool((gf.random.gamma(gf.random.key(0), 2.0, (5,)) > 0).all())
@@ -179,7 +179,7 @@ def loggamma(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> bool(jnp.isfinite(gf.random.loggamma(gf.random.key(0), 1e-3, (5,))).all())
@@ -212,7 +212,7 @@ def beta(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.beta(gf.random.key(0), 2.0, 3.0, (5,))
@@ -248,7 +248,7 @@ def dirichlet(
         An array of shape ``shape + (n,)`` that sums to 1 along its last axis.
 
     Raises:
-        ValueError: ``alpha`` is a scalar, or does not fit the shape.
+        ValueError: if ``alpha`` is a scalar, or does not broadcast to ``shape``.
 
     Example:
         >>> x = gf.random.dirichlet(gf.random.key(0), jnp.ones(3), (2,))
@@ -290,7 +290,7 @@ def chisquare(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> bool((gf.random.chisquare(gf.random.key(0), 3.0, (5,)) > 0).all())
@@ -321,7 +321,7 @@ def f(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> bool((gf.random.f(gf.random.key(0), 3.0, 4.0, (5,)) > 0).all())
@@ -355,7 +355,7 @@ def t(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float, or parameters that do not fit the shape.
+        ValueError: if the dtype is not a float dtype, or parameters do not broadcast to ``shape``.
 
     Example:
         >>> gf.random.t(gf.random.key(0), jnp.array([3.0, 5.0])).shape
@@ -389,7 +389,7 @@ def generalized_normal(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Example:
         >>> gf.random.generalized_normal(gf.random.key(0), 4.0, (2, 3)).shape
@@ -425,7 +425,7 @@ def ball(
         float[shape..., d].
 
     Raises:
-        ValueError: a dtype that is not a float.
+        ValueError: if the dtype is not a float dtype.
 
     Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of
         the l_p^n-ball, 2005.

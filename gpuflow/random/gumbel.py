@@ -53,7 +53,7 @@ def gumbel(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        ValueError: another mode, or a dtype that is not a float.
+        ValueError: if the mode is unknown, or the dtype is not a float dtype.
 
     Example:
         >>> gf.random.gumbel(gf.random.key(0), (2, 3)).shape
@@ -135,9 +135,10 @@ def categorical(
         int32 array of ``shape``, by default that of ``logits`` without ``axis``.
 
     Raises:
-        ValueError: a shape that does not fit, or more draws without replacement than categories.
+        ValueError: if the shape does not match, or there are more draws without replacement than
+            categories.
 
-    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement the largest ones.
+    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement, its top k.
 
     Example:
         >>> logits = jnp.log(jnp.array([0.5, 0.0, 0.5]))

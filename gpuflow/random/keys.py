@@ -49,8 +49,8 @@ def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = Non
         A key, of shape ().
 
     Raises:
-        TypeError: ``seed`` is not an integer.
-        ValueError: both ``impl`` and ``dtype``, or there is no such generator.
+        TypeError: if ``seed`` is not an integer.
+        ValueError: if both ``impl`` and ``dtype`` are given, or the generator is unknown.
 
     Example:
         >>> gf.random.key(42)
@@ -94,8 +94,8 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
         key.
 
     Raises:
-        TypeError: ``seed`` is not an integer.
-        ValueError: there is no such generator.
+        TypeError: if ``seed`` is not an integer.
+        ValueError: if the generator is unknown.
 
     Example:
         >>> gf.random.PRNGKey(42)
@@ -161,7 +161,7 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
         An array of ``num`` keys; of raw ones for a raw key, u32[num..., 2 or 4].
 
     Raises:
-        ValueError: an array of keys.
+        ValueError: if ``key`` is an array of keys.
 
     Example:
         >>> key = gf.random.key(0)
@@ -191,8 +191,8 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
         A key.
 
     Raises:
-        TypeError: ``data`` is not one number.
-        ValueError: an array of keys.
+        TypeError: if ``data`` is not a scalar.
+        ValueError: if ``key`` is an array of keys.
 
     Example:
         >>> gf.random.key_data(gf.random.fold_in(gf.random.key(0), 7))
@@ -218,7 +218,7 @@ def key_data(keys: ArrayLike) -> Array:
         u32[..., 2], or u32[..., 4] as the generator has it.
 
     Raises:
-        TypeError: ``keys`` are not keys.
+        TypeError: if ``keys`` are not keys.
 
     Example:
         >>> gf.random.key_data(gf.random.key(42))
@@ -244,8 +244,8 @@ def wrap_key_data(
         An array of keys of the leading shape.
 
     Raises:
-        TypeError: numbers of another dtype or shape.
-        ValueError: both ``impl`` and ``dtype``, or there is no such generator.
+        TypeError: if the dtype or shape is invalid.
+        ValueError: if both ``impl`` and ``dtype`` are given, or the generator is unknown.
 
     Example:
         >>> gf.random.wrap_key_data(jnp.array([0, 42], jnp.uint32))
@@ -267,7 +267,7 @@ def key_impl(keys: ArrayLike) -> str:
         A string.
 
     Raises:
-        TypeError: ``keys`` are not keys.
+        TypeError: if ``keys`` are not keys.
 
     Example:
         >>> gf.random.key_impl(gf.random.key(0))
@@ -291,7 +291,7 @@ def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
         A dtype.
 
     Raises:
-        ValueError: there is no such generator.
+        ValueError: if the generator is unknown.
 
     Example:
         >>> gf.random.key_dtype("rbg")

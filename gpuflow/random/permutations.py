@@ -41,8 +41,8 @@ def permutation(
         An array like ``x``; for one integer int32[x].
 
     Raises:
-        TypeError: one number that is not an integer.
-        ValueError: no such axis.
+        TypeError: if ``x`` is a scalar that is not an integer.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> x = gf.random.permutation(gf.random.key(0), 5)
@@ -106,8 +106,8 @@ def choice(
         for one integer.
 
     Raises:
-        ValueError: nothing to choose from, more than there is without replacement, or
-            probabilities of another shape.
+        ValueError: if ``a`` is empty, there are more draws without replacement than elements, or
+            ``p`` has another shape.
 
     Source: without replacement and with ``p``, Gumbel top-k (Vieira 2014).
 

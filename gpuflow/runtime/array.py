@@ -75,7 +75,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         """Internal: the memory in the form of the device's driver; do not write to it.
 
         Raises:
-            DeletedArrayError: the array was donated or deleted.
+            DeletedArrayError: if the array was donated or deleted.
         """
         try:
             return self._data
@@ -144,7 +144,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         Each is a separate copy on the array's device; the array is taken to the host once.
 
         Raises:
-            DeletedArrayError: the array was donated or deleted meanwhile.
+            DeletedArrayError: if the array was donated or deleted meanwhile.
         """
         host, device = self.host(), self.device
         aval = ShapedArray(self.aval.shape[1:], self.aval.dtype, self.aval.weak_type)

@@ -156,7 +156,7 @@ class Device:
             the next two count results from 64 KiB on.
 
         Raises:
-            ValueError: the device is another process's.
+            ValueError: if the device belongs to another process.
         """
         return self.driver.memory_stats()
 

@@ -37,7 +37,7 @@ def dct(
         norm: None or "backward": no factor; "ortho": orthonormal.
 
     Raises:
-        NotImplementedError: another type. ValueError: another norm.
+        NotImplementedError: if the type is not supported. ValueError: if the norm is unknown.
 
     Source: Makhoul, A fast cosine transform in one and two dimensions, IEEE Trans. Acoust. Speech
     Signal Process. 28 (1980), 27.
@@ -66,7 +66,8 @@ def dctn(
         x, type, norm: as for ``dct``.
 
     Raises:
-        NotImplementedError: another type. ValueError: another norm, or sizes that do not fit.
+        NotImplementedError: if the type is not supported. ValueError: if the norm is unknown, or
+            sizes do not match.
     """
     sizes, along = _sizes_and_axes("dctn", x, s, axes)
     return _along("dctn", x, type, sizes, along, norm, _forward)

@@ -33,8 +33,9 @@ class RegularGridInterpolator:
             goes on.
 
     Raises:
-        ValueError: another method, too few axes, or a fill value that ``values`` cannot hold.
-        NotImplementedError: ``bounds_error``.
+        ValueError: if the method is unknown, there are too few axes, or the dtype of ``values``
+            cannot hold the fill value.
+        NotImplementedError: if ``bounds_error`` is set.
     """
 
     method: str

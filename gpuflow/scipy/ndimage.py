@@ -61,8 +61,8 @@ def map_coordinates(
         An array of the shape of the coordinates, with the dtype of ``input``.
 
     Raises:
-        ValueError: another number of coordinates.
-        NotImplementedError: another order or mode.
+        ValueError: if the number of coordinates does not match.
+        NotImplementedError: if the order or mode is not supported.
 
     Example:
         >>> x = jnp.array([[0.0, 1.0], [2.0, 3.0]])

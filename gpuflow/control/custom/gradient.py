@@ -44,7 +44,7 @@ def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
         A function of the same arguments, as of ``custom_vjp``.
 
     Raises:
-        TypeError: from the call, ``fun`` returns no pair.
+        TypeError: when the returned function is called, if ``fun`` does not return a pair.
 
     Example:
         >>> f = gf.custom_gradient(lambda x: (x**2, lambda g: g * jnp.clip(2 * x, -1, 1)))

@@ -177,7 +177,7 @@ class custom_jvp(Generic[_P, _T]):
         """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument; None is zero.
 
         Raises:
-            TypeError: there are arguments without derivative, of which these rules know nothing.
+            TypeError: if there are arguments without derivatives, which these rules do not support.
         """
         if self.nondiff_argnums:
             raise TypeError(

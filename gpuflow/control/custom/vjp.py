@@ -304,7 +304,7 @@ class custom_vjp(Generic[_P, _T]):
                 without it; callbacks of ``fwd`` stay.
 
         Raises:
-            NotImplementedError: ``optimize_remat`` together with ``symbolic_zeros``.
+            NotImplementedError: if ``optimize_remat`` is combined with ``symbolic_zeros``.
         """
         if optimize_remat and symbolic_zeros:
             raise NotImplementedError(

@@ -494,7 +494,7 @@ def bcoo_fromdense(
         n_batch, n_dense: the numbers of batch and of dense dimensions.
 
     Raises:
-        ConcretizationTypeError: ``nse`` is needed.
+        ConcretizationTypeError: if ``nse`` is needed and not given.
     """
     mat = jnp.asarray(mat)
     if nse is None:

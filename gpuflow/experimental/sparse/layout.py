@@ -66,7 +66,7 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
             Without it, as many as there are, which is not known in traced functions.
 
     Raises:
-        ValueError: ``nse`` is needed.
+        ValueError: if ``nse`` is needed and not given.
     """
     mat = spread(mat)
     if mat.n_sparse == 0:
@@ -196,8 +196,8 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     """With dimensions in another order.
 
     Raises:
-        TypeError: an argument that is not a permutation.
-        NotImplementedError: batch, sparse and dense dimensions would mix.
+        TypeError: if an argument is not a permutation.
+        NotImplementedError: if batch, sparse and dense dimensions would mix.
     """
     permutation = [to_int(d) for d in permutation]
     check(
@@ -285,7 +285,7 @@ def bcoo_broadcast_in_dim(
     they are sparse, of size 1, and after dense ones dense.
 
     Raises:
-        ValueError, NotImplementedError: sparse dimensions of size 1 cannot grow.
+        ValueError, NotImplementedError: if a sparse dimension of size 1 would grow.
     """
     del sharding
     shape, dims = tuple(map(to_int, shape)), [to_int(d) for d in broadcast_dimensions]

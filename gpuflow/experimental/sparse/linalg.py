@@ -87,7 +87,7 @@ def lobpcg_standard(
             default the dtype's precision.
 
     Returns:
-        Eigenvalues (k,), descending, eigenvectors (n, k), and the number of turns.
+        ValueError: if the data do not have the shape of this process's shard of ``global_shape``.
 
     Source: Knyazev, Toward the optimal preconditioned eigensolver, SIAM J. Sci. Comput. 23 (2001),
     517; a basis from QR as in Duersch et al., A robust and efficient implementation of LOBPCG,

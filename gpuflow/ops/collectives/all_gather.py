@@ -176,9 +176,9 @@ def all_gather(
         An array with a dimension more, of the size of the axis; with ``tiled`` of the same rank.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups or an axis that do not fit, or an unknown ``to``.
-        NotImplementedError: ``to="reduced"``, and ``"invarying"`` with groups.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if groups or an axis are invalid, or ``to`` is unknown.
+        NotImplementedError: if ``to`` is ``"reduced"``, or ``"invarying"`` with groups.
 
     Example:
         >>> gf.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([1, 2]))
@@ -378,8 +378,8 @@ def psum_scatter(
         An array without ``scatter_dimension``; with ``tiled`` of the same rank.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups, a dimension or a size that do not fit.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if groups, dimensions or sizes are inconsistent.
 
     Example:
         >>> x = jnp.array([[1, 2], [10, 20]])

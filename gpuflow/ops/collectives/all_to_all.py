@@ -149,8 +149,8 @@ def all_to_all(
         An array of the same size: ``split_axis`` is gone, and ``concat_axis`` is new.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups, dimensions or sizes that do not fit.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if groups, dimensions or sizes are inconsistent.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -206,8 +206,8 @@ def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None
         An array of the shape and dtype of ``x``.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups, a dimension or a size that do not fit.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if groups, dimensions or sizes are inconsistent.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])

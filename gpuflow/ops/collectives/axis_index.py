@@ -40,7 +40,7 @@ def axis_size(axis_name: Any) -> int:
         int.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
+        NameError: if no enclosing transformation binds the axis name.
 
     Example:
         >>> gf.vmap(lambda x: x / lax.axis_size("i"), axis_name="i")(jnp.array([2.0, 4.0]))
@@ -73,7 +73,7 @@ def axis_index(axis_name: Any) -> Array:
         An ``i32[]``.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
+        NameError: if no enclosing transformation binds the axis name.
 
     Example:
         >>> gf.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.zeros(3))

@@ -114,8 +114,8 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: indices that are repeated or too large.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if an index is repeated or too large.
 
     Example:
         >>> send = lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)])
@@ -145,8 +145,8 @@ def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: ``perm`` does not hold each index once.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if ``perm`` does not hold each index exactly once.
 
     Example:
         >>> gf.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([1, 2, 3]))
@@ -223,8 +223,8 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: a source outside of the axis.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if the source is out of range for the axis.
 
     Example:
         >>> gf.vmap(lambda x: lax.pbroadcast(x, "i", 1), axis_name="i")(jnp.array([1, 2, 3]))

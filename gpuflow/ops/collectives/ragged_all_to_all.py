@@ -64,12 +64,12 @@ def ragged_all_to_all(
         An array like ``output``. It has derivatives with respect to ``operand`` and ``output``.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        TypeError: an output of another dtype, or rows of another shape.
-        ValueError: offsets or sizes that are not integer vectors of one length, a multiple of the
-            size of the axis.
+        NameError: if no enclosing transformation binds the axis name.
+        TypeError: if the output has another dtype, or its rows another shape.
+        ValueError: if offsets or sizes are not integer vectors of one length that is a multiple of
+            the axis size.
 
-    Cost: between processes each gets the operands of all, whatever the sizes are.
+    Cost: between processes, each process receives the operands of all, whatever the sizes are.
 
     Example:
         >>> def exchange(x):

@@ -124,8 +124,8 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         ``psum(1, name)`` is the size as an int.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups that do not hold each index once.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if the groups do not hold each index exactly once.
 
     Example:
         >>> gf.vmap(lambda x: x / lax.psum(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
@@ -172,8 +172,8 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         The maximum, the same for all elements.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups that do not hold each index once.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if the groups do not hold each index exactly once.
 
     Example:
         >>> gf.vmap(lambda x: x - lax.pmax(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
@@ -195,8 +195,8 @@ def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         The minimum, the same for all elements.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups that do not hold each index once.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if the groups do not hold each index exactly once.
 
     Example:
         >>> gf.vmap(lambda x: x - lax.pmin(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))
@@ -238,8 +238,8 @@ def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         The mean, the same for all elements.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups that do not hold each index once.
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if the groups do not hold each index exactly once.
 
     Example:
         >>> gf.vmap(lambda x: x - lax.pmean(x, "i"), axis_name="i")(jnp.array([1.0, 3.0]))

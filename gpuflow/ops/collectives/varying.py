@@ -267,9 +267,9 @@ def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
         The same values.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: another ``to``, or a value that varies along them already.
-        NotImplementedError: "reduced" and "unreduced".
+        NameError: if no enclosing transformation binds the axis name.
+        ValueError: if ``to`` is unknown, or the value already varies along the axes.
+        NotImplementedError: if ``to`` is "reduced" or "unreduced".
 
     Example:
         >>> mesh, P = gf.make_mesh((1,), ("i",)), gf.P
@@ -318,7 +318,7 @@ def pvary(x: Any, axis_name: Any) -> Any:
         The same values; each element has its own copy, with its own cotangent.
 
     Raises:
-        NameError: an axis name that no enclosing transformation binds.
+        NameError: if no enclosing transformation binds the axis name.
 
     Example:
         >>> mesh, P = gf.make_mesh((1,), ("i",)), gf.P

@@ -52,8 +52,8 @@ def conv_dimension_numbers(
         ConvDimensionNumbers.
 
     Raises:
-        TypeError: ranks differ, or something else was given.
-        ValueError: strings without the letters, or with other lengths.
+        TypeError: if ranks differ, or the argument has another type.
+        ValueError: if a string lacks one of the letters, or has another length.
 
     Example:
         >>> numbers = ("NHWC", "HWIO", "NHWC")
@@ -115,7 +115,7 @@ def padtype_to_pads(
         A list of pairs (low, high).
 
     Raises:
-        ValueError: another name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> lax.padtype_to_pads((5,), (2,), (1,), "SAME")
@@ -205,9 +205,9 @@ def conv_general_dilated(
         An array in the order of ``dimension_numbers``.
 
     Raises:
-        TypeError: dtypes or ranks that differ.
-        ValueError: numbers of channels, groups, strides or margins that do not fit, or another
-            precision.
+        TypeError: if dtypes or ranks differ.
+        ValueError: if channel counts, groups, strides or padding are inconsistent, or the precision
+            is invalid.
 
     Source: the definition of Conv in the XLA operation semantics.
 
@@ -386,8 +386,9 @@ def conv(
         An array of batch, outputs and space.
 
     Raises:
-        TypeError: dtypes or ranks that differ.
-        ValueError: numbers of channels, strides or margins that do not fit, or another precision.
+        TypeError: if dtypes or ranks differ.
+        ValueError: if channel counts, strides or padding are inconsistent, or the precision is
+            invalid.
 
     Example:
         >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 3)), (1,), "SAME")
@@ -422,8 +423,9 @@ def conv_with_general_padding(
         An array of batch, outputs and space.
 
     Raises:
-        TypeError: dtypes or ranks that differ.
-        ValueError: numbers of channels, strides or margins that do not fit, or another precision.
+        TypeError: if dtypes or ranks differ.
+        ValueError: if channel counts, strides or padding are inconsistent, or the precision is
+            invalid.
 
     Example:
         >>> x, kernel = jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2))
@@ -541,8 +543,8 @@ def conv_general_dilated_patches(
         channels.
 
     Raises:
-        TypeError: dtypes or ranks that do not fit.
-        ValueError: strides or margins that do not fit, or another precision.
+        TypeError: if dtypes or ranks do not match.
+        ValueError: if strides or padding are inconsistent, or the precision is invalid.
 
     Example:
         >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")

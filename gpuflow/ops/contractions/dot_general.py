@@ -444,8 +444,8 @@ def dot_general(
         float32, integers wrap, bools give "any of all".
 
     Raises:
-        TypeError: dimensions, sizes or dtypes that do not fit.
-        ValueError: another precision, or an algorithm that no product here follows.
+        TypeError: if dimensions, sizes or dtypes are inconsistent.
+        ValueError: if the precision is invalid, or the algorithm is not supported.
 
     Example:
         >>> a, b = jnp.ones((2, 3, 4)), jnp.ones((2, 4, 5))

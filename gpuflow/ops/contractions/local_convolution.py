@@ -41,8 +41,8 @@ def conv_general_dilated_local(
         An array in the order of ``dimension_numbers``.
 
     Raises:
-        TypeError: dtypes or ranks that differ.
-        ValueError: sizes, strides or margins that do not fit.
+        TypeError: if dtypes or ranks differ.
+        ValueError: if sizes, strides or padding are inconsistent.
 
     Example:
         >>> x = jnp.arange(4.0).reshape(1, 1, 4)

@@ -68,10 +68,10 @@ def ragged_dot(
         f[m, n]; 0 in rows beyond all groups.
 
     Raises:
-        TypeError: shapes or dtypes that do not fit.
-        NotImplementedError: a group offset.
+        TypeError: if shapes or dtypes do not match.
+        NotImplementedError: if a group offset is given.
 
-    Cost: as one product f[m, k] @ f[k, n], on the host as many calls as there are groups.
+    Cost: that of one product f[m, k] @ f[k, n]; on the host, one library call per group.
 
     Example:
         >>> x, w = jnp.ones((3, 2)), jnp.stack([jnp.ones((2, 1)), jnp.full((2, 1), 10.0)])
@@ -115,8 +115,8 @@ def ragged_dot_general(
         dimension is contracting.
 
     Raises:
-        TypeError: shapes, dtypes or dimension numbers that do not fit.
-        NotImplementedError: a group offset.
+        TypeError: if shapes, dtypes or dimension numbers are inconsistent.
+        NotImplementedError: if a group offset is given.
 
     Example:
         >>> numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())

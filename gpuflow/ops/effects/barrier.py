@@ -30,7 +30,7 @@ def optimization_barrier(operand: _T) -> _T:
         The same tree. Nothing is copied in a compiled program.
 
     Raises:
-        TypeError: a leaf is not an array.
+        TypeError: if a leaf is not an array.
 
     Example:
         >>> lax.optimization_barrier((jnp.ones(2), 3))

@@ -25,7 +25,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
         The same tree.
 
     Raises:
-        TypeError: ``name`` is not a string.
+        TypeError: if ``name`` is not a string.
     """
     check(
         isinstance(name, str),

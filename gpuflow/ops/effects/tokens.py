@@ -43,7 +43,7 @@ def after_all(*operands: Any) -> Any:
         A token.
 
     Raises:
-        TypeError: an operand that is not a token.
+        TypeError: if an operand is not a token.
 
     Example:
         >>> lax.after_all(lax.create_token(), lax.create_token())

@@ -24,7 +24,7 @@ class Tolerance:
         ulps: in units in the last place.
 
     Raises:
-        ValueError: one is negative, or all are 0.
+        ValueError: if one is negative, or all are 0.
     """
 
     def __init__(self, atol: float = 0.0, rtol: float = 0.0, ulps: int = 0) -> None:

@@ -121,7 +121,7 @@ def add(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.add(jnp.array([1, 2]), 10)
@@ -141,7 +141,7 @@ def sub(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.sub(jnp.array([1, 2]), 10)
@@ -160,7 +160,7 @@ def neg(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.neg(jnp.array([1, -2]))
@@ -291,7 +291,7 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
         An array of ``out_dtype`` and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.mul(jnp.array([100], jnp.int8), jnp.array([2], jnp.int8), out_dtype=jnp.int32)
@@ -314,7 +314,7 @@ def div(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.div(jnp.array([-7, 7, 7]), jnp.array([2, 2, 0]))
@@ -334,7 +334,7 @@ def rem(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.rem(jnp.array([-7, 7, 7]), jnp.array([3, 3, 0]))
@@ -400,7 +400,7 @@ def max(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.max(jnp.array([1.0, 3.0, jnp.nan]), 2.0)
@@ -420,7 +420,7 @@ def min(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.min(jnp.array([1.0, 3.0, jnp.nan]), 2.0)
@@ -452,7 +452,7 @@ def floor(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.floor(jnp.array([-1.5, 1.5]))
@@ -471,7 +471,7 @@ def ceil(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.ceil(jnp.array([-1.5, 1.5]))
@@ -529,7 +529,7 @@ def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FR
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.round(jnp.array([0.5, 2.5]))

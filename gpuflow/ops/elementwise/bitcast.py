@@ -149,8 +149,8 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
         bits first; a wider one consumes a last dimension of that size. int4 has 4 bits.
 
     Raises:
-        TypeError: bool, complex or key dtypes.
-        ValueError: a last dimension that does not make up one element.
+        TypeError: if a dtype is bool, complex or a key dtype.
+        ValueError: if the last dimension does not make up one element.
 
     Example:
         >>> lax.bitcast_convert_type(jnp.array([1.0, -2.0]), jnp.uint32)

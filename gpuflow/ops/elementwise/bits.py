@@ -176,7 +176,7 @@ def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.mulhi(jnp.uint8(200), jnp.uint8(200)), 200 * 200 >> 8
@@ -195,7 +195,7 @@ def population_count(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.population_count(jnp.array([0, 7, -1]))
@@ -214,7 +214,7 @@ def clz(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.clz(jnp.array([1, 255], jnp.uint8))
@@ -234,7 +234,7 @@ def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.nextafter(jnp.float32(1), jnp.float32(2)) - 1 == jnp.finfo(jnp.float32).eps
@@ -376,8 +376,8 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: operands that are not real floats.
-        ValueError: fewer than 1 exponent bit or 0 mantissa bits.
+        TypeError: if operands are not real floats.
+        ValueError: if there is less than 1 exponent bit, or a negative number of mantissa bits.
 
     Example:
         >>> lax.reduce_precision(jnp.array([1.1, 1e6]), exponent_bits=5, mantissa_bits=2)

@@ -88,7 +88,7 @@ def lt(x: ArrayLike, y: ArrayLike) -> Array:
         A bool array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.lt(jnp.array([1, 2, 3]), 2)
@@ -108,7 +108,7 @@ def le(x: ArrayLike, y: ArrayLike) -> Array:
         A bool array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.le(jnp.array([1, 2, 3]), 2)
@@ -128,7 +128,7 @@ def gt(x: ArrayLike, y: ArrayLike) -> Array:
         A bool array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.gt(jnp.array([1, 2, 3]), 2)
@@ -148,7 +148,7 @@ def ge(x: ArrayLike, y: ArrayLike) -> Array:
         A bool array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.ge(jnp.array([1, 2, 3]), 2)
@@ -167,7 +167,7 @@ def is_finite(x: ArrayLike) -> Array:
         A bool array of the shape of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.is_finite(jnp.array([1.0, jnp.inf, jnp.nan]))
@@ -264,7 +264,7 @@ def bitwise_and(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.bitwise_and(jnp.array([12, 10]), 6)
@@ -284,7 +284,7 @@ def bitwise_or(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.bitwise_or(jnp.array([12, 10]), 6)
@@ -304,7 +304,7 @@ def bitwise_xor(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.bitwise_xor(jnp.array([12, 10]), 6)
@@ -323,7 +323,7 @@ def bitwise_not(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.bitwise_not(jnp.array([0, 1]))
@@ -415,7 +415,7 @@ def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.shift_left(jnp.array([1, 1, 1]), jnp.array([0, 3, 40]))
@@ -435,7 +435,7 @@ def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.shift_right_logical(jnp.array([-8, 8], jnp.int8), jnp.int8(1))
@@ -455,7 +455,7 @@ def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.shift_right_arithmetic(jnp.array([-8, 8], jnp.int8), jnp.int8(1))

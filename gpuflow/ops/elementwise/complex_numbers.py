@@ -124,7 +124,7 @@ def real(x: ArrayLike) -> Array:
         An array of the shape of ``x``: float32 of complex64, float64 of complex128.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.real(jnp.array([1 + 2j]))
@@ -143,7 +143,7 @@ def imag(x: ArrayLike) -> Array:
         An array of the shape of ``x``: float32 of complex64, float64 of complex128.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.imag(jnp.array([1 + 2j]))
@@ -163,7 +163,7 @@ def complex(x: ArrayLike, y: ArrayLike) -> Array:
         A complex array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.complex(jnp.array([1.0]), jnp.array([2.0]))
@@ -182,7 +182,7 @@ def conj(x: ArrayLike) -> Array:
         A complex array of the shape of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.conj(jnp.array([1 + 2j]))
@@ -258,7 +258,7 @@ def abs(x: ArrayLike) -> Array:
         An array of the shape of ``x`` and its dtype; of complex numbers that of their parts.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.abs(jnp.array([-2, 3])), lax.abs(3 + 4j)
@@ -277,7 +277,7 @@ def sign(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.sign(jnp.array([-2.0, 0.0, 5.0]))

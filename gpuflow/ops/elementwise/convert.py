@@ -226,8 +226,7 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any, weak_type: bool = F
         is ``x != 0``.
 
     Raises:
-        TypeError: ``operand`` holds random keys, or is a complex number of Python's that becomes
-            a real one.
+        TypeError: if ``operand`` holds random keys, or a Python complex number would become real.
 
     Example:
         >>> lax.convert_element_type(jnp.array([1.7, -1.7, jnp.nan]), jnp.int32)

@@ -57,7 +57,7 @@ def broadcast_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
     """The common shape of elementwise operands.
 
     Raises:
-        TypeError: shapes that do not fit.
+        TypeError: if shapes do not match.
     """
     first = avals[0].shape
     if all(aval.shape == first for aval in avals):

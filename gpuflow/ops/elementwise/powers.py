@@ -70,7 +70,7 @@ def square(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.square(jnp.array([1, -3]))
@@ -90,7 +90,7 @@ def sqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.sqrt(jnp.array([4.0, 9.0]))
@@ -112,7 +112,7 @@ def rsqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.rsqrt(jnp.array([4.0, 0.25]))
@@ -134,7 +134,7 @@ def cbrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.cbrt(jnp.array([8.0, -1.0])).round(3)
@@ -232,7 +232,7 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: a negative power of integers, or an exponent that is not an integer.
+        TypeError: if an integer base has a negative exponent, or the exponent is not an integer.
 
     Example:
         >>> lax.integer_pow(jnp.array([2, -3]), 3)

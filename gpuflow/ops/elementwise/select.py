@@ -173,7 +173,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
         An array of the cases' dtype and shape.
 
     Raises:
-        TypeError: shapes or dtypes that do not fit.
+        TypeError: if shapes or dtypes do not match.
 
     Example:
         >>> lax.select_n(jnp.array([0, 2, 1]), jnp.zeros(3), jnp.ones(3), jnp.full(3, 2.0))
@@ -210,7 +210,7 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
         An array of the dtype of ``on_true``, of its shape.
 
     Raises:
-        TypeError: shapes or dtypes that do not fit.
+        TypeError: if shapes or dtypes do not match.
 
     Example:
         >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([10, 20]))
@@ -296,7 +296,7 @@ def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: shapes or dtypes that do not fit.
+        TypeError: if shapes or dtypes do not match.
 
     Example:
         >>> lax.clamp(0.0, jnp.array([-1.0, 0.5, 2.0]), 1.0)

@@ -106,7 +106,7 @@ def exp(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.exp(jnp.array([-jnp.inf, 0.0, 1.0])).round(3)
@@ -128,7 +128,7 @@ def exp2(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.exp2(jnp.array([-1.0, 0.0, 3.0]))
@@ -150,7 +150,7 @@ def expm1(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.expm1(jnp.array([0.0, 1e-10, 1.0]))[1] > 0
@@ -172,7 +172,7 @@ def log(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.log(jnp.array([0.0, 1.0, 10.0])).round(3)
@@ -194,7 +194,7 @@ def log1p(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.log1p(jnp.array([-1.0, 0.0, 1.0])).round(3)
@@ -253,7 +253,7 @@ def sin(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.sin(jnp.array([0.0, jnp.pi / 2])).round(3)
@@ -275,7 +275,7 @@ def cos(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.cos(jnp.array([0.0, jnp.pi])).round(3)
@@ -297,7 +297,7 @@ def tan(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.tan(jnp.array([0.0, jnp.pi / 4])).round(3)
@@ -318,7 +318,7 @@ def asin(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.asin(jnp.array([0.0, 1.0])).round(3)
@@ -337,7 +337,7 @@ def acos(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.acos(jnp.array([0.0, 1.0])).round(3)
@@ -356,7 +356,7 @@ def atan(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.atan(jnp.array([0.0, 1.0])).round(3)
@@ -376,7 +376,7 @@ def atan2(y: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.atan2(jnp.array([1.0, -1.0]), jnp.array([0.0, -1.0])).round(3)
@@ -418,7 +418,7 @@ def sinh(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.sinh(jnp.array([0.0, 1.0])).round(3)
@@ -437,7 +437,7 @@ def cosh(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.cosh(jnp.array([0.0, 1.0])).round(3)
@@ -457,7 +457,7 @@ def tanh(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.tanh(jnp.array([0.0, 1.0, 100.0])).round(3)
@@ -478,7 +478,7 @@ def asinh(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.asinh(jnp.array([0.0, 1.0])).round(3)
@@ -497,7 +497,7 @@ def acosh(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.acosh(jnp.array([1.0, 2.0])).round(3)
@@ -516,7 +516,7 @@ def atanh(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.atanh(jnp.array([0.0, 0.5, 1.0])).round(3)
@@ -585,7 +585,7 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
         An array of the dtype of ``x`` and the common shape.
 
     Raises:
-        TypeError: dtypes that do not fit.
+        TypeError: if dtypes do not match.
 
     Example:
         >>> lax.pow(jnp.array([2.0, 4.0]), jnp.array([3.0, 0.5])).round(3)

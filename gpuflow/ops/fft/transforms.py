@@ -194,8 +194,8 @@ def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Ar
         length n, for IRFFT real with n of them.
 
     Raises:
-        ValueError: lengths that do not fit, an unknown type, or RFFT of complex numbers.
-        TypeError: a type that is neither FftType nor str.
+        ValueError: if lengths do not match, the type is unknown, or RFFT gets a complex array.
+        TypeError: if the type is neither FftType nor str.
 
     Example:
         >>> lax.fft(jnp.array([1.0, 0.0, 0.0, 0.0]), "fft", (4,))

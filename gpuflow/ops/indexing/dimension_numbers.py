@@ -41,7 +41,7 @@ class GatherScatterMode(enum.Enum):
         """The mode for a name or None.
 
         Raises:
-            ValueError: another name.
+            ValueError: if the name is unknown.
         """
         if isinstance(value, GatherScatterMode):
             return value

@@ -260,8 +260,8 @@ def gather(
         An array of the dtype of ``operand``.
 
     Raises:
-        TypeError: indices that are not integers, or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if indices are not integers, or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Source: the definition of Gather in the XLA operation semantics.
 
@@ -363,8 +363,8 @@ def scatter_add(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dtypes, shapes or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if dtypes, shapes or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
@@ -397,8 +397,8 @@ def scatter_sub(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dtypes, shapes or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if dtypes, shapes or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))

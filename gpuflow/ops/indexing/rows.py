@@ -256,9 +256,9 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
         An array of shape ``indices.shape + x.shape[batch_dims + 1:]``.
 
     Raises:
-        TypeError: indices that are not integers.
-        ValueError: shapes or a mode that do not fit.
-        IndexError: rows of an array without rows.
+        TypeError: if the indices are not integers.
+        ValueError: if shapes do not match, or the mode is unknown.
+        IndexError: if the array has no rows and rows are requested.
 
     Example:
         >>> lax.row_gather(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 5]))
@@ -446,8 +446,8 @@ def row_scatter_add(
         An array of ``shape`` and the dtype of ``rows``.
 
     Raises:
-        TypeError: indices that are not integers, rows that are not numbers.
-        ValueError: shapes or a mode that do not fit.
+        TypeError: if indices are not integers, or rows are not numeric.
+        ValueError: if shapes do not match, or the mode is unknown.
 
     Example:
         >>> lax.row_scatter_add(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 2, 0]), (3,))

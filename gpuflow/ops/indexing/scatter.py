@@ -177,8 +177,8 @@ def scatter(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dtypes, shapes or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if dtypes, shapes or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
@@ -211,8 +211,8 @@ def scatter_mul(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dtypes, shapes or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if dtypes, shapes or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
@@ -247,8 +247,8 @@ def scatter_min(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dtypes, shapes or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if dtypes, shapes or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
@@ -283,8 +283,8 @@ def scatter_max(
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dtypes, shapes or dimension numbers that do not fit.
-        ValueError: another mode.
+        TypeError: if dtypes, shapes or dimension numbers are inconsistent.
+        ValueError: if the mode is unknown.
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))

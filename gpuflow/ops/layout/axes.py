@@ -169,7 +169,7 @@ def broadcast_in_dim(
         An array of ``shape`` with the dtype of ``operand``.
 
     Raises:
-        TypeError: dimensions or sizes that do not fit.
+        TypeError: if dimensions or sizes do not match.
 
     Example:
         >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,))
@@ -283,8 +283,8 @@ def reduce_sum(
         An array without those dimensions, of the dtype of ``operand``. The empty sum is 0.
 
     Raises:
-        ValueError: axes that are repeated or that ``operand`` does not have.
-        TypeError: bools.
+        ValueError: if an axis is repeated or out of range for ``operand``.
+        TypeError: if an argument is boolean.
 
     Example:
         >>> lax.reduce_sum(jnp.array([[1, 2], [3, 4]]), (0,))
@@ -424,8 +424,8 @@ def reshape(
         An array of shape ``new_sizes`` and the dtype of ``operand``.
 
     Raises:
-        TypeError: a size that is negative or no integer, or ``dimensions`` is not a permutation.
-        ValueError: the number of elements differs.
+        TypeError: if a size is negative or not an integer, or ``dimensions`` is not a permutation.
+        ValueError: if the number of elements differs.
 
     Example:
         >>> lax.reshape(jnp.array([[1, 2], [3, 4]]), (4,), dimensions=(1, 0))
@@ -517,7 +517,7 @@ def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
         An array with the same elements.
 
     Raises:
-        ValueError: dimensions of another size, repeated ones, or some that ``array`` does not have.
+        ValueError: if a dimension is repeated or out of range, or its size is not 1.
 
     Example:
         >>> lax.squeeze(jnp.ones((1, 3, 1)), (0, -1)).shape

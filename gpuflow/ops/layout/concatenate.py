@@ -245,8 +245,8 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
         An array of that dtype.
 
     Raises:
-        ValueError: no arrays.
-        TypeError: dtypes or shapes that do not agree, or a dimension that they do not have.
+        ValueError: if no arrays are given.
+        TypeError: if dtypes or shapes differ, or the dimension does not exist.
 
     Example:
         >>> lax.concatenate([jnp.array([1, 2]), jnp.array([3])], 0)

@@ -79,8 +79,8 @@ def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Arr
         An array of these sizes and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is not a number, or a negative size.
-        ValueError: a dimension that it does not have.
+        TypeError: if the dtype is not numeric, or a size is negative.
+        ValueError: if the dimension does not exist.
 
     Example:
         >>> lax.iota(jnp.int32, (2, 3), 1)
@@ -113,8 +113,8 @@ def broadcasted_iota(
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is not a number, or a negative size.
-        ValueError: a dimension that it does not have.
+        TypeError: if the dtype is not numeric, or a size is negative.
+        ValueError: if the dimension does not exist.
 
     Example:
         >>> lax.broadcasted_iota(jnp.int32, (2, 3), 0)

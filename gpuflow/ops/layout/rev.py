@@ -65,7 +65,7 @@ def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
         An array of the shape and dtype of ``operand``.
 
     Raises:
-        TypeError: dimensions that ``operand`` does not have, or repeats.
+        TypeError: if a dimension is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.rev(jnp.array([[1, 2], [3, 4]]), (1,))

@@ -225,8 +225,8 @@ def slice_(
         An array with the dtype of ``operand``.
 
     Raises:
-        TypeError: bounds outside of ``operand``, or strides that are not positive.
-        ValueError: not one start and one limit for each dimension.
+        TypeError: if bounds are out of range for ``operand``, or strides are not positive.
+        ValueError: if there is not one start and one limit for each dimension.
 
     Example:
         >>> lax.slice(jnp.arange(6), (1,), (6,), (2,))
@@ -261,8 +261,8 @@ def slice_in_dim(
         An array with the dtype of ``operand``.
 
     Raises:
-        TypeError: bounds outside of ``operand``, or a stride that is not positive.
-        ValueError: no such axis.
+        TypeError: if bounds are out of range for ``operand``, or the stride is not positive.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.slice_in_dim(jnp.arange(6), 1, -1)
@@ -515,8 +515,8 @@ def pad(
         An array of the dtype of ``operand``.
 
     Raises:
-        ValueError: a configuration that does not fit.
-        TypeError: a padding value of another dtype.
+        ValueError: if the configuration is inconsistent.
+        TypeError: if the padding value has another dtype.
 
     Example:
         >>> lax.pad(jnp.array([1, 2]), 0, ((1, 2, 1),))

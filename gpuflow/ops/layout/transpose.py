@@ -76,7 +76,7 @@ def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
         An array of the dtype of ``operand``.
 
     Raises:
-        TypeError: ``permutation`` does not hold each dimension once.
+        TypeError: if ``permutation`` is not a permutation of the dimensions.
 
     Example:
         >>> lax.transpose(jnp.ones((2, 3, 4)), (2, 0, 1)).shape

@@ -142,7 +142,7 @@ def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
         An array like ``x``; nan for matrices that are not positive definite.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
@@ -218,7 +218,7 @@ def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
         Upper triangular matrices of the shape and dtype of ``r_matrix``.
 
     Raises:
-        ValueError: sizes that do not fit.
+        ValueError: if sizes do not match.
 
     Example:
         >>> r = lax.linalg.cholesky_update(jnp.eye(2), jnp.array([1.0, 0.0]))
@@ -248,7 +248,7 @@ def symmetric_product(
         unless ``symmetrize_output``.
 
     Raises:
-        TypeError: dtypes that differ or are not floats. ValueError: sizes that do not fit.
+        TypeError: if dtypes differ or are not floats. ValueError: if sizes do not match.
 
     Example:
         >>> a = jnp.array([[1.0, 2.0], [0.0, 1.0]])

@@ -227,8 +227,8 @@ def eig(
         in columns, of length 1 and with a real largest component.
 
     Raises:
-        ValueError: matrices that are not square, or another implementation.
-        NotImplementedError: derivatives of vectors without ``enable_eigvec_derivs``.
+        ValueError: if the matrices are not square, or the implementation is unknown.
+        NotImplementedError: if eigenvectors are differentiated without ``enable_eigvec_derivs``.
 
     Example:
         >>> a = jnp.array([[1.0, 2.0], [0.0, 3.0]])

@@ -186,8 +186,8 @@ def eigh(
         (vectors, values), the vectors in the columns of (..., n, n), the real values ascending.
 
     Raises:
-        ValueError: matrices that are not square, or no such range.
-        NotImplementedError: another implementation.
+        ValueError: if the matrices are not square, or the index range is invalid.
+        NotImplementedError: if the implementation is not supported.
 
     Example:
         >>> vectors, values = lax.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))

@@ -70,7 +70,8 @@ def schur(
         diagonal for conjugate pairs of eigenvalues.
 
     Raises:
-        ValueError: matrices that are not square. NotImplementedError: ``sort_eig_vals``.
+        ValueError: if the matrices are not square. NotImplementedError: if ``sort_eig_vals`` is
+            set.
 
     Example:
         >>> a = jnp.array([[1.0, 2.0], [4.0, 3.0]])
@@ -129,7 +130,7 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
         factors (..., n - 1).
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> form, factors = lax.linalg.hessenberg(jnp.eye(3))
@@ -190,7 +191,7 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
         one beside it (..., n - 1), both real; and the vectors' factors (..., n - 1).
 
     Raises:
-        ValueError: matrices that are not square, or empty.
+        ValueError: if a matrix is empty or not square.
 
     Example:
         >>> a = jnp.array([[4.0, 3.0, 4.0], [3.0, 1.0, 2.0], [4.0, 2.0, 5.0]])

@@ -116,7 +116,7 @@ def ormqr(
         An array like ``c``. It has derivatives by ``c``.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> a = jnp.array([[3.0, 1.0], [4.0, 2.0]])

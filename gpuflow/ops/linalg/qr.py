@@ -140,7 +140,7 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
         Matrices of shape (..., m, n) with orthonormal columns.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> reflectors, factors = lax.linalg.geqrf(jnp.array([[3.0, 1.0], [4.0, 2.0]]))
@@ -279,7 +279,7 @@ def qr(
         where k is m with ``full_matrices``, else min(m, n).
 
     Raises:
-        ValueError: it is.
+        ValueError: if it is empty.
 
     Example:
         >>> q, r = lax.linalg.qr(jnp.array([[3.0, 1.0], [4.0, 2.0]]))

@@ -112,7 +112,7 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
         i32[..., permutation_size].
 
     Raises:
-        ValueError: too small a ``permutation_size``. TypeError: other pivots than int32.
+        ValueError: if ``permutation_size`` is too small. TypeError: if pivots are not int32.
 
     Example:
         >>> lax.linalg.lu_pivots_to_permutation(jnp.array([2, 2]), 4)

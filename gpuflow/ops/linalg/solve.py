@@ -251,7 +251,7 @@ def triangular_solve(
         An array like ``b``; inf and nan where the matrix is singular.
 
     Raises:
-        ValueError: sizes that do not fit. TypeError: dtypes that differ or are not floats.
+        ValueError: if sizes do not match. TypeError: if dtypes differ or are not floats.
 
     Example:
         >>> a, b = jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([[2.0], [9.0]])

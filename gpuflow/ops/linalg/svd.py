@@ -193,8 +193,8 @@ def svd(
         (U, s, Vh), or s; the real values ``s`` fall.
 
     Raises:
-        ValueError: no such range.
-        NotImplementedError: another algorithm.
+        ValueError: if the index range is invalid.
+        NotImplementedError: if the algorithm is not supported.
 
     Example:
         >>> u, s, vh = lax.linalg.svd(jnp.array([[0.0, 2.0], [5.0, 0.0]]))

@@ -160,7 +160,7 @@ def tridiagonal_solve(
         An array like ``b``.
 
     Raises:
-        TypeError: sizes or dtypes that differ.
+        TypeError: if sizes or dtypes differ.
 
     Example:
         >>> dl, du = jnp.array([0.0, 1.0, 1.0]), jnp.array([1.0, 1.0, 0.0])

@@ -28,7 +28,7 @@ def eq(x: ArrayLike, y: ArrayLike) -> Array:
         A bool array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.eq(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([1.0, 3.0, jnp.nan]))
@@ -51,7 +51,7 @@ def ne(x: ArrayLike, y: ArrayLike) -> Array:
         A bool array of the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.ne(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([1.0, 3.0, jnp.nan]))

@@ -211,8 +211,8 @@ def rng_bit_generator(
         The state with its counter advanced, and the bits.
 
     Raises:
-        TypeError: another state or dtype.
-        ValueError: a negative size, or another algorithm.
+        TypeError: if the state or dtype is invalid.
+        ValueError: if a size is negative, or the algorithm is unknown.
 
     Example:
         >>> state, bits = lax.rng_bit_generator(jnp.zeros(4, jnp.uint32), (3,))

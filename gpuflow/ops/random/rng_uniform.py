@@ -121,8 +121,8 @@ def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
         An array of ``shape`` and the dtype of the bounds.
 
     Raises:
-        TypeError: bounds that are not real numbers.
-        ValueError: bounds that are not scalars of one dtype, or a negative size.
+        TypeError: if the bounds are not real numbers.
+        ValueError: if the bounds are not scalars of one dtype, or a size is negative.
 
     Example:
         >>> x = lax.rng_uniform(0.0, 1.0, (3,))

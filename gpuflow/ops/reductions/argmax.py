@@ -149,8 +149,8 @@ def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
         An array of ``index_dtype`` without that dimension.
 
     Raises:
-        ValueError: no such axis, or an empty one.
-        TypeError: dtypes that do not fit.
+        ValueError: if the axis does not exist or is empty.
+        TypeError: if dtypes do not match.
 
     Example:
         >>> lax.argmax(jnp.array([1, 3, 3]), 0, jnp.int32)
@@ -171,8 +171,8 @@ def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
         An array of ``index_dtype`` without that dimension.
 
     Raises:
-        ValueError: no such axis, or an empty one.
-        TypeError: dtypes that do not fit.
+        ValueError: if the axis does not exist or is empty.
+        TypeError: if dtypes do not match.
 
     Example:
         >>> lax.argmin(jnp.array([3, 1, 1]), 0, jnp.int32)

@@ -308,8 +308,8 @@ def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
-        TypeError: bools.
-        ValueError: no such axis.
+        TypeError: if an argument is boolean.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.cumsum(jnp.array([1, 2, 3]))
@@ -372,8 +372,8 @@ def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
-        TypeError: bools.
-        ValueError: no such axis.
+        TypeError: if an argument is boolean.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.cumprod(jnp.array([1, 2, 3]), reverse=True)
@@ -432,8 +432,8 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
-        TypeError: bools.
-        ValueError: no such axis.
+        TypeError: if an argument is boolean.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.cummax(jnp.array([1, 3, 2]))
@@ -455,8 +455,8 @@ def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
         An array of the type of ``operand``.
 
     Raises:
-        TypeError: bools.
-        ValueError: no such axis.
+        TypeError: if an argument is boolean.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.cummin(jnp.array([2, 3, 1]))
@@ -517,8 +517,8 @@ def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Ar
         An array of the type of ``operand``.
 
     Raises:
-        TypeError: another dtype.
-        ValueError: no such axis.
+        TypeError: if the dtype is not supported.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> lax.cumlogsumexp(jnp.array([1000.0, -jnp.inf]))

@@ -134,7 +134,7 @@ def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
         An array without those dimensions. The maximum of nothing is the lowest value.
 
     Raises:
-        ValueError: axes that are repeated or that ``operand`` does not have.
+        ValueError: if an axis is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.reduce_max(jnp.array([[1, 2], [3, 0]]), (1,))
@@ -156,7 +156,7 @@ def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
         An array without those dimensions. The minimum of nothing is the highest value.
 
     Raises:
-        ValueError: axes that are repeated or that ``operand`` does not have.
+        ValueError: if an axis is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.reduce_min(jnp.array([[1, 2], [3, 0]]), (1,))
@@ -261,7 +261,7 @@ def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
         An array without those dimensions. The empty product is 1.
 
     Raises:
-        ValueError: axes that are repeated or that ``operand`` does not have.
+        ValueError: if an axis is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.reduce_prod(jnp.array([[1, 2], [3, 4]]), (1,))
@@ -329,8 +329,8 @@ def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
         An array without those dimensions, of the dtype of ``operand``.
 
     Raises:
-        TypeError: another dtype.
-        ValueError: axes that are repeated or that ``operand`` does not have.
+        TypeError: if the dtype is not supported.
+        ValueError: if an axis is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.reduce_and(jnp.array([True, False]), (0,)), lax.reduce_and(jnp.array([6, 3]), (0,))
@@ -350,8 +350,8 @@ def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
         An array without those dimensions, of the dtype of ``operand``.
 
     Raises:
-        TypeError: another dtype.
-        ValueError: axes that are repeated or that ``operand`` does not have.
+        TypeError: if the dtype is not supported.
+        ValueError: if an axis is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.reduce_or(jnp.array([True, False]), (0,)), lax.reduce_or(jnp.array([6, 3]), (0,))
@@ -371,8 +371,8 @@ def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
         An array without those dimensions, of the dtype of ``operand``.
 
     Raises:
-        TypeError: another dtype.
-        ValueError: axes that are repeated or that ``operand`` does not have.
+        TypeError: if the dtype is not supported.
+        ValueError: if an axis is repeated or out of range for ``operand``.
 
     Example:
         >>> lax.reduce_xor(jnp.array([6, 3]), (0,))

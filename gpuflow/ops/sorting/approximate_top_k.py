@@ -31,8 +31,8 @@ def approx_max_k(
         Values in descending order and their i32 positions; derivatives are those of ``top_k``.
 
     Raises:
-        TypeError: a scalar.
-        ValueError: operands that are not floats, or a ``k`` that does not fit.
+        TypeError: if the argument is a scalar.
+        ValueError: if operands are not floats, or ``k`` is out of range.
 
     Example:
         >>> lax.approx_max_k(jnp.array([1.0, 4.0, 3.0]), 2)
@@ -60,8 +60,8 @@ def approx_min_k(
         Values in ascending order and their i32 positions; derivatives are those of ``top_k``.
 
     Raises:
-        TypeError: a scalar.
-        ValueError: operands that are not floats, or a ``k`` that does not fit.
+        TypeError: if the argument is a scalar.
+        ValueError: if operands are not floats, or ``k`` is out of range.
 
     Example:
         >>> lax.approx_min_k(jnp.array([1.0, 4.0, 3.0]), 2)

@@ -241,8 +241,8 @@ def sort(
         The array in ascending order, nan last; or a tuple of all arrays in that order.
 
     Raises:
-        TypeError: shapes that differ, or keys without an order.
-        ValueError: no such dimension, or a wrong number of keys.
+        TypeError: if shapes differ, or keys are not ordered.
+        ValueError: if the dimension does not exist, or the number of keys is invalid.
 
     Example:
         >>> lax.sort(jnp.array([3, 1, 2]))
@@ -274,8 +274,8 @@ def sort_key_val(
         A pair of arrays.
 
     Raises:
-        TypeError: shapes that differ.
-        ValueError: no such dimension.
+        TypeError: if shapes differ.
+        ValueError: if the dimension does not exist.
 
     Example:
         >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
@@ -375,8 +375,8 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
         first one comes first.
 
     Raises:
-        TypeError: complex numbers, or a ``k`` that is not an int.
-        ValueError: no such axis, or too large a ``k``.
+        TypeError: if the array is complex, or ``k`` is not an int.
+        ValueError: if the axis does not exist, or ``k`` is too large.
 
     Example:
         >>> lax.top_k(jnp.array([1, 4, 3]), 2)

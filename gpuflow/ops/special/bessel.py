@@ -66,7 +66,7 @@ def bessel_i0e(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.bessel_i0e(jnp.array([0.0, 1.0])).round(3)
@@ -85,7 +85,7 @@ def bessel_i1e(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.bessel_i1e(jnp.array([0.0, 1.0])).round(3)

@@ -57,7 +57,7 @@ class Dual:
         return self.with_slope(-(inverse * inverse), inverse)
 
     def sqrt(self) -> Dual:
-        """The square root of a positive number."""
+        """TypeError: if indices are not integers, or rows are not numeric."""
         root = self.value.apply("sqrt")
         return self.with_slope(0.5 / root, root)
 

@@ -113,7 +113,7 @@ def erf(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.erf(jnp.array([0.0, 1.0])).round(3)
@@ -132,7 +132,7 @@ def erfc(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.erfc(jnp.array([0.0, 1.0])).round(3)
@@ -151,7 +151,7 @@ def erf_inv(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.erf_inv(jnp.array([0.0, 0.5, 1.0])).round(3)
@@ -171,7 +171,7 @@ def logistic(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError, NotImplementedError: another dtype, or another ``accuracy``.
+        TypeError, NotImplementedError: if the dtype or ``accuracy`` is not supported.
 
     Example:
         >>> lax.logistic(jnp.array([-1000.0, 0.0, 1000.0]))

@@ -276,7 +276,7 @@ def lgamma(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.lgamma(jnp.array([1.0, 5.0])).round(3)
@@ -295,7 +295,7 @@ def digamma(x: ArrayLike) -> Array:
         An array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> lax.digamma(jnp.array([1.0, 2.0])).round(3)
@@ -315,7 +315,7 @@ def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.polygamma(1.0, 1.0).round(3), round(np.pi**2 / 6, 3)
@@ -335,7 +335,7 @@ def zeta(x: ArrayLike, q: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.zeta(2.0, 1.0).round(3)
@@ -355,7 +355,7 @@ def igamma(a: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.igamma(1.0, jnp.array([0.0, 1.0])).round(3)
@@ -375,7 +375,7 @@ def igammac(a: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.igammac(1.0, jnp.array([0.0, 1.0])).round(3)
@@ -395,7 +395,7 @@ def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.igamma_grad_a(1.0, 1.0).round(3)
@@ -415,7 +415,7 @@ def random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Source: M. Figurnov, S. Mohamed, A. Mnih, Implicit reparameterization gradients, 2018.
 

@@ -204,7 +204,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
         An array of that dtype and the common shape.
 
     Raises:
-        TypeError: other dtypes, or shapes that do not fit.
+        TypeError: if dtypes differ or are not supported, or shapes do not match.
 
     Example:
         >>> lax.betainc(1.0, 2.0, jnp.array([0.0, 0.5, 1.0])).round(3)

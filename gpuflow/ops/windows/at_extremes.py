@@ -100,7 +100,7 @@ def select_and_gather_add(
         One number for each position of the window; 0 where a window covers margins only.
 
     Raises:
-        TypeError, ValueError: shapes, dtypes or windows that do not fit.
+        TypeError, ValueError: if shapes, dtypes or windows are inconsistent.
 
     Example:
         >>> x, tangents = jnp.array([1.0, 3.0, 2.0]), jnp.array([10.0, 20.0, 30.0])
@@ -196,7 +196,7 @@ def select_and_scatter_add(
         An array of the shape of ``operand``.
 
     Raises:
-        TypeError, ValueError: shapes, dtypes or windows that do not fit.
+        TypeError, ValueError: if shapes, dtypes or windows are inconsistent.
 
     Example:
         >>> x, source = jnp.array([1.0, 3.0, 2.0]), jnp.array([10.0, 20.0])

@@ -37,8 +37,8 @@ def auto_axes(
         The function. Without a mesh in force it is called as it is.
 
     Raises:
-        TypeError: no ``out_sharding``.
-        KeyError: from the call, an axis that the mesh has not.
+        TypeError: if ``out_sharding`` is not given.
+        KeyError: when the returned function is called, if the mesh does not have the axis.
     """
     if f is None:
         return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
@@ -77,8 +77,8 @@ def explicit_axes(
         The function. Without a mesh in force it is called as it is.
 
     Raises:
-        TypeError: no ``in_sharding``.
-        KeyError: from the call, an axis that the mesh has not.
+        TypeError: if ``in_sharding`` is not given.
+        KeyError: when the returned function is called, if the mesh does not have the axis.
     """
     if f is None:
         return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)

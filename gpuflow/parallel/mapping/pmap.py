@@ -268,8 +268,8 @@ def pmap(
         device has which element. It may be called under jit, grad, vmap and pmap.
 
     Raises:
-        ValueError: sizes that differ, or more elements than devices.
-        TypeError: axes that are not ints or None, names that are not hashable.
+        ValueError: if sizes differ, or there are more elements than devices.
+        TypeError: if axes are not ints or None, or names are not hashable.
 
     Example:
         >>> f = gf.pmap(lambda x: x / gf.lax.psum(x, "i"), "i")

@@ -289,8 +289,9 @@ def shard_map(
         A function of whole arrays. Collectives in ``f`` name axes of the mesh.
 
     Raises:
-        ValueError: sizes that the mesh does not divide, unknown axes, outputs that may vary.
-        TypeError: specs that are none.
+        ValueError: if the mesh does not divide a size, an axis is unknown, or an unsplit output may
+            vary.
+        TypeError: if a spec is not a PartitionSpec.
 
     Example:
         >>> mesh, P = gf.make_mesh((1,), ("i",)), gf.P

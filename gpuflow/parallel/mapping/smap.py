@@ -43,8 +43,9 @@ def smap(
         A function of whole arrays.
 
     Raises:
-        TypeError: axes that are not ints or None, or several names.
-        ValueError: negative axes; from the call, no mesh, and what ``shard_map`` refuses.
+        TypeError: if axes are not ints or None, or several names are given.
+        ValueError: if an axis is negative; when the returned function is called, if there is no
+            mesh, or as for ``shard_map``.
 
     Example:
         >>> f = gf.smap(lambda x: lax.psum(x, "i"), in_axes=0, out_axes=None, axis_name="i")

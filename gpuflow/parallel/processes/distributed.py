@@ -132,10 +132,10 @@ def initialize(
             need no thread: they always do, in a stream of their own.
 
     Raises:
-        RuntimeError: it was called before, or arrays were made before.
-        ValueError: arguments that do not fit together.
-        CommunicationError: the others are not there in time, have another token, or the address
-            is taken.
+        RuntimeError: if it was already called, or arrays already exist.
+        ValueError: if the arguments are inconsistent.
+        CommunicationError: if the other processes are not ready in time or have another token, or
+            the address is taken.
     """
     arguments = (coordinator_address, num_processes, process_id)
     if is_initialized():

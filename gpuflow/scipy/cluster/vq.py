@@ -22,7 +22,7 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
         (i32[n], distances): which entry it is, and how far away.
 
     Raises:
-        ValueError: other ranks, or other numbers of features.
+        ValueError: if the ranks or numbers of features do not match.
     """
     del check_finite
     obs, code_book = promote_dtypes_inexact(*as_arrays("vq", obs, code_book))

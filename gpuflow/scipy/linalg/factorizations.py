@@ -61,7 +61,7 @@ def cholesky(
         definite.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> gf.scipy.linalg.cholesky(jnp.array([[4., 2.], [2., 10.]]))
@@ -90,7 +90,7 @@ def cho_factor(
         (factor, lower): an array of the shape of ``a``, and the argument.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> factor = gf.scipy.linalg.cho_factor(jnp.array([[4., 0.], [0., 16.]]))
@@ -127,7 +127,7 @@ def svd(
         (u, s, vh), or s; the real values fall.
 
     Raises:
-        TypeError: fewer than two axes.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> x = jnp.array([[0., 2.], [3., 0.]])
@@ -176,8 +176,8 @@ def eigh(
         (values, vectors), or values: they ascend, and vectors are columns.
 
     Raises:
-        NotImplementedError: generalized problems, or a choice of values.
-        ValueError: matrices that are not square.
+        NotImplementedError: if the problem is generalized, or a subset of eigenvalues is requested.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> values, vectors = gf.scipy.linalg.eigh(jnp.array([[0., 2.], [2., 0.]]))
@@ -218,7 +218,7 @@ def lu_factor(
         k was exchanged with row ``pivots[k]``.
 
     Raises:
-        TypeError: fewer than two axes.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> factors, pivots = gf.scipy.linalg.lu_factor(jnp.array([[1., 2.], [2., 8.]]))
@@ -249,7 +249,7 @@ def lu(
         (p, l, u), or (p @ l, u); p is real.
 
     Raises:
-        TypeError: fewer than two axes.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> p, l, u = gf.scipy.linalg.lu(jnp.array([[1., 2.], [2., 8.]]))
@@ -292,8 +292,8 @@ def qr(
         (q, r), (q, r, p), (r,) or (r, p).
 
     Raises:
-        ValueError: another mode.
-        TypeError: fewer than two axes.
+        ValueError: if the mode is unknown.
+        TypeError: if the array has fewer than two axes.
 
     Example:
         >>> x = jnp.array([[3., 0.], [4., 5.]])
@@ -328,7 +328,7 @@ def qr_multiply(
         (product, r) or (product, r, p).
 
     Raises:
-        ValueError: shapes that do not fit, or another mode.
+        ValueError: if shapes do not match, or the mode is unknown.
 
     Example:
         >>> x = jnp.array([[3., 0.], [4., 5.]])

@@ -45,8 +45,8 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
         (T, Z). There are no derivatives, as in JAX.
 
     Raises:
-        TypeError: integers, unless the output is complex.
-        ValueError: matrices that are not square, or another ``output``.
+        TypeError: if the matrices are integers and the output is not complex.
+        ValueError: if the matrices are not square, or ``output`` is unknown.
 
     Example:
         >>> T, Z = gf.scipy.linalg.schur(jnp.array([[2., 1.], [1., 2.]]))
@@ -75,7 +75,7 @@ def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Arra
         (T, Z), complex, with a triangular T.
 
     Raises:
-        ValueError: matrices that are not square, or of different sizes.
+        ValueError: if the matrices are not square, or differ in size.
 
     Example:
         >>> T, Z = gf.scipy.linalg.schur(jnp.array([[0., -1.], [1., 0.]]))
@@ -154,8 +154,8 @@ def hessenberg(
         h, or (h, q): below the first diagonal under the main one, h is 0.
 
     Raises:
-        TypeError: integers or bools.
-        ValueError: matrices that are not square.
+        TypeError: if an argument is integer or boolean.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> x = jnp.arange(9.).reshape(3, 3)
@@ -205,9 +205,9 @@ def polar(
         (u, p).
 
     Raises:
-        TypeError: integers or bools.
-        ValueError: no matrices, another side or method.
-        NotImplementedError: shapes as said.
+        TypeError: if an argument is integer or boolean.
+        ValueError: if an argument is not a matrix, or the side or method is unknown.
+        NotImplementedError: if shapes are not as described above.
 
     Example:
         >>> u, p = gf.scipy.linalg.polar(jnp.array([[0., -2.], [3., 0.]]))

@@ -61,8 +61,8 @@ def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 1
         Floats or complex numbers of the shape of ``A``.
 
     Raises:
-        TypeError: floats of 16 bits or fewer.
-        ValueError: matrices that are not square.
+        TypeError: if floats have 16 bits or fewer.
+        ValueError: if the matrices are not square.
 
     Source:
         Higham, The scaling and squaring method for the matrix exponential revisited, SIAM J. Matrix
@@ -147,8 +147,8 @@ def expm_frechet(
         (exponential, derivative), or the derivative.
 
     Raises:
-        TypeError: integers, or dtypes that differ.
-        ValueError: matrices that are not square, or of different shapes.
+        TypeError: if arguments are integers, or dtypes differ.
+        ValueError: if the matrices are not square, or differ in shape.
 
     Example:
         >>> A, E = jnp.zeros((2, 2)), jnp.array([[0., 1.], [2., 3.]])
@@ -214,8 +214,8 @@ def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
         Complex matrices. Derivatives are those of matrices whose root is regular.
 
     Raises:
-        ValueError: matrices that are not square.
-        NotImplementedError: ``blocksize``.
+        ValueError: if the matrices are not square.
+        NotImplementedError: if ``blocksize`` is given.
 
     Source:
         Björck and Hammarling, A Schur method for the square root of a matrix, Linear Algebra
@@ -302,8 +302,8 @@ def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
         A complex matrix, or (matrix, error). Equal eigenvalues make it imprecise.
 
     Raises:
-        TypeError: integers or bools.
-        ValueError: no square matrix.
+        TypeError: if an argument is integer or boolean.
+        ValueError: if the matrix is not square.
 
     Source:
         Parlett, A recurrence among the elements of functions of triangular matrices, Linear

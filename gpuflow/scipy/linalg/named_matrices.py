@@ -53,7 +53,7 @@ def hilbert(n: int) -> Array:
         Floats of the default dtype, (n, n).
 
     Raises:
-        TypeError: ``n`` that is not an int.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> gf.scipy.linalg.hilbert(2)[0]
@@ -74,7 +74,7 @@ def invhilbert(n: int) -> Array:
         Floats of the default dtype, (n, n), each rounded once.
 
     Raises:
-        TypeError: ``n`` that is not an int.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> gf.scipy.linalg.invhilbert(2)
@@ -120,8 +120,8 @@ def pascal(n: int, kind: str | None = None) -> Array:
         f32[n, n], also where 64 bits are enabled, as in JAX.
 
     Raises:
-        ValueError: another kind.
-        TypeError: ``n`` that is not an int.
+        ValueError: if the kind is unknown.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> gf.scipy.linalg.pascal(3)
@@ -152,8 +152,8 @@ def invpascal(n: int, kind: str | None = None) -> Array:
         Floats of the default dtype, (n, n).
 
     Raises:
-        ValueError: another kind.
-        TypeError: ``n`` that is not an int.
+        ValueError: if the kind is unknown.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> gf.scipy.linalg.invpascal(3, "lower")
@@ -180,8 +180,8 @@ def helmert(n: int, full: bool = False) -> Array:
         Floats of the default dtype, (n - 1, n) or (n, n).
 
     Raises:
-        ValueError: ``n`` below 1.
-        TypeError: ``n`` that is not an int.
+        ValueError: if ``n`` is below 1.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.linalg.helmert(3), 3)
@@ -211,8 +211,8 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
         An array of shape (n, n).
 
     Raises:
-        ValueError: another size.
-        TypeError: ``n`` that is not an int.
+        ValueError: if the size does not match.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> gf.scipy.linalg.hadamard(2)
@@ -244,8 +244,8 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
         An array of shape (n, n): ``dft(n) @ x == jnp.fft.fft(x)``.
 
     Raises:
-        ValueError: another scale, or no complex dtype.
-        TypeError: ``n`` that is not an int.
+        ValueError: if the scale is unknown, or the dtype is not complex.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.linalg.dft(2).real)

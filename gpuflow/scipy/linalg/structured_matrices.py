@@ -46,7 +46,7 @@ def block_diag(*arrs: ArrayLike) -> Array:
         A matrix of the common dtype, with the rows and the columns of all.
 
     Raises:
-        ValueError: more than two axes.
+        ValueError: if there are more than two axes.
 
     Example:
         >>> gf.scipy.linalg.block_diag(jnp.array([[1, 2], [3, 4]]), jnp.array([5, 6]))
@@ -88,7 +88,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
         An array of shape (..., m, n).
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> gf.scipy.linalg.toeplitz(jnp.array([1, 2, 3]), jnp.array([1, 5]))
@@ -115,7 +115,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
         An array of shape (..., m, n).
 
     Raises:
-        ValueError: numbers instead of vectors.
+        ValueError: if scalars are given instead of vectors.
 
     Example:
         >>> gf.scipy.linalg.hankel(jnp.array([1, 2, 3]))
@@ -147,7 +147,7 @@ def circulant(c: ArrayLike) -> Array:
         An array of shape (..., n, n).
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> gf.scipy.linalg.circulant(jnp.array([1, 2, 3]))
@@ -174,7 +174,8 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
         max(m, n) - min(m, n) + 1 for "valid".
 
     Raises:
-        ValueError: no vector, an empty one, ``n`` below 1, or another mode.
+        ValueError: if the argument is not a vector or is empty, ``n`` is below 1, or the mode is
+            unknown.
 
     Example:
         >>> gf.scipy.linalg.convolution_matrix(jnp.array([1, 2]), 3)
@@ -218,7 +219,7 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
         An array of shape (..., n, n).
 
     Raises:
-        ValueError: other lengths.
+        ValueError: if lengths do not match.
 
     Example:
         >>> gf.scipy.linalg.leslie(jnp.array([1., 2., 3.]), jnp.array([0.5, 0.25]))
@@ -256,7 +257,7 @@ def companion(a: ArrayLike) -> Array:
         Matrices of shape (..., n - 1, n - 1); inf and nan where the first coefficient is 0.
 
     Raises:
-        ValueError: fewer coefficients.
+        ValueError: if there are fewer coefficients.
 
     Example:
         >>> gf.scipy.linalg.companion(jnp.array([1., -3., 2.]))
@@ -286,7 +287,7 @@ def fiedler(a: ArrayLike) -> Array:
         An array of shape (..., n, n): ``abs(a[i] - a[j])``.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> gf.scipy.linalg.fiedler(jnp.array([1, 4, 9]))
@@ -309,7 +310,7 @@ def fiedler_companion(a: ArrayLike) -> Array:
         Matrices of shape (..., n - 1, n - 1); inf and nan where the first coefficient is 0.
 
     Raises:
-        ValueError: no coefficient.
+        ValueError: if there are no coefficients.
 
     Source:
         Fiedler, A note on companion matrices, Linear Algebra Appl. 372 (2003), 325.

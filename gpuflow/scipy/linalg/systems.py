@@ -96,7 +96,7 @@ def solve_triangular(
         An array of the shape of ``b``, batches broadcast.
 
     Raises:
-        ValueError: shapes that do not fit, or another ``trans``.
+        ValueError: if shapes do not match, or ``trans`` is invalid.
 
     Example:
         >>> gf.scipy.linalg.solve_triangular(jnp.array([[2., 1.], [0., 4.]]), jnp.array([4., 8.]))
@@ -128,7 +128,7 @@ def cho_solve(
         An array of the shape of ``b``, batches broadcast.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> factor = gf.scipy.linalg.cho_factor(jnp.array([[4., 0.], [0., 16.]]))
@@ -167,7 +167,7 @@ def lu_solve(
         An array of the shape of ``b``, batches broadcast.
 
     Raises:
-        ValueError: shapes that do not fit, or another ``trans``.
+        ValueError: if shapes do not match, or ``trans`` is invalid.
 
     Example:
         >>> factors = gf.scipy.linalg.lu_factor(jnp.array([[1., 2.], [2., 8.]]))
@@ -208,7 +208,7 @@ def solve(
         An array of the shape of ``b``, batches broadcast.
 
     Raises:
-        ValueError: shapes that do not fit, or another ``assume_a``.
+        ValueError: if shapes do not match, or ``assume_a`` is unknown.
 
     Example:
         >>> gf.scipy.linalg.solve(jnp.array([[1., 2.], [2., 8.]]), jnp.array([5., 18.]))
@@ -249,7 +249,7 @@ def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
         Floats or complex numbers of the shape of ``a``; inf and nan for singular ones.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> gf.scipy.linalg.inv(jnp.array([[2., 0.], [0., 4.]]))
@@ -272,7 +272,7 @@ def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
         Floats or complex numbers of shape (...).
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: if the matrices are not square.
 
     Example:
         >>> gf.scipy.linalg.det(jnp.array([[1., 2.], [3., 4.]]))
@@ -302,7 +302,7 @@ def solve_sylvester(
         An array of shape (..., m, n).
 
     Raises:
-        ValueError: shapes that do not fit, or another method.
+        ValueError: if shapes do not match, or the method is unknown.
 
     Source:
         Bartels and Stewart, Solution of the matrix equation AX + XB = C, Comm. ACM 15 (1972).

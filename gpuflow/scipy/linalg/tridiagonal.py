@@ -35,9 +35,9 @@ def eigh_tridiagonal(
         (values, vectors), or values: they ascend, and vectors are columns.
 
     Raises:
-        TypeError: dtypes that differ or are not floats.
-        ValueError: shapes that do not fit, or another ``select``.
-        NotImplementedError: ``select="v"``.
+        TypeError: if dtypes differ or are not floats.
+        ValueError: if shapes do not match, or ``select`` is unknown.
+        NotImplementedError: if ``select`` is ``"v"``.
 
     Example:
         >>> d, e = jnp.array([2., 2.]), jnp.array([1.])

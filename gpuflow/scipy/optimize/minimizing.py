@@ -67,8 +67,8 @@ def minimize(
         The point with its value, and how it was found. There is no reverse mode through it.
 
     Raises:
-        TypeError: ``args`` that are no tuple, options that the method does not have, or a start
-            that is not a vector of floats. ValueError: another method.
+        TypeError: if ``args`` is not a tuple, the method does not have an option, or the start is
+            not a float vector. ValueError: if the method is unknown.
     """
     check(
         isinstance(args, tuple),

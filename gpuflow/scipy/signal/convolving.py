@@ -90,7 +90,7 @@ def convolve(
         An array of floats or complex numbers, of the rank of the operands.
 
     Raises:
-        ValueError: shapes that do not fit, empty arrays, another mode or method.
+        ValueError: if shapes do not match, an array is empty, or the mode or method is unknown.
 
     Example:
         >>> gf.scipy.signal.convolve(jnp.array([1, 2, 3]), jnp.array([1, 10]))
@@ -120,7 +120,7 @@ def correlate(
         An array of floats or complex numbers, of the rank of the operands.
 
     Raises:
-        ValueError: shapes that do not fit, empty arrays, another mode or method.
+        ValueError: if shapes do not match, an array is empty, or the mode or method is unknown.
 
     Example:
         >>> gf.scipy.signal.correlate(jnp.array([1, 2, 3]), jnp.array([1, 10]), mode="valid")
@@ -166,8 +166,8 @@ def convolve2d(
         A matrix of floats or complex numbers.
 
     Raises:
-        NotImplementedError: another boundary.
-        ValueError: shapes that do not fit, empty arrays, or another mode.
+        NotImplementedError: if the boundary is not supported.
+        ValueError: if shapes do not match, an array is empty, or the mode is unknown.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -198,8 +198,8 @@ def correlate2d(
         A matrix of floats or complex numbers.
 
     Raises:
-        NotImplementedError: another boundary.
-        ValueError: shapes that do not fit, empty arrays, or another mode.
+        NotImplementedError: if the boundary is not supported.
+        ValueError: if shapes do not match, an array is empty, or the mode is unknown.
 
     Example:
         >>> x = jnp.array([[1, 2], [3, 4]])
@@ -235,7 +235,7 @@ def fftconvolve(
         An array of floats or complex numbers, of the rank of the operands.
 
     Raises:
-        ValueError: shapes that do not fit, or another mode.
+        ValueError: if shapes do not match, or the mode is unknown.
 
     Example:
         >>> out = gf.scipy.signal.fftconvolve(jnp.array([1, 2, 3]), jnp.array([1, 10]))

@@ -144,7 +144,7 @@ def stft(
         (frequencies, times, transforms): frequencies replace ``axis``, times come last.
 
     Raises:
-        ValueError: sizes that do not fit, or other choices.
+        ValueError: if sizes do not match, or an option has another value.
 
     Example:
         >>> x = jnp.ones(16)
@@ -187,7 +187,7 @@ def csd(
         (frequencies, densities): frequencies replace ``axis``; densities are complex.
 
     Raises:
-        ValueError: sizes that do not fit, or other choices.
+        ValueError: if sizes do not match, or an option has another value.
 
     Example:
         >>> x = jnp.array([1.0, -1.0] * 8)
@@ -226,7 +226,7 @@ def welch(
         (frequencies, densities): frequencies replace ``axis``; densities are real.
 
     Raises:
-        ValueError: sizes that do not fit, or other choices.
+        ValueError: if sizes do not match, or an option has another value.
 
     Example:
         >>> x = jnp.array([1.0, -1.0] * 8)

@@ -41,7 +41,7 @@ def istft(
         (times, signals): along the last axis, or ``time_axis``.
 
     Raises:
-        ValueError: fewer than two axes, one axis twice, or sizes that do not fit.
+        ValueError: if there are fewer than two axes, an axis is repeated, or sizes do not match.
 
     Example:
         >>> x = jnp.arange(8.0)

@@ -34,8 +34,8 @@ def detrend(
         An array of the shape of ``data``.
 
     Raises:
-        ValueError: another type, or places outside of the signal.
-        NotImplementedError: ``overwrite_data``.
+        ValueError: if the type is unknown, or a breakpoint is out of range.
+        NotImplementedError: if ``overwrite_data`` is set.
 
     Example:
         >>> gf.scipy.signal.detrend(jnp.array([1.0, 2.0, 6.0]), type="constant")

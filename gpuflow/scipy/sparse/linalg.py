@@ -47,9 +47,9 @@ def cg(
         (x, None).
 
     Raises:
-        ValueError: trees or shapes that do not fit.
-        TypeError: ``A`` is not a function or matrix, ``b`` holds integers, or products have another
-            dtype than it; so has ``x0``.
+        ValueError: if trees or shapes do not match.
+        TypeError: if ``A`` is not a function or matrix, ``b`` is integer, or ``A @ b`` or ``x0``
+            has another dtype than ``b``.
 
     Source: Hestenes and Stiefel (1952); Barrett et al., Templates for the solution of linear
     systems (1994), figure 2.5.
@@ -88,7 +88,7 @@ def gmres(
         (x, info): info is -1 where x is nan, else 0.
 
     Raises:
-        ValueError: another method, and as for ``cg``.
+        ValueError: if the method is unknown, and as for ``cg``.
 
     Source: Saad and Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7 (1986), 856.
     """

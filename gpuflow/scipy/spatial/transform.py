@@ -51,7 +51,7 @@ class Rotation(NamedTuple):
             degrees: whether angles are in degrees.
 
         Raises:
-            ValueError: other letters, or one axis twice in a row.
+            ValueError: if a letter is unknown, or an axis is repeated in succession.
         """
         axes, intrinsic = _axes(seq, range(1, 4))
         angles = jnp.atleast_1d(_inexact(angles))
@@ -62,7 +62,7 @@ class Rotation(NamedTuple):
         """Rotations of orthogonal matrices (..., 3, 3) of real numbers.
 
         Raises:
-            TypeError: bools or complex numbers.
+            TypeError: if an argument is boolean or complex.
         """
         dtype = aval_of(jnp.asarray(matrix)).dtype
         check(
@@ -142,7 +142,8 @@ class Rotation(NamedTuple):
         Where the first and the last axis coincide, one of both angles is 0.
 
         Raises:
-            ValueError: other letters or another number of them, or one axis twice in a row.
+            ValueError: if a letter is unknown, their number does not match, or an axis is repeated
+                in succession.
         """
         axes, intrinsic = _axes(seq, (3,))
         angles = euler_angles(self.quat, axes, intrinsic)
@@ -187,7 +188,7 @@ class Rotation(NamedTuple):
             weights: a number for each rotation; None: all are 1.
 
         Raises:
-            ValueError: another number of weights.
+            ValueError: if the number of weights does not match.
 
         Source: Markley et al., Averaging quaternions, J. Guid. Control Dyn. 30 (2007), 1193.
         """
@@ -228,7 +229,8 @@ class Slerp(NamedTuple):
         """From times and rotations.
 
         Raises:
-            TypeError: no ``Rotation``. ValueError: fewer than two, or another number of times.
+            TypeError: if the argument is not a ``Rotation``. ValueError: if there are fewer than
+                two, or the number of times does not match.
         """
         check(
             isinstance(rotations, Rotation),

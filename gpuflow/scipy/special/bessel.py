@@ -86,7 +86,7 @@ def i0e(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.i0e(jnp.array([0., 100.])), 3)
@@ -105,7 +105,7 @@ def i0(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.i0(jnp.array([0., 1.])), 3)
@@ -124,7 +124,7 @@ def i1e(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.i1e(jnp.array([0., 100.])), 3)
@@ -143,7 +143,7 @@ def i1(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.i1(jnp.array([0., 1.])), 3)
@@ -216,7 +216,7 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
         Floats of shape ``(v + 1, *z.shape)``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.bessel_jn(jnp.array([1.]), v=1), 3)

@@ -30,7 +30,7 @@ def real_operands(name: str, *operands: Any) -> list[Array]:
     """The operands as arrays of their common float dtype: Python's numbers do not divide by 0.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
     """
     promoted = promote_args_inexact(name, *operands)
     dtype = aval_of(promoted[0]).dtype

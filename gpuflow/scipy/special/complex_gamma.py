@@ -83,7 +83,7 @@ def loggamma(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.loggamma(jnp.array([1., 5.])), 3)
@@ -105,7 +105,7 @@ def gamma(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.gamma(jnp.array([0.5, 5., -1.])), 3)

@@ -41,7 +41,7 @@ def erf(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.erf(jnp.array([0., 1.])), 3)
@@ -61,7 +61,7 @@ def erfc(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.erfc(jnp.array([0., 1.])), 3)
@@ -81,7 +81,7 @@ def erfinv(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.erfinv(jnp.array([0., 0.5, 1.])), 3)
@@ -125,7 +125,7 @@ def erfcx(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.erfcx(jnp.array([0., 10.])), 3)
@@ -165,7 +165,7 @@ def dawsn(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.dawsn(jnp.array([0., 1.])), 3)
@@ -218,7 +218,7 @@ def ndtr(x: ArrayLike) -> Array:
         Floats of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> jnp.round(gf.scipy.special.ndtr(jnp.array([0., 1.])), 3)
@@ -254,8 +254,8 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
         Floats of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype, or an order that is not an int.
-        ValueError: an order below 0 or above 30.
+        TypeError: if the dtype is not supported, or the order is not an int.
+        ValueError: if the order is below 0 or above 30.
 
     Example:
         >>> jnp.round(gf.scipy.special.log_ndtr(jnp.array([0., -10.])), 3)
@@ -299,7 +299,7 @@ def ndtri(p: ArrayLike) -> Array:
         Floats of the shape and dtype of ``p``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> jnp.round(gf.scipy.special.ndtri(jnp.array([0.5, 0.975])), 3)
@@ -357,7 +357,7 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Source:
         D. B. Owen, Tables for computing bivariate normal probabilities, 1956.

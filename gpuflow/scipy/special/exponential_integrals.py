@@ -75,7 +75,7 @@ def expi(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.expi(jnp.array([1., -1.])), 3)
@@ -99,7 +99,7 @@ def exp1(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.exp1(jnp.array([1., 0.])), 3)
@@ -196,7 +196,7 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.expn(2, jnp.array([0., 1.])), 3)
@@ -258,7 +258,7 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
         (Si, Ci), floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> si, ci = gf.scipy.special.sici(jnp.array([1.]))

@@ -66,7 +66,7 @@ def wofz(z: ArrayLike) -> Array:
         Complex numbers of the shape of ``z``.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Source:
         J. A. C. Weideman, Computation of the complex error function, 1994.

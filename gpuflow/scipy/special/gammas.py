@@ -50,7 +50,7 @@ def gammaln(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.gammaln(jnp.array([1., 5.])), 3) + 0.0
@@ -70,7 +70,7 @@ def digamma(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.digamma(jnp.array([1., 2.])), 3)
@@ -103,7 +103,7 @@ def gammasgn(x: ArrayLike) -> Array:
         1, -1 or nan, floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.special.gammasgn(jnp.array([2., -0.5, -1.]))
@@ -172,7 +172,7 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.betaln(jnp.array([2., 1e6]), 3.), 3)
@@ -228,7 +228,7 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.beta(jnp.array([1., 2.]), 2.), 3)
@@ -250,8 +250,8 @@ def factorial(n: ArrayLike, exact: bool = False) -> Array:
         Floats of the shape of ``n``.
 
     Raises:
-        NotImplementedError: ``exact=True``, which needs unbounded integers.
-        ValueError: complex numbers.
+        NotImplementedError: if ``exact`` is True, which needs unbounded integers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.special.factorial(jnp.array([0, 5, -1]))
@@ -311,7 +311,7 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
         Floats of the common shape; 0 where ``k > N``, or one of them is negative.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.special.comb(5, jnp.array([2, 6]))
@@ -362,7 +362,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.poch(jnp.array([1., 2.]), 3.), 3)
@@ -383,8 +383,8 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
         Floats of the shape of ``a``.
 
     Raises:
-        ValueError: complex numbers.
-        TypeError: ``d`` that is not an int.
+        ValueError: if an argument is complex.
+        TypeError: if ``d`` is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.special.multigammaln(jnp.array([2., 3.]), 2), 3)
@@ -410,7 +410,7 @@ def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
         Floats of the common shape and dtype, in [0, 1].
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.gammainc(1., jnp.array([0., 1.])), 3)
@@ -431,7 +431,7 @@ def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
         Floats of the common shape and dtype, in [0, 1].
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.gammaincc(1., jnp.array([0., 1.])), 3)
@@ -452,7 +452,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
         Floats of the common shape and dtype, in [0, 1].
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.betainc(2., 2., jnp.array([0.25, 0.5])), 3)
@@ -473,7 +473,7 @@ def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
         Floats of the common shape.
 
     Raises:
-        ValueError: orders that are not integers, or complex numbers.
+        ValueError: if orders are not integers, or an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.polygamma(1, jnp.array([1., 2.])), 3)

@@ -70,9 +70,9 @@ def sph_harm_y(
         complex64, or complex128 with x64, of the common shape; at least one-dimensional.
 
     Raises:
-        TypeError: angles of 16 bits, or complex ones.
-        NotImplementedError: ``diff_n`` given.
-        ValueError: ``n`` is traced and ``n_max`` is not given.
+        TypeError: if angles are complex or 16-bit floats.
+        NotImplementedError: if ``diff_n`` is given.
+        ValueError: if ``n`` is traced and ``n_max`` is not given.
 
     Example:
         >>> out = gf.scipy.special.sph_harm_y(1, 0, jnp.array([0., jnp.pi / 2]), 0.)

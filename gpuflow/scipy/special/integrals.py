@@ -91,7 +91,7 @@ def fresnel(x: ArrayLike) -> tuple[Array, Array]:
         (S, C), floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> s, c = gf.scipy.special.fresnel(jnp.array([1.]))
@@ -141,7 +141,7 @@ def spence(x: ArrayLike) -> Array:
         Floats of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: if the dtype is not supported.
 
     Example:
         >>> jnp.round(gf.scipy.special.spence(jnp.array([0., 1.])), 3) + 0.0

@@ -30,7 +30,7 @@ def expit(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.expit(jnp.array([0., 2., -1000.])), 3)
@@ -61,7 +61,7 @@ def logit(x: ArrayLike) -> Array:
         Floats of the shape of ``x``; of complex numbers complex ones.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.logit(jnp.array([0.5, 0.75])), 3)
@@ -92,7 +92,7 @@ def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.xlogy(jnp.array([0., 2.]), jnp.array([0., 3.])), 3)
@@ -118,7 +118,7 @@ def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.xlog1py(jnp.array([0., 2.]), jnp.array([-1., 2.])), 3)
@@ -143,7 +143,7 @@ def entr(x: ArrayLike) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.entr(jnp.array([0., 0.5, -1.])), 3)
@@ -176,7 +176,7 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.rel_entr(jnp.array([0., 2.]), jnp.array([1., 1.])), 3)
@@ -205,7 +205,7 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
         Floats of the common shape and dtype. Inf where a number is negative.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.kl_div(jnp.array([0., 2.]), jnp.array([1., 1.])), 3)
@@ -261,7 +261,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.boxcox(jnp.array([1., 4.]), 0.5), 3)
@@ -281,7 +281,7 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
         Floats or complex numbers of the common shape and dtype.
 
     Raises:
-        TypeError: an argument that is not an array.
+        TypeError: if an argument is not array-like.
 
     Example:
         >>> jnp.round(gf.scipy.special.boxcox1p(jnp.array([0., 3.]), 0.5), 3)

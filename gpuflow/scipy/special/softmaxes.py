@@ -17,7 +17,7 @@ def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> gf.scipy.special.softmax(jnp.array([1., 1.]))
@@ -37,7 +37,7 @@ def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
         Floats of the shape of ``x``.
 
     Raises:
-        ValueError: no such axis.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.round(gf.scipy.special.log_softmax(jnp.array([1., 1.])), 3)

@@ -50,8 +50,8 @@ def logsumexp(
         Floats or complex numbers of the shape of ``a`` without the axes, or a pair of such arrays.
 
     Raises:
-        TypeError: an argument that is not an array.
-        ValueError: no such axis.
+        TypeError: if an argument is not array-like.
+        ValueError: if the axis does not exist.
 
     Example:
         >>> jnp.round(gf.scipy.special.logsumexp(jnp.array([100., 100.])), 3)

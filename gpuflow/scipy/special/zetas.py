@@ -69,8 +69,8 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
         Floats of the common shape and dtype.
 
     Raises:
-        NotImplementedError: without ``q``.
-        ValueError: complex numbers.
+        NotImplementedError: if ``q`` is not given.
+        ValueError: if an argument is complex.
 
     Example:
         >>> jnp.round(gf.scipy.special.zeta(jnp.array([2., 4.]), 1.), 3)
@@ -110,8 +110,8 @@ def bernoulli(n: int) -> Array:
         Floats of the default dtype, n + 1 of them.
 
     Raises:
-        ValueError: a negative ``n``.
-        TypeError: ``n`` that is not an int.
+        ValueError: if ``n`` is negative.
+        TypeError: if ``n`` is not an int.
 
     Example:
         >>> jnp.round(gf.scipy.special.bernoulli(4), 3)

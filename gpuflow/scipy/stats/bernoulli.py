@@ -24,7 +24,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.logpmf(jnp.array([0, 1, 2]), 0.25).round(4)
@@ -51,7 +51,7 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.pmf(jnp.array([0, 1, 2]), 0.25).round(4)
@@ -72,7 +72,7 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.cdf(jnp.array([0, 1, 2]), 0.25).round(4)
@@ -96,7 +96,7 @@ def ppf(q: ArrayLike, p: ArrayLike) -> Array:
         is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.ppf(jnp.array([0.25, 0.9]), 0.25).round(4)

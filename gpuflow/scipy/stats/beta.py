@@ -45,7 +45,7 @@ def logpdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.logpdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -74,7 +74,7 @@ def pdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.pdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -99,7 +99,7 @@ def cdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.cdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -125,7 +125,7 @@ def logcdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.logcdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -149,7 +149,7 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.sf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -175,7 +175,7 @@ def logsf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.logsf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)

@@ -25,7 +25,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
         not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.betabinom.logpmf(jnp.array([0, 1, 2]), 2, 1.0, 1.0).round(4)
@@ -57,7 +57,7 @@ def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike =
         not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.betabinom.pmf(jnp.array([0, 1, 2]), 2, 1.0, 1.0).round(4)

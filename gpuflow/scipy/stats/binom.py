@@ -25,7 +25,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
         not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.binom.logpmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
@@ -57,7 +57,7 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.binom.pmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)

@@ -24,7 +24,7 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.logpdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -52,7 +52,7 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.pdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -75,7 +75,7 @@ def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.cdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -99,7 +99,7 @@ def logcdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.logcdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -123,7 +123,7 @@ def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.sf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -147,7 +147,7 @@ def logsf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.logsf(jnp.array([1.0, 3.0]), 2.0).round(4)

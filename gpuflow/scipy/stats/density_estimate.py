@@ -61,8 +61,9 @@ class gaussian_kde:
         weights: f32[n], of the points; default: equal.
 
     Raises:
-        NotImplementedError: complex points.
-        ValueError: fewer than two points, weights that do not fit, or an unknown method.
+        NotImplementedError: if points are complex.
+        ValueError: if there are fewer than two points, weights do not match, or the method is
+            unknown.
     """
 
     __slots__ = ("covariance", "dataset", "inv_cov", "neff", "weights")
@@ -199,7 +200,7 @@ class gaussian_kde:
         """The integral of the estimate times a normal density.
 
         Raises:
-            ValueError: a mean or covariance of other dimensions.
+            ValueError: if the mean or covariance has another number of dimensions.
         """
         mean, cov = jnp.atleast_1d(jnp.squeeze(mean)), jnp.atleast_2d(cov)
         for name, value, shape in (("mean", mean, (self.d,)), ("covariance", cov, (self.d,) * 2)):
@@ -227,7 +228,7 @@ class gaussian_kde:
         """The probability between two numbers.
 
         Raises:
-            ValueError: several dimensions, or limits that are not scalars.
+            ValueError: if there are several dimensions, or limits are not scalars.
         """
         check(
             self.d == 1,
@@ -253,7 +254,7 @@ class gaussian_kde:
         """The integral of the product of two estimates.
 
         Raises:
-            ValueError: estimates of different dimensions.
+            ValueError: if the estimates differ in dimension.
         """
         check(
             other.d == self.d,

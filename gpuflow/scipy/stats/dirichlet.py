@@ -31,7 +31,7 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         else inf if one is below 1.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> gf.scipy.stats.dirichlet.logpdf(jnp.array([0.25, 0.75]), jnp.array([2.0, 2.0])).round(3)
@@ -84,7 +84,7 @@ def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         below 1.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> gf.scipy.stats.dirichlet.pdf(jnp.array([0.25, 0.75]), jnp.array([2.0, 2.0])).round(3)

@@ -25,7 +25,7 @@ def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.logpdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -52,7 +52,7 @@ def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.pdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -75,7 +75,7 @@ def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.cdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -99,7 +99,7 @@ def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.logcdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -123,7 +123,7 @@ def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.sf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -147,7 +147,7 @@ def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) 
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.logsf(jnp.array([1.0, 2.0]), 2.0).round(4)

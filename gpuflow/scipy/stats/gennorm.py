@@ -23,7 +23,7 @@ def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gennorm.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -48,7 +48,7 @@ def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gennorm.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -69,7 +69,7 @@ def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gennorm.cdf(jnp.array([0.0, 1.0]), 2.0).round(4)

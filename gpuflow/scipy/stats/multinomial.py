@@ -26,7 +26,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         f32[...]; -inf where the counts do not sum up to ``n``.
 
     Raises:
-        ValueError: counts that are not integers.
+        ValueError: if counts are not integers.
 
     Example:
         >>> x, p = jnp.array([1, 1, 0]), jnp.array([0.5, 0.25, 0.25])
@@ -68,7 +68,7 @@ def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         f32[...]; 0 where the counts do not sum up to ``n``.
 
     Raises:
-        ValueError: counts that are not integers.
+        ValueError: if counts are not integers.
 
     Example:
         >>> x, p = jnp.array([1, 1, 0]), jnp.array([0.5, 0.25, 0.25])

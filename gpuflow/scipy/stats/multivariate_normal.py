@@ -26,8 +26,8 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
         f32[...]; nan where ``cov`` is not positive definite.
 
     Raises:
-        NotImplementedError: ``allow_singular`` given.
-        ValueError: shapes that do not fit.
+        NotImplementedError: if ``allow_singular`` is given.
+        ValueError: if shapes do not match.
 
     Example:
         >>> x, mean = jnp.array([1.0, 2.0]), jnp.zeros(2)
@@ -79,7 +79,7 @@ def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
         f32[...]; nan where ``cov`` is not positive definite.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: if shapes do not match.
 
     Example:
         >>> x, mean = jnp.array([1.0, 0.0]), jnp.zeros(2)

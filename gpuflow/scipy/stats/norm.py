@@ -27,7 +27,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.logpdf(jnp.array([0.0, 1.0])).round(4)
@@ -52,7 +52,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.pdf(jnp.array([0.0, 1.0])).round(4)
@@ -75,7 +75,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.cdf(jnp.array([0.0, 1.0])).round(4)
@@ -98,7 +98,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.logcdf(jnp.array([0.0, 1.0])).round(4)
@@ -121,7 +121,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.sf(jnp.array([0.0, 1.0])).round(4)
@@ -144,7 +144,7 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.logsf(jnp.array([0.0, 1.0])).round(4)
@@ -174,7 +174,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         is not possible.
 
     Raises:
-        TypeError: integers, complex numbers or floats of 16 bits.
+        TypeError: if an argument is integer, complex or a 16-bit float.
 
     Example:
         >>> gf.scipy.stats.norm.ppf(jnp.array([0.25, 0.9])).round(4)
@@ -197,7 +197,7 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         is not possible.
 
     Raises:
-        TypeError: integers, complex numbers or floats of 16 bits.
+        TypeError: if an argument is integer, complex or a 16-bit float.
 
     Example:
         >>> gf.scipy.stats.norm.isf(jnp.array([0.25, 0.9])).round(4)

@@ -77,8 +77,8 @@ def mode(
         of no elements nan and 0, in floats.
 
     Raises:
-        NotImplementedError: another policy.
-        ValueError: an unknown policy.
+        NotImplementedError: if the policy is not supported.
+        ValueError: if the policy is unknown.
 
     Example:
         >>> result = gf.scipy.stats.mode(jnp.array([3, 1, 3, 1, 5]))
@@ -140,8 +140,8 @@ def rankdata(
         Array of the default float dtype.
 
     Raises:
-        NotImplementedError: another policy.
-        ValueError: an unknown policy or method.
+        NotImplementedError: if the policy is not supported.
+        ValueError: if the policy or method is unknown.
 
     Example:
         >>> gf.scipy.stats.rankdata(jnp.array([30, 10, 30, 20]))
@@ -187,7 +187,7 @@ def sem(
         An array without the axis.
 
     Raises:
-        ValueError: another policy.
+        ValueError: if the policy is unknown.
 
     Example:
         >>> gf.scipy.stats.sem(jnp.array([2.0, 4.0, 6.0, 8.0]), ddof=0).round(3)

@@ -76,7 +76,7 @@ def logpdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.logpdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -106,7 +106,7 @@ def pdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.pdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -131,7 +131,7 @@ def logcdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.logcdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -157,7 +157,7 @@ def cdf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.cdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -182,7 +182,7 @@ def logsf(
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.logsf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -206,7 +206,7 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.sf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)

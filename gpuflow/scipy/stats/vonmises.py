@@ -25,7 +25,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.vonmises.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -51,7 +51,7 @@ def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.vonmises.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)

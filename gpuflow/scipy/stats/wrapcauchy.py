@@ -24,7 +24,7 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.wrapcauchy.logpdf(jnp.array([0.0, 1.0]), 0.5).round(4)
@@ -54,7 +54,7 @@ def pdf(x: ArrayLike, c: ArrayLike) -> Array:
         An array of floats of the common shape; nan where a parameter is not possible.
 
     Raises:
-        ValueError: complex numbers.
+        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.wrapcauchy.pdf(jnp.array([0.0, 1.0]), 0.5).round(4)

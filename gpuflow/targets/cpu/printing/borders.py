@@ -256,7 +256,7 @@ def _without_branches(facts: Facts, block: Block) -> Block:
 class _Flattener:
     """Makes selections of branches; new values get ``numbers``.
 
-    Loops over axes that stand in no branch are left: they are cut at borders of their own.
+    TypeError: if an argument is complex.
     """
 
     def __init__(self, numbers: Iterator[int]) -> None:
