@@ -27,14 +27,16 @@ def pure_callback(
     It may be called any number of times, or never if nobody reads its results.
 
     Args:
-        callback: gets ``args`` and ``kwargs`` with read-only NumPy arrays as leaves.
-        result_shape_dtypes: a tree of ShapeDtypeStructs (or arrays) like the result.
-        args, kwargs: trees of arrays.
+        callback: a function of ``args`` and ``kwargs``, whose leaves arrive as read-only NumPy
+            arrays.
+        result_shape_dtypes: a pytree of ShapeDtypeStructs (or arrays) with the structure of the
+            result.
+        args, kwargs: pytrees of arrays.
         sharding: accepted as in JAX; there is one host.
-        vmap_method: behavior under vmap: ``"sequential"`` calls once for each element;
-            ``"expand_dims"`` and ``"broadcast_all"`` call once with a leading axis everywhere, of
-            size 1 or repeated for arguments that are not mapped; ``"legacy_vectorized"`` leaves
-            those as they are; None refuses.
+        vmap_method: behavior under vmap: ``"sequential"`` calls the function once for each element;
+            ``"expand_dims"`` and ``"broadcast_all"`` call it once with a leading axis on all
+            arguments, of size 1 or broadcast for unmapped arguments; ``"legacy_vectorized"`` leaves
+            unmapped arguments unchanged; None raises.
 
     Returns:
         A tree like ``result_shape_dtypes``.
@@ -78,9 +80,11 @@ def io_callback(
     It is called once each time the program gets here, even if nobody reads its results.
 
     Args:
-        callback: gets ``args`` and ``kwargs`` with read-only NumPy arrays as leaves.
-        result_shape_dtypes: a tree of ShapeDtypeStructs (or arrays) like the result; None for none.
-        args, kwargs: trees of arrays.
+        callback: a function of ``args`` and ``kwargs``, whose leaves arrive as read-only NumPy
+            arrays.
+        result_shape_dtypes: a pytree of ShapeDtypeStructs (or arrays) with the structure of the
+            result; None for no result.
+        args, kwargs: pytrees of arrays.
         sharding: accepted as in JAX; there is one host.
         ordered: whether calls happen in program order; such a call cannot be mapped by vmap.
 

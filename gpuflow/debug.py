@@ -33,11 +33,12 @@ def callback(
     It also happens under jit, and once for each element under vmap. Derivatives ignore it.
 
     Args:
-        callback: gets ``args`` and ``kwargs`` with NumPy arrays as leaves; its result is dropped.
-        args, kwargs: trees of arrays.
+        callback: a function of ``args`` and ``kwargs``, whose leaves arrive as NumPy arrays; its
+            result is ignored.
+        args, kwargs: pytrees of arrays.
         ordered: whether calls happen in program order.
-        partitioned: changes nothing: elements of a sharded array are in one memory, and the
-            function gets them all.
+        partitioned: no effect: the shards of an array are in one memory, and the function gets the
+            whole array.
 
     Returns:
         Nothing; without ``callback`` a function that takes it and its arguments.
@@ -88,9 +89,9 @@ def breakpoint(
 
     Args:
         backend: ``"cli"`` or None.
-        filter_frames, num_frames: change nothing: Python's debugger shows all frames.
-        ordered: whether it opens in program order with other ordered callbacks.
-        token: may only be None.
+        filter_frames, num_frames: no effect: Python's debugger shows all frames.
+        ordered: whether the debugger opens in program order with other ordered callbacks.
+        token: must be None.
 
     Raises:
         NotImplementedError: if the backend is not supported, or a token is given.
@@ -120,10 +121,10 @@ def print(
 
     Args:
         fmt: a format string such as ``"x = {}, loss = {loss:.3f}"``.
-        args, kwargs: arrays or trees of them for its fields.
+        args, kwargs: arrays, or pytrees of them, for the fields of ``fmt``.
         ordered: whether lines come in program order.
         partitioned: see ``callback``.
-        skip_format_check: whether to find wrong format strings only when the program runs.
+        skip_format_check: whether to skip the check of the format string during tracing.
 
     Returns:
         Nothing; without ``fmt`` a function that takes it and the values.

@@ -18,11 +18,11 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     """An array of another library; it shares the memory where it can.
 
     Args:
-        external_array: an object with ``__dlpack__``, in the memory of the host or of a GPU; or a
-            capsule of the host's.
-        device: where to put it; by default arrays on a GPU stay there, and the rest goes to the
-            default device.
-        copy: True: never share; False: share, or raise; None: share where that is possible.
+        external_array: an object with ``__dlpack__``, in host or GPU memory; or a capsule of host
+            memory.
+        device: the device of the result; by default arrays stay on their GPU, and other data go to
+            the default device.
+        copy: True never shares memory; False shares it or raises; None shares it if possible.
 
     Raises:
         ValueError: if ``device`` is not a Device.

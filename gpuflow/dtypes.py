@@ -36,8 +36,8 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
     """The dtype that arrays of ``dtype`` have: 64 bits become 32 unless x64 is on.
 
     Args:
-        dtype: the name of a dtype, or a dtype.
-        allow_extended_dtype: whether dtypes of random keys pass.
+        dtype: a dtype, or the name of one.
+        allow_extended_dtype: whether dtypes of random keys are allowed.
 
     Raises:
         TypeError: if the dtype is invalid.
@@ -58,8 +58,8 @@ def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
     """The dtype that an operation on these arrays, numbers and dtypes gives.
 
     Args:
-        args: arrays, numbers and dtypes.
-        return_weak_type_flag: whether to return a pair: the dtype, and whether it is weak.
+        args: arrays, scalars and dtypes.
+        return_weak_type_flag: whether to return a pair of the dtype and whether it is weak.
     """
     dtype, weak_type = scalar_types.result_type_and_weakness(*args)
     return (dtype, weak_type) if return_weak_type_flag else dtype

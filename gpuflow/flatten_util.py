@@ -21,7 +21,7 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
     """The leaves of a tree as one vector.
 
     Args:
-        pytree: a tree of arrays; they are promoted to their common dtype.
+        pytree: a pytree of arrays, which are promoted to their common dtype.
 
     Returns:
         The vector, and a function from such a vector back to a tree of the same structure, shapes

@@ -47,9 +47,9 @@ class Policy:
     """The dtypes of a model: of its parameters, of its computation, and of its results.
 
     Args:
-        param_dtype: of parameters, which are updated in it.
-        compute_dtype: of the computation of a step.
-        output_dtype: of its results.
+        param_dtype: dtype of parameters and of their updates.
+        compute_dtype: dtype of the computation of a step.
+        output_dtype: dtype of the results.
 
     Example:
         >>> import gpuflow.numpy as jnp
@@ -66,7 +66,7 @@ class Policy:
         """A tree whose floats have the dtype of parameters.
 
         Args:
-            values: a tree; leaves that are not real floats are unchanged.
+            values: a pytree; leaves that are not real floats are unchanged.
         """
         return _cast(values, self.param_dtype)
 
@@ -74,7 +74,7 @@ class Policy:
         """A tree whose floats have the dtype of computations.
 
         Args:
-            values: a tree; leaves that are not real floats are unchanged.
+            values: a pytree; leaves that are not real floats are unchanged.
         """
         return _cast(values, self.compute_dtype)
 
@@ -82,7 +82,7 @@ class Policy:
         """A tree whose floats have the dtype of results.
 
         Args:
-            values: a tree; leaves that are not real floats are unchanged.
+            values: a pytree; leaves that are not real floats are unchanged.
         """
         return _cast(values, self.output_dtype)
 
@@ -101,10 +101,10 @@ def get_policy(policy_name: str) -> Policy:
     """The policy of a text such as ``params=float32,compute=bfloat16,output=float32``.
 
     Args:
-        policy_name: parts ``p=``, ``c=`` and ``o=`` (or the words), each with ``f32``, ``bf16``,
-            ``f16``, ``f64``, their long names or ``full``; or one of these, for all three. Without
-            ``p=`` parameters are float32, computations are like parameters, results like
-            computations.
+        policy_name: components ``p=``, ``c=`` and ``o=`` (or ``params=``, ``compute=``,
+            ``output=``), each with ``f32``, ``bf16``, ``f16``, ``f64``, their long names or
+            ``full``; or a single dtype for all three. By default parameters are float32,
+            computations have the dtype of parameters, and results that of computations.
 
     Returns:
         The policy.
@@ -220,10 +220,10 @@ class DynamicLossScale:
 
     Args:
         loss_scale: the factor, a float scalar; 2**15 is usual for float16.
-        counter: i32[], for how many steps gradients have been finite.
-        period: after so many the factor grows.
-        factor: by which it grows, and by which it is divided where gradients are not finite.
-        min_loss_scale: a float scalar below which it does not fall.
+        counter: i32[], number of consecutive steps with finite gradients.
+        period: number of finite steps after which the factor grows.
+        factor: growth factor; the loss scale is divided by it if gradients are not finite.
+        min_loss_scale: a float scalar, lower bound of the loss scale.
 
     Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; the interface
         is that of jmp.
@@ -281,7 +281,7 @@ def all_finite(values: Any) -> Array:
     """Whether all elements of a tree are finite.
 
     Args:
-        values: a tree of arrays of any dtype; integers are finite, as is an empty tree.
+        values: a pytree of arrays of any dtype; integers and empty trees are finite.
 
     Returns:
         bool[].
@@ -303,7 +303,7 @@ def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
 
     Args:
         pred: bool[].
-        a, b: trees of one structure, whose leaves have the same shapes and dtypes.
+        a, b: pytrees of one structure, with leaves of the same shapes and dtypes.
 
     Returns:
         ``a`` where ``pred`` holds, else ``b``.

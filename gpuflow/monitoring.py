@@ -44,8 +44,8 @@ def record_event(event: str, **kwargs: str | int) -> None:
     """Tell listeners that something happened.
 
     Args:
-        event: its name.
-        kwargs: more about it.
+        event: name of the event.
+        kwargs: additional data of the event.
     """
     for listener in tuple(_listeners.events):
         listener(event, **kwargs)

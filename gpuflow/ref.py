@@ -1,4 +1,4 @@
-"""TypeError: if ``fun`` is not callable."""
+"""Mutable arrays, under the names of ``jax.ref``. See docs/design/0021-refs.md."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     functions and loops. It is not an array: functions take ``ref[...]``.
 
     Args:
-        init_val: an array or a number.
+        init_val: an array or a scalar.
         memory_space: must be None.
-        kind: in JAX, what rematerialization does with it; it changes nothing.
+        kind: no effect; in JAX, the treatment by rematerialization.
 
     Returns:
         The Ref. It can be an argument, or be closed over, but not be returned.
@@ -81,7 +81,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
     """A ref of the shape and dtype of ``ty``; the array in it is zeros.
 
     Args:
-        ty: something with a shape and a dtype, such as a ShapeDtypeStruct.
+        ty: an object with a shape and a dtype, such as a ShapeDtypeStruct.
         memory_space: must be None.
 
     Returns:
@@ -170,8 +170,8 @@ def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
 
     Args:
         ref: the ref.
-        idx: as of arrays; None or ``...`` for the whole.
-        value: of the shape of ``ref[idx]`` and the dtype of ``ref``; Python floats and all
+        idx: an index as for arrays; None or ``...`` for the whole.
+        value: array of the shape of ``ref[idx]`` and the dtype of ``ref``; Python floats and all
             integers are converted.
 
     Raises:

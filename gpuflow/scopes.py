@@ -23,7 +23,7 @@ class named_scope(contextlib.ContextDecorator):
     does is not changed by it.
 
     Args:
-        name: the name.
+        name: name of the scope.
 
     Raises:
         TypeError: if the name is not a string.
@@ -58,7 +58,7 @@ def named_call(fun: Callable[_P, _T], *, name: str | None = None) -> Callable[_P
 
     Args:
         fun: a function.
-        name: of the scope; by default that of ``fun``.
+        name: name of the scope; the name of ``fun`` by default.
 
     Returns:
         A function of the same arguments with the same results.

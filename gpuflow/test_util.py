@@ -32,12 +32,12 @@ def check_grads(
     """Compare derivatives of ``f`` at ``args`` with differences, in one random direction.
 
     Args:
-        f: function of arrays or trees of floats or complex numbers.
-        args: its arguments.
-        order: up to which order.
-        modes: ``"fwd"``, ``"rev"`` or both; for higher orders every mixture of them.
-        atol, rtol: tolerances, or dicts of them by dtype; by default 2e-3 for float32.
-        eps: step of the differences.
+        f: function of arrays or pytrees of floats or complex numbers.
+        args: arguments of the function.
+        order: highest order of derivatives to check.
+        modes: ``"fwd"``, ``"rev"`` or both; for higher orders all combinations are checked.
+        atol, rtol: tolerances, or dicts of them by dtype; 2e-3 for float32 by default.
+        eps: step size of the finite differences.
 
     Raises:
         AssertionError: if a derivative differs.
@@ -85,7 +85,7 @@ def check_jvp(
         f: function.
         f_jvp: its derivative, ``(args, tangents) -> (out, out_tangent)``, such as
             ``partial(gpuflow.jvp, f)``.
-        args, atol, rtol, eps: as of ``check_grads``.
+        args, atol, rtol, eps: as for ``check_grads``.
         err_msg: the beginning of the error message.
 
     Raises:
@@ -110,7 +110,7 @@ def check_vjp(
 
     Args:
         f_vjp: ``(*args) -> (out, function of the cotangent)``, such as ``partial(gpuflow.vjp, f)``.
-        f, args, atol, rtol, eps, err_msg: as of ``check_jvp``.
+        f, args, atol, rtol, eps, err_msg: as for ``check_jvp``.
 
     Raises:
         AssertionError: if they differ.

@@ -132,9 +132,9 @@ def timeit(
 
     Args:
         function: the function to time; a jitted one also reports bytes and FLOPs of its plan.
-        *args: its arguments.
+        *args: arguments of the function.
         runs: number of samples; by default as many as fit into `seconds`, 5 to 1000.
-        seconds: how long to measure, roughly.
+        seconds: approximate duration of the measurement, in seconds.
 
     Returns:
         Timing: median and interquartile range in seconds per call.

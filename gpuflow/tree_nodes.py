@@ -68,7 +68,7 @@ def register_pytree_with_keys(
         nodetype: the class.
         flatten_with_keys: ``node -> (pairs (key, child), aux)``.
         unflatten_func: ``(aux, children) -> node``.
-        flatten_func: ``node -> (children, aux)``, where that is faster.
+        flatten_func: ``node -> (children, aux)``, optional and faster.
 
     Returns:
         None.
@@ -180,7 +180,7 @@ def register_static(cls: type[_Node]) -> type[_Node]:
     """Make values of a class part of the structure: nodes without children.
 
     Args:
-        cls: a class whose objects are hashable and comparable.
+        cls: a class with hashable and comparable objects.
 
     Returns:
         The class.
@@ -204,7 +204,7 @@ def static(**arguments: Any) -> Any:
     """A field of a dataclass that is part of the structure, not a child.
 
     Args:
-        arguments: those of ``dataclasses.field``.
+        arguments: arguments of ``dataclasses.field``.
 
     Returns:
         A field.
@@ -234,10 +234,10 @@ def register_dataclass(
 
     Args:
         nodetype: a dataclass.
-        data_fields: fields that hold trees; by default those not marked as static in their
-            metadata, ``dataclasses.field(metadata={"static": True})``.
+        data_fields: fields that contain pytrees; by default all that are not marked as static,
+            ``dataclasses.field(metadata={"static": True})``.
         meta_fields: fields that are part of the structure.
-        drop_fields: fields that are neither; they get their defaults again.
+        drop_fields: fields that are neither; they are reset to their defaults.
 
     Returns:
         The class.

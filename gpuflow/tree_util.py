@@ -40,8 +40,8 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
     """The leaves of ``tree`` and its structure.
 
     Args:
-        tree: a tree: containers of containers of leaves.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        tree: a pytree.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         A list of leaves, and a PyTreeDef.
@@ -62,8 +62,8 @@ def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     """The leaves of ``tree``, in its order; those of a dict in the order of its keys.
 
     Args:
-        tree: a tree: containers of containers of leaves.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        tree: a pytree.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         A list.
@@ -83,8 +83,8 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
     """The structure of ``tree``.
 
     Args:
-        tree: a tree: containers of containers of leaves.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        tree: a pytree.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         A PyTreeDef.
@@ -104,8 +104,8 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
     """Whether no item is a container.
 
     Args:
-        iterable: items.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        iterable: items to check.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         bool.
@@ -137,9 +137,9 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
 
     Args:
         f: a function of one leaf of each tree.
-        tree: the tree that gives the structure.
-        rest: trees that have at least that structure.
-        is_leaf: further leaves.
+        tree: the pytree that determines the structure.
+        rest: pytrees with at least that structure.
+        is_leaf: a predicate of a node of ``tree``: whether it counts as a leaf.
 
     Returns:
         A tree of the structure of ``tree``.
@@ -184,7 +184,7 @@ def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
 
     Args:
         treedef: a PyTreeDef.
-        leaves: as many as the structure has.
+        leaves: an iterable of as many leaves as the structure has.
 
     Returns:
         The tree.
@@ -221,9 +221,9 @@ def tree_reduce(
 
     Args:
         function: ``(accumulated, leaf) -> accumulated``.
-        tree: a tree: containers of containers of leaves.
-        initializer: to begin with; by default the first leaf.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        tree: a pytree.
+        initializer: initial value; the first leaf by default.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         The accumulated value.
@@ -248,8 +248,8 @@ def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     """Whether all leaves are true.
 
     Args:
-        tree: a tree: containers of containers of leaves.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        tree: a pytree.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         bool.
@@ -269,8 +269,8 @@ def tree_transpose(
 
     Args:
         outer_treedef: the structure of the outer tree.
-        inner_treedef: that of the inner ones; None: that of the first one.
-        pytree_to_transpose: the tree.
+        inner_treedef: the structure of the inner trees; None uses that of the first one.
+        pytree_to_transpose: the pytree.
 
     Returns:
         A tree of structure ``inner_treedef`` of trees of structure ``outer_treedef``.
@@ -317,9 +317,9 @@ def tree_reduce_associative(
 
     Args:
         operation: ``(a, b) -> c``.
-        tree: a tree: containers of containers of leaves.
+        tree: a pytree.
         identity: the result for a tree without leaves.
-        is_leaf: a function of a node: whether it counts as a leaf.
+        is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
         The combination of the leaves.
@@ -352,9 +352,9 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
     """``full_tree`` with each leaf replaced by the leaf of ``prefix_tree`` that stands above it.
 
     Args:
-        prefix_tree: a tree whose leaves stand where ``full_tree`` has subtrees.
-        full_tree: a tree.
-        is_leaf: further leaves of ``prefix_tree``.
+        prefix_tree: a tree prefix of ``full_tree``.
+        full_tree: a pytree.
+        is_leaf: a predicate of a node of ``prefix_tree``: whether it counts as a leaf.
 
     Returns:
         A tree of the structure of ``full_tree``.
@@ -510,9 +510,9 @@ def tree_flatten_with_path(
     """The leaves as pairs (path, leaf), and the structure; a path is a tuple of keys.
 
     Args:
-        tree: a tree.
-        is_leaf: a function of a node: whether it counts as a leaf.
-        is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+        tree: a pytree.
+        is_leaf: a predicate: whether a node counts as a leaf.
+        is_leaf_takes_path: whether ``is_leaf`` takes the path and the node, not the node alone.
 
     Returns:
         A list of pairs, and a PyTreeDef.
@@ -543,9 +543,9 @@ def tree_leaves_with_path(
     """The leaves as pairs (path, leaf), in order; a path is a tuple of keys.
 
     Args:
-        tree: a tree.
-        is_leaf: a function of a node: whether it counts as a leaf.
-        is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+        tree: a pytree.
+        is_leaf: a predicate: whether a node counts as a leaf.
+        is_leaf_takes_path: whether ``is_leaf`` takes the path and the node, not the node alone.
 
     Returns:
         A list of pairs.
@@ -569,10 +569,10 @@ def tree_map_with_path(
 
     Args:
         f: a function of a path and of one leaf of each tree.
-        tree: the tree that gives the structure.
-        rest: trees that have at least that structure.
-        is_leaf: a function of a node of ``tree``: whether it counts as a leaf.
-        is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+        tree: the pytree that determines the structure.
+        rest: pytrees with at least that structure.
+        is_leaf: a predicate of a node of ``tree``: whether it counts as a leaf.
+        is_leaf_takes_path: whether ``is_leaf`` takes the path and the node, not the node alone.
 
     Returns:
         A tree of the structure of ``tree``.

@@ -155,9 +155,9 @@ def jvp(
 
     Args:
         fun: a function of arrays or trees.
-        primals: its arguments, as a tuple or list.
+        primals: tuple or list of arguments, the point of linearization.
         tangents: the direction: the same trees, shapes and tangent dtypes (float0 for integers).
-        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+        has_aux: whether ``fun`` returns ``(out, aux)``; aux is not differentiated.
 
     Returns:
         ``(out, out_tangent)``, and aux after them with ``has_aux``.
@@ -218,8 +218,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
     Args:
         fun: a function of arrays or trees.
-        primals: its arguments.
-        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+        primals: arguments of ``fun``, the point of linearization.
+        has_aux: whether ``fun`` returns ``(out, aux)``; aux is not differentiated.
 
     Returns:
         ``(out, f_jvp)`` with ``f_jvp(*tangents) -> out_tangent``; aux after them with ``has_aux``.
@@ -313,8 +313,8 @@ def vjp(
 
     Args:
         fun: a function of arrays or trees.
-        primals: its arguments.
-        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+        primals: arguments of ``fun``, the point of linearization.
+        has_aux: whether ``fun`` returns ``(out, aux)``; aux is not differentiated.
         reduce_axes: must be empty.
 
     Returns:
@@ -483,11 +483,12 @@ def value_and_grad(
     """A function that returns the value and the gradient of ``fun``.
 
     Args:
-        fun: returns one real scalar (and aux with ``has_aux``).
-        argnums: which positional arguments to differentiate; a tuple gives a tuple of gradients.
-        has_aux: ``fun`` returns ``(value, aux)``; so does the result, as ``((value, aux), grad)``.
-        holomorphic: ``fun`` is holomorphic; inputs and output are complex.
-        allow_int: integer inputs get float0 gradients.
+        fun: a function that returns a real scalar, or a pair of it and aux with ``has_aux``.
+        argnums: the positional arguments to differentiate; a tuple returns a tuple of gradients.
+        has_aux: whether ``fun`` returns ``(value, aux)``; the returned function then returns
+            ``((value, aux), grad)``.
+        holomorphic: whether ``fun`` is holomorphic; inputs and output are complex.
+        allow_int: whether integer inputs are allowed; they get float0 gradients.
         reduce_axes: must be empty.
 
     Returns:
@@ -534,11 +535,12 @@ def grad(
     """The gradient of ``fun`` as a function.
 
     Args:
-        fun: returns one real scalar (and aux with ``has_aux``).
-        argnums: which positional arguments to differentiate; a tuple gives a tuple of gradients.
-        has_aux: ``fun`` returns ``(value, aux)``; the result then returns ``(grad, aux)``.
-        holomorphic: ``fun`` is holomorphic; inputs and output are complex.
-        allow_int: integer inputs get float0 gradients.
+        fun: a function that returns a real scalar, or a pair of it and aux with ``has_aux``.
+        argnums: the positional arguments to differentiate; a tuple returns a tuple of gradients.
+        has_aux: whether ``fun`` returns ``(value, aux)``; the returned function then returns
+            ``(grad, aux)``.
+        holomorphic: whether ``fun`` is holomorphic; inputs and output are complex.
+        allow_int: whether integer inputs are allowed; they get float0 gradients.
         reduce_axes: must be empty.
 
     Returns:

@@ -112,7 +112,7 @@ def make_user_context(default_value: Any = None) -> UserContext:
     """A context whose value functions may read: ``with context(3): f(x)``.
 
     Args:
-        default_value: outside of all blocks.
+        default_value: value outside of all blocks.
 
     Returns:
         A context, which is called with a value; its ``value`` is the one in force.

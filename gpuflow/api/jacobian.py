@@ -103,10 +103,11 @@ def jacfwd(
     """The Jacobian of ``fun`` by forward mode: one pass for all inputs together.
 
     Args:
-        fun: a function of arrays or trees. Integer outputs have Jacobians of zeros.
-        argnums: which positional arguments to differentiate; a tuple gives a tuple.
-        has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(jacobian, aux)``.
-        holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
+        fun: a function of arrays or pytrees. Integer outputs have zero Jacobians.
+        argnums: the positional arguments to differentiate; a tuple returns a tuple.
+        has_aux: whether ``fun`` returns ``(out, aux)``; the returned function then returns
+            ``(jacobian, aux)``.
+        holomorphic: whether ``fun`` is holomorphic; inputs and outputs are complex.
 
     Returns:
         A function whose result has, for each output leaf, the tree of the inputs with leaves of
@@ -184,10 +185,11 @@ def jacrev(
 
     Args:
         fun: a function of arrays or trees.
-        argnums: which positional arguments to differentiate; a tuple gives a tuple.
-        has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(jacobian, aux)``.
-        holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
-        allow_int: integer inputs get Jacobians of integer zeros.
+        argnums: the positional arguments to differentiate; a tuple returns a tuple.
+        has_aux: whether ``fun`` returns ``(out, aux)``; the returned function then returns
+            ``(jacobian, aux)``.
+        holomorphic: whether ``fun`` is holomorphic; inputs and outputs are complex.
+        allow_int: whether integer inputs are allowed; their Jacobians are integer zeros.
 
     Returns:
         A function whose result has, for each output leaf, the tree of the inputs with leaves of
@@ -253,9 +255,10 @@ def hessian(
 
     Args:
         fun: a function of arrays or trees.
-        argnums: which positional arguments to differentiate; a tuple gives tuples.
-        has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(hessian, aux)``.
-        holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
+        argnums: the positional arguments to differentiate; a tuple returns tuples.
+        has_aux: whether ``fun`` returns ``(out, aux)``; the returned function then returns
+            ``(hessian, aux)``.
+        holomorphic: whether ``fun`` is holomorphic; inputs and outputs are complex.
 
     Returns:
         A function whose result has, for each output leaf, the tree of the inputs twice, with leaves

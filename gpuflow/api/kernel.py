@@ -115,9 +115,10 @@ def kernel(
     the steps that ``jit(vmap(...))`` takes.
 
     Args:
-        function: ``(index, *args, **kwargs) -> tree of arrays``. The index is an int32 number, or
-            a tuple of them where the grid has not one dimension. Arguments are whole arrays.
-        grid: ``(*args, **kwargs) -> sizes``, from shapes: ints, outermost first; () for one lane.
+        function: ``(index, *args, **kwargs) -> tree of arrays``. The index is an int32 scalar, or a
+            tuple of them unless the grid is one-dimensional. Arguments are whole arrays.
+        grid: ``(*args, **kwargs) -> sizes``, a function of shapes that returns ints, outermost
+            first; () for a single work item.
 
     Returns:
         A function of ``(*args, **kwargs)``, whose results have the grid's dimensions in front of

@@ -22,9 +22,9 @@ def fwd_and_bwd(
 
     Args:
         fun: a function of arrays or trees.
-        argnums: which positional arguments to differentiate; a tuple gives a tuple of cotangents.
-        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
-        jitted: whether both are compiled.
+        argnums: the positional arguments to differentiate; a tuple returns a tuple of cotangents.
+        has_aux: whether ``fun`` returns ``(out, aux)``; aux is not differentiated.
+        jitted: whether to compile both functions.
 
     Returns:
         ``fwd(*args, **kwargs) -> (out, residuals)``, with aux after them with ``has_aux``; and

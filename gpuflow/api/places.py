@@ -53,8 +53,8 @@ def local_devices(
     """The devices of one process.
 
     Args:
-        process_index: of the process; this one by default.
-        backend: the platform; the default one if it is left out.
+        process_index: index of the process; this process by default.
+        backend: the name of a platform; the default platform by default.
         host_id: an older name of ``process_index``.
 
     Returns:
@@ -75,7 +75,7 @@ def device_count(backend: str | None = None) -> int:
     """The number of devices.
 
     Args:
-        backend: the name of a platform; by default the default one.
+        backend: the name of a platform; the default platform by default.
 
     Returns:
         int; of all processes.
@@ -92,7 +92,7 @@ def local_device_count(backend: str | None = None) -> int:
     """The number of devices of this process.
 
     Args:
-        backend: the name of a platform; by default the default one.
+        backend: the name of a platform; the default platform by default.
 
     Returns:
         int.
@@ -109,7 +109,7 @@ def process_count(backend: str | None = None) -> int:
     """The number of processes that work together; 1 in a single process.
 
     Args:
-        backend: of no effect; as in JAX.
+        backend: accepted as in JAX; no effect.
 
     Returns:
         int.
@@ -127,7 +127,7 @@ def process_index(backend: str | None = None) -> int:
     """The number of this process; 0 in a single process.
 
     Args:
-        backend: of no effect; as in JAX.
+        backend: accepted as in JAX; no effect.
 
     Returns:
         int.
@@ -152,7 +152,8 @@ def default_device(device: Device | str | None) -> Iterator[None]:
     """Inside the block, new arrays are made on ``device``.
 
     Args:
-        device: a device, the name of a platform, or None: the default platform's first.
+        device: a device, the name of a platform, or None for the first device of the default
+            platform.
 
     Returns:
         A context manager.
@@ -189,12 +190,12 @@ def device_put(
     """Copy the leaves of ``x`` to where they are wanted, as Arrays.
 
     Args:
-        x: an array, number or tree.
-        device: a Device, a Sharding, or a PartitionSpec of the mesh in force; or a tree prefix of
+        x: an array, scalar or pytree.
+        device: a Device, a Sharding, or a PartitionSpec of the current mesh; or a tree prefix of
             them.
-        src: where ``x`` is; it is found anyway.
-        donate: whether the memory of ``x`` may be used; it is copied anyway.
-        may_alias: whether the result may be ``x`` itself; it never is.
+        src: accepted as in JAX; the source device is detected.
+        donate: accepted as in JAX; ``x`` is always copied.
+        may_alias: accepted as in JAX; the result never aliases ``x``.
 
     Returns:
         A tree like ``x`` with Arrays as leaves, of the same shapes and dtypes.
@@ -225,7 +226,7 @@ def device_get(x: Any) -> Any:
     """The leaves of ``x`` as NumPy arrays; keys, numbers, traced values and other objects stay.
 
     Args:
-        x: a tree of arrays.
+        x: a pytree of arrays.
 
     Returns:
         A tree like ``x``.
@@ -246,7 +247,7 @@ def block_until_ready(x: _T) -> _T:
     """Wait until every Array in ``x`` is computed, and return ``x``.
 
     Args:
-        x: a tree of arrays and other things.
+        x: a pytree of arrays and other objects.
 
     Returns:
         ``x`` itself.

@@ -25,7 +25,7 @@ def live_arrays(platform: str | None = None) -> list[Array]:
     """The arrays of this process that have not been deleted.
 
     Args:
-        platform: where they live; by default on the default platform.
+        platform: the platform of the arrays; the default platform by default.
 
     Returns:
         A list of Arrays.
@@ -48,7 +48,7 @@ def copy_to_host_async(x: _T) -> _T:
     """Start copying the leaves of ``x`` to the host, where they can, and return ``x``.
 
     Args:
-        x: a tree of arrays, numbers and other things.
+        x: a pytree of arrays, scalars and other objects.
 
     Returns:
         ``x`` itself.
@@ -69,7 +69,7 @@ def process_indices(backend: str | None = None) -> list[int]:
     """The numbers of the processes that work together.
 
     Args:
-        backend: of no effect; as in JAX.
+        backend: accepted as in JAX; no effect.
 
     Returns:
         A list of ints, from 0.
@@ -86,7 +86,7 @@ def host_count(backend: str | None = None) -> int:
     """As ``process_count``, which is the newer name.
 
     Args:
-        backend: of no effect; as in JAX.
+        backend: accepted as in JAX; no effect.
 
     Returns:
         int.
@@ -102,7 +102,7 @@ def host_id(backend: str | None = None) -> int:
     """As ``process_index``, which is the newer name.
 
     Args:
-        backend: of no effect; as in JAX.
+        backend: accepted as in JAX; no effect.
 
     Returns:
         int.
@@ -118,7 +118,7 @@ def host_ids(backend: str | None = None) -> list[int]:
     """As ``process_indices``, which is the newer name.
 
     Args:
-        backend: of no effect; as in JAX.
+        backend: accepted as in JAX; no effect.
 
     Returns:
         A list of ints.
@@ -134,7 +134,7 @@ def print_environment_info(return_string: bool = False) -> str | None:
     """Print versions and devices, for a report of a problem.
 
     Args:
-        return_string: whether to return the text instead.
+        return_string: whether to return the text instead of printing it.
 
     Returns:
         The text, or None where it is printed.

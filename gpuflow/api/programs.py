@@ -99,17 +99,19 @@ def jit(
     defaults are the same objects.
 
     Args:
-        fun: a function of arrays or trees, without side effects. Without it, a decorator.
-        in_shardings, out_shardings: tree prefixes of Shardings for arguments and results; None
-            for those that arguments have, and what follows from them.
+        fun: a function of arrays or pytrees, without side effects; if it is omitted, a decorator is
+            returned.
+        in_shardings, out_shardings: tree prefixes of Shardings for arguments and results; None uses
+            the shardings of the arguments and infers those of the results.
         static_argnums, static_argnames: hashable arguments that are part of the signature.
-        donate_argnums, donate_argnames: arguments whose memory the outputs may use; they are
-            deleted by the call.
-        keep_unused: unused arguments are kept in the signature in any case.
-        device: where it runs, unless another transformation calls it; operands are moved there.
-        backend: the platform whose first device that is.
-        inline: under another trace, record the function's ops instead of one jit equation.
-        compiler_options: of XLA; they have no effect.
+        donate_argnums, donate_argnames: arguments whose memory outputs may reuse; the call deletes
+            them.
+        keep_unused: accepted as in JAX; unused arguments are always part of the signature.
+        device: the device of the computation, unless another transformation calls it; operands are
+            copied there.
+        backend: the platform; its first device runs the function.
+        inline: whether an enclosing trace records the function's ops instead of one jit equation.
+        compiler_options: options of XLA; no effect.
 
     Returns:
         A function of the same arguments, with ``lower``, ``trace``, ``eval_shape`` and
@@ -183,7 +185,7 @@ def disable_jit(disable: bool = True) -> Iterator[None]:
     """Inside the block, jitted functions run op by op.
 
     Args:
-        disable: whether; False compiles again inside a block.
+        disable: whether to disable compilation; False enables it again inside a block.
 
     Returns:
         A context manager.
@@ -202,7 +204,7 @@ def enable_x64(enable: bool = True) -> Iterator[None]:
     """Inside the block, 64-bit dtypes are kept.
 
     Args:
-        enable: whether; False makes them 32-bit dtypes.
+        enable: whether to use 64-bit dtypes; False uses 32-bit dtypes.
 
     Returns:
         A context manager.
@@ -272,9 +274,9 @@ def make_jaxpr(
 
     Args:
         fun: the function to trace.
-        static_argnums: arguments that are not traced.
+        static_argnums: arguments that are static, not traced.
         axis_env: named axes in scope, as pairs of a name and a size.
-        return_shape: also return the tree of output ShapeDtypeStructs.
+        return_shape: whether to return the output tree of ShapeDtypeStructs too.
 
     Returns:
         A function of the same arguments that returns a ClosedJaxpr, with ``return_shape`` a pair of
@@ -316,19 +318,19 @@ def explain(
     its results are stored instead of being used in the same kernel. For each loop: why it is none.
 
     Args:
-        fun: a function, jitted or not. One with arguments of the names below is wrapped:
+        fun: a function, jitted or not. If its arguments have the names below, wrap it:
             ``gf.explain(lambda x: f(x, top=3), x)``.
-        args, kwargs: arrays or ShapeDtypeStructs, in trees.
-        stage: the stage to show instead of the plan, in the order in which a program comes to it:
-            "jaxpr", "passes", "groups", "schedule" (KernelIR before and after each schedule),
-            "kernels" (KernelIR of the launched kernels), "text" (of the kernels), "binding"
-            (arrays, and words of arguments) or "driver" (the program that runs them).
-        platform: for which platform, by default that of new arrays. Another one, such as "cuda",
-            need not be there for the stages up to "binding".
-        top: how many steps ``str`` shows, those that take longest; None: all.
-        measure: run the program some times, with all its effects, to measure its steps; on zeros
-            for ShapeDtypeStructs, and on copies of the arguments that it donates. Otherwise
-            nothing is run, and times are predicted from bytes and operations.
+        args, kwargs: pytrees of arrays or ShapeDtypeStructs.
+        stage: the compilation stage to show instead of the plan. In order: "jaxpr", "passes",
+            "groups", "schedule" (KernelIR before and after each schedule), "kernels" (KernelIR of
+            the launched kernels), "text" (of the kernels), "binding" (arrays and argument slots) or
+            "driver" (the program that launches them).
+        platform: the target platform; the platform of new arrays by default. For stages up to
+            "binding" another platform, such as "cuda", does not need to be available.
+        top: number of steps that ``str`` shows, slowest first; None shows all.
+        measure: whether to run the program several times, with all its effects, to measure its
+            steps. ShapeDtypeStructs become zeros, and donated arguments are copied. Otherwise
+            nothing runs, and times are predicted from bytes and operations.
 
     Returns:
         Explanation: print it, look at its ``steps``, or write a page, ``.to_html("f.html")``.
@@ -366,7 +368,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Args:
         fun: the function.
-        args, kwargs: arrays or ShapeDtypeStructs, in trees.
+        args, kwargs: pytrees of arrays or ShapeDtypeStructs.
 
     Returns:
         The output tree with ShapeDtypeStruct leaves.
@@ -409,7 +411,7 @@ def typeof(x: Any) -> ShapedArray | AbstractRef:
     In shard_map ``typeof(x).mat.varying`` are the axes along which ``x`` varies.
 
     Args:
-        x: an array, a number or a Ref, also a traced one.
+        x: an array, scalar or Ref; it may be traced.
 
     Returns:
         ShapedArray, or AbstractRef for a Ref.

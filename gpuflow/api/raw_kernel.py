@@ -373,19 +373,21 @@ def raw_kernel(
     and what the kernel made of it is returned.
 
     Args:
-        code: a function of ``numba.cuda.jit`` (or a plain one, which is compiled like that), or a
-            text of CUDA C with an ``extern "C" __global__`` function.
-        grid: ``(*args) -> (blocks, threads)``, as between Numba's brackets, each one int or up to
-            three; or ``(blocks, threads, bytes of dynamic shared memory)``. Or such a tuple.
-        out: ``(*args) -> tree of arrays or ShapeDtypeStructs`` of which the outputs have shape and
-            dtype; or such a tree. None: no others than those of ``inout``.
-        inout: positions of arrays that the kernel reads and changes.
-        arguments: ``(*args, *outputs) -> parameters``, where the kernel takes them in another
-            order, or sizes besides: ``lambda x, out: (x, out, np.int32(x.size))``. An array that
-            ``inout`` names stands for both.
-        cpu: the same for NumPy's arrays, such as a ``numba.njit`` function: what runs where there
-            is no GPU. It writes into outputs; other arrays are read-only.
-        name: for messages; of CUDA C also that of the kernel, if the text has several.
+        code: a function of ``numba.cuda.jit`` (or a plain function, which is compiled like that),
+            or CUDA C source with an ``extern "C" __global__`` function.
+        grid: ``(*args) -> (blocks, threads)``, as in Numba's brackets, each an int or up to three
+            ints; or ``(blocks, threads, bytes of dynamic shared memory)``. A constant tuple also
+            works.
+        out: ``(*args) -> tree of arrays or ShapeDtypeStructs`` with the shapes and dtypes of the
+            outputs; or such a tree. None: only the outputs of ``inout``.
+        inout: indices of arrays that the kernel reads and modifies.
+        arguments: ``(*args, *outputs) -> parameters``, if the kernel takes them in another order or
+            needs sizes: ``lambda x, out: (x, out, np.int32(x.size))``. An array in ``inout`` is
+            both argument and output.
+        cpu: the same kernel for NumPy arrays, such as a ``numba.njit`` function, which runs if
+            there is no GPU. It writes into outputs; other arrays are read-only.
+        name: the name in messages. For CUDA C with several kernels, also the name of the kernel to
+            launch.
 
     Returns:
         A function of ``(*args)`` that returns ``out``, and after it what became of ``inout``.

@@ -13,7 +13,7 @@ def debug_nans(enable: bool = True) -> Iterator[None]:
     """Inside the block, an op whose result holds NaN raises FloatingPointError.
 
     Args:
-        enable: whether to look; False stops that of a block around.
+        enable: whether to check; False disables the check of an enclosing block.
 
     Returns:
         A context manager.
@@ -38,7 +38,7 @@ def debug_infs(enable: bool = True) -> Iterator[None]:
     """Inside the block, an op whose result holds an infinity raises FloatingPointError.
 
     Args:
-        enable: whether to look; False stops that of a block around.
+        enable: whether to check; False disables the check of an enclosing block.
 
     Returns:
         A context manager.
@@ -66,7 +66,7 @@ def debug_key_reuse(enable: bool = True) -> Iterator[None]:
     Raw keys are not followed.
 
     Args:
-        enable: whether to look.
+        enable: whether to check.
 
     Returns:
         A context manager.
@@ -143,7 +143,7 @@ def default_matmul_precision(precision: str | None) -> Iterator[None]:
     """Inside the block, products and convolutions have this precision unless they name one.
 
     Args:
-        precision: what ``precision=`` of ``lax.dot_general`` takes. On GPUs float32 operands are
+        precision: a value for ``precision=`` of ``lax.dot_general``. On GPUs float32 operands are
             rounded to TF32 unless it is ``"highest"`` or ``"float32"``: see ``lax.Precision``.
 
     Returns:
@@ -164,7 +164,7 @@ def default_prng_impl(name: str) -> Iterator[None]:
     """Inside the block, keys are made for this generator unless they name one.
 
     Args:
-        name: of the generator: ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``.
+        name: name of the generator: ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``.
 
     Returns:
         A context manager.
@@ -187,7 +187,7 @@ def threefry_partitionable(enable: bool = True) -> Iterator[None]:
     """Inside the block, random bits have the layout that can be computed in parts, or the old.
 
     Args:
-        enable: True for the layout that can be computed in parts.
+        enable: True for the layout that can be computed shard by shard.
 
     Returns:
         A context manager.
@@ -251,7 +251,7 @@ def check_tracer_leaks(enable: bool = True) -> Iterator[None]:
     It says of each where it was made. Functions that were traced before are not traced again.
 
     Args:
-        enable: whether to look.
+        enable: whether to check.
 
     Returns:
         A context manager.

@@ -49,11 +49,11 @@ def vmap(
         fun: a function of arrays or trees.
         in_axes: the mapped axis of each argument: an int, None (not mapped), or a tree prefix of
             the arguments. Keyword arguments are mapped over axis 0.
-        out_axes: where the mapped axis goes in the outputs, likewise; None for outputs that are the
-            same for all elements.
+        out_axes: position of the mapped axis in the outputs, in the same form; None for outputs
+            that are equal for all elements.
         axis_name: a hashable name for collectives over the axis, such as ``lax.psum``.
-        axis_size: its size, needed only when no argument is mapped.
-        spmd_axis_name: the mesh axis, or axes, over which the mapped axis is spread.
+        axis_size: size of the axis, needed only if no argument is mapped.
+        spmd_axis_name: the mesh axis, or axes, over which the mapped axis is sharded.
         sum_match: whether outputs that differ between elements and have None in ``out_axes`` are
             summed over them; otherwise they are an error.
 

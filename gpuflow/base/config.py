@@ -282,10 +282,10 @@ class Config(FlagsAndValues):
     """The settings in force: those of the process, and what blocks of a thread set instead.
 
     Attributes:
-        environment: what the process was started with.
+        environment: environment variables of the process at its start.
         problems: messages about environment variables with bad values.
-        may_check: whether any setting of this process ever asked for checks of values. Where each
-            op has to look at the settings, an eager sum takes 10 % longer and ``x[1:3]`` 14 %
+        may_check: whether any setting of this process ever enabled checks of values. If each op has
+            to read the settings, an eager sum takes 10 % longer and ``x[1:3]`` 14 %
             (perf/bench_flags.py).
     """
 

@@ -24,7 +24,7 @@ class Event:
     Attributes:
         row: where it is shown: "kernels", "copies", "builds", "libraries", "loops", "eager ops",
             "host".
-        name: of the event.
+        name: name of the event.
         start: nanoseconds of ``clock``.
         duration: nanoseconds.
         thread: the thread's identifier.

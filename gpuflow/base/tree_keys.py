@@ -129,10 +129,10 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
     """A path as text.
 
     Args:
-        keys: a path.
-        simple: only the names, as in ``a0x``, in place of ``['a'][0].x``.
+        keys: a key path.
+        simple: whether to use only the names, as in ``a0x`` instead of ``['a'][0].x``.
         separator: the separator of keys, as in ``a/0/x``.
-        keys: a path, a sequence of keys.
+        keys: a key path, a sequence of keys.
 
     Returns:
         A string.

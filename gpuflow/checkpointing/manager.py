@@ -29,11 +29,11 @@ class Manager:
     in several. What a killed one left half-written does not count, and the next save deletes it.
 
     Args:
-        folder: is made if it is not there.
-        keep: how many of the last steps stay; None: all.
-        best: the name of a metric; the step with the best value of it stays too.
-        mode: "min" or "max": which value of the metric is the best.
-        asynchronous: whether another thread writes, while training goes on.
+        folder: the folder of the checkpoints; it is created if needed.
+        keep: number of most recent steps to keep; None keeps all.
+        best: the name of a metric; the step with its best value is kept too.
+        mode: "min" or "max": whether small or large values of the metric are better.
+        asynchronous: whether a background thread writes while training continues.
 
     Raises:
         ValueError: if ``keep`` is below 1, ``mode`` is unknown, or the path is empty.
@@ -131,9 +131,10 @@ class Manager:
         """Save the state after a step, and delete steps that need not stay.
 
         Args:
-            step: its number, not below those that are there; the last one again replaces it.
-            tree: the tree to save, as for ``checkpointing.save``.
-            metrics: numbers by name, such as a loss; scalar arrays will do.
+            step: number of the step, not below existing ones; the most recent step is replaced if
+                it is saved again.
+            tree: the pytree to save, as for ``checkpointing.save``.
+            metrics: metrics by name, such as a loss; scalar arrays are allowed.
 
         Raises:
             ValueError: if the step is below the newest one, or containers are nested more than 100
@@ -203,7 +204,7 @@ class Manager:
         """The tree of a step, as ``checkpointing.restore`` gives it.
 
         Args:
-            step: its number; by default the newest complete one.
+            step: number of the step; the newest complete one by default.
             like, sharding: as for ``checkpointing.restore``.
 
         Returns:

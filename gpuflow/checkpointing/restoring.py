@@ -24,15 +24,15 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
     """The tree that was saved.
 
     Args:
-        path: of the checkpoint.
-        like: a tree of the same structure, whose leaves have the same shapes and dtypes. Its
-            containers are those of the result, registered classes and namedtuples included, and
-            its leaves determine the types: a NumPy array of a NumPy array; an Array of an Array or
-            a ``ShapeDtypeStruct``, with the sharding that it has. Without it, containers must be
+        path: path of the checkpoint.
+        like: a pytree of the same structure, with leaves of the same shapes and dtypes. Its
+            containers are used in the result, registered classes and namedtuples included. Its
+            leaves determine the types: a NumPy array gives a NumPy array, an Array or a
+            ``ShapeDtypeStruct`` gives an Array with its sharding. Without it, containers must be
             dicts, lists, tuples, deques and None, and leaves are restored with their types.
-        sharding: a Device or Sharding for all arrays, or a tree prefix of them; None for those
-            that ``like`` has, else the default device. Only the data that this process needs are
-            read.
+        sharding: a Device or Sharding for all arrays, or a tree prefix of them; None uses the
+            shardings of ``like``, or the default device. Each process reads only the data that it
+            needs.
 
     Returns:
         The tree; arrays keep their dtype, 64-bit ones also where ``enable_x64`` is off.

@@ -249,10 +249,10 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
     parts in other processes, all must call, and write their parts into the same folder.
 
     Args:
-        path: of the checkpoint, a folder, which is made.
-        tree: arrays of any shapes and dtypes (of gpuflow, random keys included, and of NumPy),
-            Python's numbers, strings and bytes, in any containers. Sharded arrays are written part
-            by part.
+        path: path of the checkpoint, a folder, which is created.
+        tree: a pytree of arrays of any shapes and dtypes (of gpuflow, random keys included, and of
+            NumPy), and Python numbers, strings and bytes, in any containers. Sharded arrays are
+            written shard by shard.
 
     Raises:
         TypeError: if a leaf has another type, or is traced.
@@ -287,8 +287,8 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
     time: the next one waits for it. So does the end of the interpreter.
 
     Args:
-        path: of the checkpoint, as for ``save``.
-        tree: the tree to save, as for ``save``.
+        path: path of the checkpoint, as for ``save``.
+        tree: the pytree to save, as for ``save``.
 
     Returns:
         A Saving, whose ``wait()`` returns when the checkpoint is on the disk.

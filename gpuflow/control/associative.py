@@ -28,9 +28,9 @@ def associative_scan(
     """All prefixes ``e0``, ``fn(e0, e1)``, ``fn(fn(e0, e1), e2)``, ... along an axis.
 
     Args:
-        fn: associative, elementwise over ``axis``; it takes two trees like ``elems``.
-        elems: a tree of arrays with one size along ``axis``.
-        reverse: suffixes instead of prefixes.
+        fn: an associative function of two trees like ``elems``, elementwise over ``axis``.
+        elems: a pytree of arrays with the same size along ``axis``.
+        reverse: whether to scan from the end.
         axis: the axis to scan along.
 
     Returns:

@@ -39,10 +39,10 @@ def cond(
     """``true_fun(*operands)`` where ``pred`` holds, else ``false_fun(*operands)``; only one runs.
 
     Args:
-        pred: a bool scalar, or a number, which holds unless it is 0.
-        true_fun, false_fun: functions with results of one structure, shapes and dtypes.
-        operands: trees of arrays.
-        operand: one operand, by name.
+        pred: a bool scalar, or a number, which is True unless it is 0.
+        true_fun, false_fun: functions whose results have the same structure, shapes and dtypes.
+        operands: pytrees of arrays.
+        operand: a single operand, by keyword.
         linear: ignored, as in JAX.
 
     Returns:
@@ -116,9 +116,9 @@ def switch(
 
     Args:
         index: an integer scalar.
-        branches: functions with results of one structure, shapes and dtypes.
-        operands: trees of arrays.
-        operand: one operand, by name.
+        branches: functions whose results have the same structure, shapes and dtypes.
+        operands: pytrees of arrays.
+        operand: a single operand, by keyword.
 
     Returns:
         The result of the branch that ran.

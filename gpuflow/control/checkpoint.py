@@ -43,10 +43,10 @@ def checkpoint(
 
     Args:
         fun: a function of arrays or trees.
-        prevent_cse: whether the compiler must keep the two computations apart; False suits bodies
-            of ``lax.scan``, which are apart anyway.
-        policy: which values may be stored nevertheless; see ``checkpoint_policies``.
-        static_argnums, static_argnames: arguments that ``fun`` gets untraced.
+        prevent_cse: whether the compiler must keep the two computations separate; False suits
+            bodies of ``lax.scan``, where they are separate anyway.
+        policy: the values that may be stored nevertheless; see ``checkpoint_policies``.
+        static_argnums, static_argnames: arguments that are static, not traced.
         concrete: must be False.
 
     Returns:

@@ -75,7 +75,7 @@ class Entry:
     def outputs(
         self, executable: Executable, arrays: list[Any], operands: Sequence[Any]
     ) -> list[Array]:
-        """ValueError: if there are no branches."""
+        """The outputs of the program as a list of Arrays; see ``run``."""
         if in_use.several:
             device, moved = together("jit", operands, arrays, self.counted(operands))
             if moved is not arrays:

@@ -49,10 +49,10 @@ def while_loop(
 
     Args:
         cond_fun: ``val -> bool scalar``.
-        body_fun: ``val -> val``; it keeps structure, shapes and dtypes.
-        init_val: a tree of arrays.
-        max_steps: stop after so many iterations in any case. Only then is reverse-mode
-            differentiation possible; it stores the residuals of each iteration.
+        body_fun: ``val -> val``; the structure, shapes and dtypes must not change.
+        init_val: a pytree of arrays.
+        max_steps: maximum number of iterations. It is required for reverse-mode differentiation,
+            which stores the residuals of each iteration.
 
     Returns:
         The last value. Under vmap each element stops by itself.
@@ -195,11 +195,11 @@ def fori_loop(
     a while_loop, which has not.
 
     Args:
-        lower, upper: integer or float scalars of one dtype; Python ints are int32. Known floats
+        lower, upper: integer or float scalars of one dtype; Python ints become int32. Static floats
             are truncated to ints.
-        body_fun: ``(i, val) -> val``; it keeps structure, shapes and dtypes.
-        init_val: a tree of arrays.
-        unroll: as in ``scan``; only with Python ints as bounds.
+        body_fun: ``(i, val) -> val``; the structure, shapes and dtypes must not change.
+        init_val: a pytree of arrays.
+        unroll: as in ``scan``; requires Python ints as bounds.
 
     Returns:
         The last value; ``init_val`` if ``upper <= lower``.

@@ -76,12 +76,13 @@ def custom_linear_solve(
     """``solve(matvec, b)``, differentiated as the ``x`` with ``matvec(x) = b``.
 
     Args:
-        matvec: a linear function of the tree of ``b``. It is differentiated, the solver is not.
-        b: the right-hand side, a tree of arrays.
+        matvec: a linear function of the tree of ``b``. It is differentiated instead of the solver.
+        b: the right-hand side, a pytree of arrays.
         solve: ``(matvec, b) -> x``.
-        transpose_solve: ``(vecmat, b) -> x`` for the transposed equation; reverse mode needs it.
-        symmetric: ``matvec`` is its own transpose, and ``solve`` solves both.
-        has_aux: solvers return ``(x, aux)``; aux has no derivative.
+        transpose_solve: ``(vecmat, b) -> x`` for the transposed equation; required for reverse
+            mode.
+        symmetric: whether ``matvec`` is its own transpose, so that ``solve`` solves both equations.
+        has_aux: whether solvers return ``(x, aux)``; aux is not differentiated.
 
     Returns:
         ``x``, or ``(x, aux)``.
@@ -149,12 +150,12 @@ def custom_root(
     Derivatives are with respect to closed-over values of ``f``; those of the guess are zero.
 
     Args:
-        f: a function of one tree of arrays, to one like it.
-        initial_guess: where to start.
+        f: a function from a pytree of arrays to a pytree of the same structure.
+        initial_guess: the start of the search.
         solve: ``(f, initial_guess) -> x``.
         tangent_solve: ``(g, y) -> x`` with ``g(x) = y`` for the linear function ``g``, the
             derivative of ``f`` at the root; for a scalar ``lambda g, y: y / g(1.0)``.
-        has_aux: ``solve`` returns ``(x, aux)``; aux has no derivative.
+        has_aux: whether ``solve`` returns ``(x, aux)``; aux is not differentiated.
 
     Returns:
         ``x``, or ``(x, aux)``.

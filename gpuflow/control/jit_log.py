@@ -51,7 +51,7 @@ def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
     """Log why a call found no program: what differs from the signature closest to its own.
 
     Args:
-        name: of the function.
+        name: name of the function.
         new: the signature of the call.
         known: those of the programs that exist.
     """

@@ -33,11 +33,11 @@ def linear_call(
     """``fun(residual_args, linear_args)``, which is transposed by ``fun_transpose``.
 
     Args:
-        fun: linear in its second argument.
+        fun: a function that is linear in its second argument.
         fun_transpose: ``(residual_args, cotangent of the result) -> cotangent of linear_args``,
             linear in the second argument too, and the transpose of ``fun``.
-        residual_args: array or tree.
-        linear_args: array or tree.
+        residual_args: array or pytree.
+        linear_args: array or pytree.
 
     Returns:
         What ``fun`` returns. Forward derivatives in ``residual_args`` are those of ``fun``.

@@ -30,8 +30,8 @@ def linear_transpose(
     """The transpose of a function that is linear.
 
     Args:
-        fun: a function of arrays or trees, linear in them together; constants that it adds do not
-            count.
+        fun: a function of arrays or pytrees that is jointly linear in them; added constants are
+            ignored.
         primals: arguments, or ShapeDtypeStructs of their types.
         reduce_axes: must be empty.
 
@@ -140,7 +140,7 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
 
     Args:
         fun: a function of arrays or trees.
-        example_args: arguments of the types of later calls.
+        example_args: example arguments with the types of later calls.
 
     Returns:
         A function ``(*args, *values)``, and the values: floats that are traced now. Other

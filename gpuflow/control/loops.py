@@ -71,13 +71,13 @@ def scan(
     """Run ``carry, y = f(carry, x)`` over the leading axis of ``xs``.
 
     Args:
-        f: ``(carry, x) -> (carry, y)``; the carry keeps structure, shapes and dtypes.
-        init: the first carry, a tree of arrays.
-        xs: a tree of arrays with one leading size; None: ``x`` is None.
-        length: the number of iterations; needed without ``xs``.
-        reverse: start at the last element; ys keep the order of xs.
-        unroll: how many iterations an iteration of the compiled loop does; True: all, without a
-            loop. Results are the same.
+        f: ``(carry, x) -> (carry, y)``; structure, shapes and dtypes of the carry must not change.
+        init: the initial carry, a pytree of arrays.
+        xs: a pytree of arrays with the same leading size; if it is None, ``x`` is None.
+        length: number of iterations; required without ``xs``.
+        reverse: whether to start at the last element; ys keep the order of xs.
+        unroll: number of iterations per iteration of the compiled loop; True unrolls the loop
+            fully. Results are the same.
 
     Returns:
         The last carry, and the ys stacked along a new leading axis.
@@ -259,9 +259,10 @@ def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y
     """Apply ``f`` to each element along the leading axis of ``xs``, one after the other.
 
     Args:
-        f: a function of one tree of arrays.
-        xs: a tree of arrays with one leading size.
-        batch_size: apply ``vmap(f)`` to so many elements at a time; None or 0: to one.
+        f: a function of a pytree of arrays.
+        xs: a pytree of arrays with the same leading size.
+        batch_size: number of elements to which ``vmap(f)`` is applied at a time; None or 0 maps one
+            element at a time.
 
     Returns:
         The results, stacked along a new leading axis.

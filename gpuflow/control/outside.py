@@ -41,7 +41,7 @@ class ProgramsByType:
         self._known: Recent[Any, ClosedJaxpr] = Recent(_MOST_PROGRAMS)
 
     def __call__(self, avals: Sequence[ShapedArray], params: dict[str, Any]) -> ClosedJaxpr:
-        """TypeError: if values are given without a format string.
+        """The program for operands of these types.
 
         Raises:
             TypeError: the function uses traced values that are no operands, or has effects.

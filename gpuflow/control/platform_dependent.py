@@ -21,8 +21,8 @@ def platform_dependent(
 
     Args:
         args: arguments of the function.
-        default: for platforms that are not named.
-        per_platform: functions by the names of platforms, such as ``cpu=`` and ``cuda=``.
+        default: the function for platforms that are not named.
+        per_platform: functions by platform name, such as ``cpu=`` and ``cuda=``.
 
     Returns:
         The result of the selected function.
@@ -68,8 +68,8 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
 
     Args:
         decomposition: the definition of the function; its keyword arguments are attributes.
-        name: such as ``"my.softmax"``.
-        version: a number that changes with the meaning.
+        name: the name, such as ``"my.softmax"``.
+        version: a version number, to be increased when the definition changes.
 
     Returns:
         A function of the same arguments.

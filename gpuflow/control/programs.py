@@ -1,4 +1,4 @@
-"""Programs that control-flow primitives hold: traced functions without constants.
+"""Programs of control-flow primitives: traced functions without constants.
 
 A body is a ClosedJaxpr without consts: what the function closes over becomes leading operands of
 the primitive, so that derivatives, batching and the compiler see it.

@@ -144,10 +144,11 @@ def reduce(
     """Combine all elements along dimensions by an associative, commutative computation.
 
     Args:
-        operands: a tree of arrays of one shape.
-        init_values: a tree of scalars; they are combined in once, and are best neutral.
-        computation: ``(a, b) -> c`` on trees of scalars.
-        dimensions: which dimensions are combined.
+        operands: a pytree of arrays of one shape.
+        init_values: a pytree of scalars that are included once in the reduction; best the neutral
+            elements.
+        computation: ``(a, b) -> c`` on pytrees of scalars.
+        dimensions: the dimensions to reduce.
         out_sharding: accepted as in JAX.
 
     Returns:
@@ -236,13 +237,14 @@ def reduce_window(
     """Combine the elements in each position of a sliding window.
 
     Args:
-        operand: an array, or a tree of arrays of one shape.
-        init_value: a scalar for each; the value of padding and dilation, best the neutral element.
-        computation: ``(a, b) -> c`` on (trees of) scalars.
-        window_dimensions: the window's sizes, one for each dimension.
-        window_strides: its steps; None: 1.
+        operand: an array, or a pytree of arrays of one shape.
+        init_value: a scalar for each operand; the value of padding and dilation, best the neutral
+            element.
+        computation: ``(a, b) -> c`` on (pytrees of) scalars.
+        window_dimensions: size of the window in each dimension.
+        window_strides: strides of the window; None means 1.
         padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or pairs (low, high).
-        base_dilation, window_dilation: distances of elements of operand and window; None: 1.
+        base_dilation, window_dilation: dilation of operand and window; None means 1.
 
     Returns:
         An array, or a tree of arrays, with one element for each position of the window.

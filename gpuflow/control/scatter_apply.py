@@ -33,12 +33,12 @@ def scatter_apply(
     Args:
         operand: array.
         scatter_indices: integers of shape ``batch + (n,)``.
-        func: a function of a scalar of the dtype of ``operand``; where indices repeat, it is
-            applied repeatedly.
+        func: a function of a scalar of the dtype of ``operand``; it is applied once for each
+            occurrence of an index.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        update_shape: the shape that updates would have in ``scatter``.
-        indices_are_sorted, unique_indices, mode: as in ``scatter_add``. Reverse-mode derivatives
-            need ``unique_indices`` where the indices are traced.
+        update_shape: the shape of the updates in an equivalent ``scatter``.
+        indices_are_sorted, unique_indices, mode: as in ``scatter_add``. With traced indices,
+            reverse-mode derivatives require ``unique_indices``.
 
     Returns:
         An array of the shape and dtype of ``operand``.

@@ -32,14 +32,15 @@ def select_and_scatter(
     """Combine one value for each window into the element of the window that is selected.
 
     Args:
-        operand: array, in which elements are selected.
-        select: ``(a, b) -> bool`` on scalars: whether ``a``, which was selected so far, stays.
-        window_dimensions, window_strides, padding: as in ``reduce_window``. Margins are never
+        operand: array from which elements are selected.
+        select: ``(a, b) -> bool`` on scalars: whether the current selection ``a`` is kept.
+        window_dimensions, window_strides, padding: as in ``reduce_window``. Padding is never
             selected.
         source: one value for each position of the window, of the dtype of ``operand``.
-        init_value: a scalar; the initial value of elements, and those that no window selects.
-        scatter: ``(a, b) -> c`` on scalars, associative and commutative: the new value of an
-            element that holds ``a`` and is given ``b``.
+        init_value: a scalar; the initial value of all elements, and the result for elements that no
+            window selects.
+        scatter: ``(a, b) -> c`` on scalars, associative and commutative: combines the value ``a``
+            of an element with an update ``b``.
 
     Returns:
         An array like ``operand``.

@@ -42,11 +42,11 @@ class ShapeDtypeStruct:
     """The shape and dtype of an array, without its values.
 
     Attributes:
-        shape: of the array.
-        dtype: its dtype.
-        weak_type: whether it yields to other dtypes.
-        sharding: a Sharding or PartitionSpec that says where its parts are meant to be; or None.
-        manual_axis_type: in shard_map, along which axes the array varies.
+        shape: shape of the array.
+        dtype: dtype of the array.
+        weak_type: whether the dtype is weak in type promotion.
+        sharding: the Sharding or PartitionSpec of the array, or None.
+        manual_axis_type: in shard_map, the axes along which the array varies.
 
     Raises:
         ValueError: if the dtype is missing, or the sharding is invalid or does not divide the
@@ -208,9 +208,10 @@ class Stage:
     Args:
         entry: the program.
         in_tree: the structure of ``(args, kwargs)``.
-        name: of the function.
-        finish: makes the leaves of the result of the program's outputs; None: they are these.
-        places: where arguments and results are meant to be.
+        name: name of the function.
+        finish: converts the outputs of the program to the leaves of the result; None if they are
+            the same.
+        places: devices and shardings of arguments and results.
     """
 
     def __init__(
@@ -269,13 +270,12 @@ class MemoryAnalysis:
     packed matrices, whatever runs.
 
     Attributes:
-        argument_size_in_bytes: of the operands, those closed over included.
-        output_size_in_bytes: of the outputs.
-        alias_size_in_bytes: of the outputs that are in the memory of operands.
-        temp_size_in_bytes: of the arena for temporaries, which plans share.
-        generated_code_size_in_bytes: of the kernels' object code.
-        host_argument_size_in_bytes, host_output_size_in_bytes: 0; a GPU's programs need no memory
-            of the host.
+        argument_size_in_bytes: size of the operands, including captured constants.
+        output_size_in_bytes: size of the outputs.
+        alias_size_in_bytes: size of the outputs that reuse memory of operands.
+        temp_size_in_bytes: size of the arena for temporaries, which plans share.
+        generated_code_size_in_bytes: size of the kernels' object code.
+        host_argument_size_in_bytes, host_output_size_in_bytes: 0; GPU programs use no host memory.
         host_alias_size_in_bytes, host_temp_size_in_bytes: 0.
         host_generated_code_size_in_bytes: 0.
     """
@@ -445,7 +445,7 @@ class Lowered(Stage):
         """Compile the program.
 
         Args:
-            compiler_options: of XLA, by name; they have no effect.
+            compiler_options: options of XLA, by name; no effect.
 
         Raises:
             JaxRuntimeError: if the option is not an option of XLA.
@@ -457,9 +457,9 @@ class Lowered(Stage):
         """The traced program as text: a jaxpr.
 
         Args:
-            dialect: ``"stablehlo"`` and ``"hlo"``, which programs written for JAX ask for, give the
-                same text.
-            debug_info: whether to say where each equation comes from; it has no effect.
+            dialect: ``"stablehlo"`` and ``"hlo"``, which programs written for JAX request, return
+                the same text.
+            debug_info: accepted as in JAX; no effect.
 
         Raises:
             ValueError: if the dialect is unknown.
@@ -504,8 +504,8 @@ class Traced(Stage):
         """The next stage.
 
         Args:
-            lowering_platforms: changes nothing: a program is lowered for the platform that it runs
-                on, when it first does.
+            lowering_platforms: no effect: a program is lowered at its first call, for the platform
+                that runs it.
         """
         del lowering_platforms
         return Lowered(self._entry, self.in_tree, self.fun_name, self._finish, self._places)

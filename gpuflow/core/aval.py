@@ -28,9 +28,9 @@ class ManualAxisType:
     """Along which axes of shard_map a value varies, and along which sums are left open.
 
     Args:
-        varying: each device along these axes has a value of its own.
-        unreduced: the devices along these axes have terms of a sum, which is the value.
-        reduced: equal along these axes, where cotangents are terms of a sum.
+        varying: axes along which each device has its own value.
+        unreduced: axes along which devices hold terms of a sum, which is the value.
+        reduced: axes along which values are equal and cotangents are terms of a sum.
     """
 
     varying: frozenset[Any] = frozenset()

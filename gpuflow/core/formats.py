@@ -14,7 +14,7 @@ class Layout:
     """The order of an array's dimensions in memory.
 
     Args:
-        major_to_minor: the dimensions, the slowest first: (0, 1, ...), as there is no other order.
+        major_to_minor: the dimensions, slowest first; always (0, 1, ...).
         tiling: None.
         sub_byte_element_size_in_bits: 0.
 
@@ -46,8 +46,8 @@ class Format:
     """A layout and a sharding, for ``device_put`` and of arrays.
 
     Args:
-        layout: a Layout, or None: row-major.
-        sharding: a Sharding, or None: where it is.
+        layout: a Layout; None means row-major.
+        sharding: a Sharding; None keeps the sharding.
 
     Example:
         >>> import gpuflow as gf, gpuflow.numpy as jnp

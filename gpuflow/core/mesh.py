@@ -128,7 +128,7 @@ class Mesh(_Axes):
     Args:
         devices: an array of devices, or nested sequences of them.
         axis_names: a name for each axis of the array.
-        axis_types: an ``AxisType`` for each axis; ``Auto`` by default.
+        axis_types: an ``AxisType`` for each axis; all ``Auto`` by default.
 
     Raises:
         ValueError: if the number of names and axes differs, or a name or device is repeated.
@@ -268,7 +268,7 @@ class AbstractMesh(_Axes):
     Args:
         axis_sizes: the size of each axis.
         axis_names: the name of each axis.
-        axis_types: an ``AxisType`` for each axis; ``Auto`` by default.
+        axis_types: an ``AxisType`` for each axis; all ``Auto`` by default.
 
     Raises:
         ValueError: if the numbers of names or types and sizes differ; from attributes that describe

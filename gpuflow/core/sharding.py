@@ -37,8 +37,8 @@ class PartitionSpec:
 
     Args:
         partitions: a name, a tuple of names, None or ``UNCONSTRAINED`` for each dimension.
-        unreduced: the axes along which values are yet to be summed.
-        reduced: those along which cotangents are.
+        unreduced: mesh axes along which values are partial sums.
+        reduced: mesh axes along which cotangents are partial sums.
     """
 
     UNCONSTRAINED = _Unconstrained()
@@ -306,7 +306,7 @@ class NamedSharding(Sharding):
 
     Args:
         mesh: the devices.
-        spec: a PartitionSpec of names of its axes.
+        spec: a PartitionSpec with names of its axes.
         memory_kind: "device" or None.
 
     Raises:
@@ -362,7 +362,7 @@ class NamedSharding(Sharding):
         return frozenset(self.mesh.axis_names) - used
 
     def update(self, **changes: Any) -> NamedSharding:
-        """The sharding with another ``mesh``, ``spec`` or ``memory_kind``."""
+        """Return the sharding with another ``mesh``, ``spec`` or ``memory_kind``."""
         memory_kind = changes.pop("memory_kind", self.memory_kind)
         fields = {"mesh": self.mesh, "spec": self.spec, **changes}
         return NamedSharding(fields["mesh"], fields["spec"], memory_kind=memory_kind)

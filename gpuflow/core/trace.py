@@ -1,4 +1,4 @@
-"""TypeError: if floats have 16 bits or fewer.
+"""Traces and tracers: the current meaning of a bind.
 
 One trace is current in a thread. There is no stack of levels to search: a trace has a parent, and a
 rule of the trace runs with the parent as the current trace. A tracer belongs to one trace; every

@@ -18,9 +18,9 @@ class Batches:
     """The batches that ``batches`` describes; each iteration over it begins again.
 
     Attributes:
-        per_epoch: how many batches an epoch has.
-        epochs: how many epochs there are; None: no end.
-        start: the number of the first batch of an iteration.
+        per_epoch: number of batches in an epoch.
+        epochs: number of epochs; None for infinitely many.
+        start: index of the first batch of an iteration.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ def batches(
     """Iterate over arrays, a few rows at a time.
 
     Args:
-        arrays: a tree of arrays ``[rows, ...]`` of any dtypes: NumPy's, gpuflow's (random keys
-            too), or another library's with ``__dlpack__`` or ``__array__``.
-        batch_size: how many rows a batch has.
-        key: a random key, which shuffles: epoch ``e`` has the order
-            ``random.permutation(random.fold_in(key, e), rows)``. None: rows in order.
-        drop_last: leave out a last batch that is shorter than the others.
-        epochs: how often to go through; None: without an end.
-        start: how many batches to leave out, over all epochs: a run that goes on from a checkpoint
-            gets the batches that the first one would have got.
+        arrays: a pytree of arrays ``[rows, ...]`` of any dtypes: from NumPy, gpuflow (random keys
+            too), or another library with ``__dlpack__`` or ``__array__``.
+        batch_size: number of rows of a batch.
+        key: a random key for shuffling: epoch ``e`` has the order
+            ``random.permutation(random.fold_in(key, e), rows)``. None keeps the order of rows.
+        drop_last: whether to drop a last batch that is shorter than the others.
+        epochs: number of epochs; None iterates forever.
+        start: number of batches to skip, over all epochs. Use it to resume a run: it then gets the
+            remaining batches of the original run.
 
     Returns:
         A Batches: an iterable of trees like ``arrays``, with ``len``. The same arguments give the

@@ -204,13 +204,13 @@ def prefetch_to_device(
     memory, on a stream of their own (``docs/data.md`` says what was measured).
 
     Args:
-        iterator: any iterable of trees: ``batches(...)``, a torch DataLoader, a generator. Leaves
-            are arrays of NumPy, gpuflow or a library with ``__dlpack__`` or ``__array__``, and
-            numbers; others, such as texts, are handed on as they are. What it yields is copied, so
-            that it may write into the same arrays again; those of ``batches`` are not.
-        size: the most batches that are ready, or being made, at a time.
-        sharding: a Device, Sharding or PartitionSpec for all leaves, or a tree prefix of them;
-            None: the default device.
+        iterator: any iterable of pytrees: ``batches(...)``, a torch DataLoader, a generator. Leaves
+            are scalars, or arrays of NumPy, gpuflow or a library with ``__dlpack__`` or
+            ``__array__``. Other leaves, such as strings, are passed unchanged. Arrays are copied,
+            so the iterator may reuse its buffers; arrays of ``batches`` are not copied.
+        size: maximum number of batches that are ready or in preparation.
+        sharding: a Device, Sharding or PartitionSpec for all leaves, or a tree prefix of them; None
+            uses the default device.
 
     Returns:
         A Prefetched, which is an iterator of trees of Arrays, and a context manager that closes it.

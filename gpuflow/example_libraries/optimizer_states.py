@@ -21,9 +21,9 @@ class OptimizerState(NamedTuple):
     """The state of an optimizer: that of each parameter, and how to put them together.
 
     Attributes:
-        packed_state: for each parameter its leaves.
+        packed_state: the leaves of the state of each parameter.
         tree_def: the structure of the parameters.
-        subtree_defs: for each parameter the structure of its state.
+        subtree_defs: the structure of the state of each parameter.
     """
 
     packed_state: Any
@@ -54,8 +54,9 @@ def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., O
     """Decorator: make an optimizer of one array into one of trees of arrays.
 
     Args:
-        opt_maker: returns ``(init, update, get_params)``, where ``init(x)`` makes the state of one
-            array, ``update(step, gradient, state)`` the next one, ``get_params(state)`` the array.
+        opt_maker: a function that returns ``(init, update, get_params)``. ``init(x)`` returns the
+            state for one array, ``update(step, gradient, state)`` the next state, and
+            ``get_params(state)`` the array.
 
     Raises:
         TypeError: at a step, if gradients or states differ in structure from the parameters.

@@ -47,10 +47,10 @@ def inverse_time_decay(
     """``step_size / (1 + decay_rate * i / decay_steps)``.
 
     Args:
-        step_size: at step 0.
-        decay_steps: the unit of time.
-        decay_rate: how fast.
-        staircase: whether time moves in whole units.
+        step_size: step size at step 0.
+        decay_steps: number of steps per unit of time.
+        decay_rate: rate of decay.
+        staircase: whether time is rounded down to an integer.
     """
 
     def schedule(i: Any) -> Any:

@@ -58,7 +58,7 @@ def Dense(
     """A fully connected layer: ``inputs @ W + b``.
 
     Args:
-        out_dim: size of the last dimension of outputs.
+        out_dim: size of the last dimension of the outputs.
         W_init: initializer of the weights, of shape ``(in, out_dim)``.
         b_init: initializer of the bias, of shape ``(out_dim,)``.
     """
@@ -83,7 +83,7 @@ def BatchNorm(
     """Batch normalization by the statistics of the batch itself (Ioffe and Szegedy 2015).
 
     Args:
-        axis: dimensions over which mean and variance are taken.
+        axis: dimensions over which mean and variance are computed.
         epsilon: added to the variance.
         center: whether to add a learned ``beta``.
         scale: whether to multiply by a learned ``gamma``.
@@ -150,7 +150,7 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
 
     Args:
         rate: the probability to keep an element.
-        mode: ``"train"``; any other lets inputs through.
+        mode: ``"train"``; any other mode returns inputs unchanged.
     """
 
     def init_fun(rng: Any, input_shape: Shape) -> tuple[Shape, tuple[()]]:

@@ -27,11 +27,11 @@ def GeneralConv(
     Args:
         dimension_numbers: dimensions of inputs, kernels and outputs, such as
             ``("NHWC", "HWIO", "NHWC")``.
-        out_chan: number of channels of outputs.
+        out_chan: number of output channels.
         filter_shape: spatial sizes of the kernel.
-        strides: one for each spatial dimension; by default 1.
+        strides: stride in each spatial dimension; 1 by default.
         padding: ``"VALID"``, ``"SAME"`` or pairs of sizes.
-        W_init: initializer of the kernel; by default Glorot's normal one.
+        W_init: initializer of the kernel; Glorot normal by default.
         b_init: initializer of the bias.
     """
     steps = tuple(strides or (1,) * len(filter_shape))
@@ -111,9 +111,9 @@ def _pooling(reducer: Callable[..., Any], start: float, average: bool) -> Callab
 
         Args:
             window_shape: spatial sizes of the window.
-            strides: one for each spatial dimension; by default 1.
+            strides: stride in each spatial dimension; 1 by default.
             padding: ``"VALID"`` or ``"SAME"``.
-            spec: dimensions of inputs and outputs, by default batch, spatial ones, channels.
+            spec: dimensions of inputs and outputs; batch, spatial dimensions, channels by default.
         """
         places = (0, len(window_shape) + 1) if spec is None else (spec.index("N"), spec.index("C"))
         window, steps = list(window_shape), list(strides or (1,) * len(window_shape))

@@ -72,9 +72,9 @@ class Error:
     """The results of checks. It may be returned from jit and vmap.
 
     Args:
-        state: which check failed first, i32[...], 0 for none, where axes are those of vmap; and
-            the arrays of the texts of all checks. It is empty where there are no checks.
-        sites: the texts.
+        state: the first failed check, i32[...], 0 for none, with the axes of vmap; and the arrays
+            for the messages of all checks. It is empty if there are no checks.
+        sites: the message texts.
     """
 
     def __init__(self, state: Sequence[Any] = (), sites: Sequence[Site] = ()) -> None:
@@ -120,9 +120,9 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
 
     Args:
         pred: a bool, or bool[].
-        msg: the message if it does not, a format string for the other arguments.
-        fmt_args, fmt_kwargs: trees of arrays; random keys are shown as their words.
-        debug: whether to be silent in programs that nobody made with ``checkify``.
+        msg: the message if the check fails, a format string for the other arguments.
+        fmt_args, fmt_kwargs: pytrees of arrays; random keys are shown as their key data.
+        debug: whether to ignore the check in programs without ``checkify``.
 
     Raises:
         TypeError: if ``pred`` is not a bool scalar, or values are not numeric arrays.
@@ -181,9 +181,9 @@ def checkify(
     """A function that returns the first failure, and the result.
 
     Args:
-        f: a function with ``check`` in it.
-        errors: which categories count: ``user_checks``, ``nan_checks``, ``div_checks``,
-            ``index_checks``, or several of them, as ``all_checks``.
+        f: a function that calls ``check``.
+        errors: the categories to check: ``user_checks``, ``nan_checks``, ``div_checks``,
+            ``index_checks``, or a set of them, such as ``all_checks``.
 
     Returns:
         ``(*args, **kwargs) -> (Error, f(*args, **kwargs))``.

@@ -31,8 +31,8 @@ class custom_partitioning:
     """A function with rules of its own for arrays that are split over devices.
 
     Args:
-        fun: a function of arrays, or trees of them, on whole arrays.
-        static_argnums: positions of arguments that are not arrays.
+        fun: a function of whole arrays, or pytrees of them.
+        static_argnums: indices of arguments that are not arrays.
 
     Example:
         >>> import gpuflow.numpy as jnp
@@ -68,17 +68,17 @@ class custom_partitioning:
 
         Args:
             partition: ``(*static, mesh, arguments, result) -> (mesh, function, result shardings,
-                argument shardings)``: trees of ShapeDtypeStructs with shardings to a function of
-                one device's parts, whose collectives name axes of the mesh, and to the shardings
-                of what it takes and gives.
+                argument shardings)``. Arguments and result are trees of ShapeDtypeStructs with
+                shardings. The returned function computes one device's shard, and its collectives
+                use axes of the mesh; the shardings are those of its results and arguments.
             infer_sharding_from_operands: ``(*static, mesh, arguments, result) -> shardings`` of the
-                result; without it ``sharding_rule`` says them.
-            propagate_user_sharding, decode_shardings: accepted, and without effect: nothing asks.
+                result; if it is omitted, ``sharding_rule`` determines them.
+            propagate_user_sharding, decode_shardings: accepted; no effect.
             sharding_rule: a SdyShardingRule, such a rule as text ("...i, i j -> ...j"), or a
-                function ``(*static, mesh, arguments, result)`` that gives one of them.
-            reduction_factors, need_replication_factors, permutation_factors: factors of a text
-                that results lack, or along which nothing may be split.
-            factor_sizes: sizes of factors that stand in compound ones alone.
+                function ``(*static, mesh, arguments, result)`` that returns one of them.
+            reduction_factors, need_replication_factors, permutation_factors: factors of a text rule
+                that results lack, or that must not be sharded.
+            factor_sizes: sizes of factors that only occur in compound factors.
 
         Returns:
             ``partition``.

@@ -31,12 +31,12 @@ class Solution(NamedTuple):
     """What ``solve`` returns, a tree of arrays.
 
     Attributes:
-        ts: the times of ``ys``, a float for a span and f[n] for n times; those after an event are
-            the event's.
-        ys: a tree like ``y0``, with a leading axis for times where there are n of them. After an
-            event the state at the event; nan at times that were not reached.
+        ts: the times of ``ys``: a float for a span, f[n] for n times. Times after an event are the
+            time of the event.
+        ys: a pytree like ``y0``, with a leading time axis for n times. After an event, the state at
+            the event; nan at times that were not reached.
         status: i32, a ``Status``.
-        steps: i32, the steps tried, rejected ones included.
+        steps: i32, number of attempted steps, including rejected ones.
         event_time: a float; nan without an event.
     """
 
@@ -58,16 +58,16 @@ def solve(
 
     Args:
         f: ``(t, y, *args) -> dy/dt``, a tree like ``y``.
-        y0: the state at the first time: a float or complex array, or a tree of them. Numbers and
-            integers become floats.
-        ts: a tuple ``(t0, t1)`` of real scalars, for the state at ``t1`` alone; or a vector of two
-            times or more, the first of them that of ``y0``, ascending or descending.
-        args: arrays, or trees of them.
-        method: ``Tsit5(rtol=, atol=)``, ``Tsit5(step=)`` or ``RK4(step=)``; None: ``Tsit5()``.
-        event: ``(t, y, *args) -> real scalar``. The solve stops where its sign changes, which is
-            looked for at the ends of steps and located on the interpolant. A value of 0 at the
-            first time is not an event.
-        max_steps: the most steps tried in all; also the memory that reverse mode takes, in states.
+        y0: the state at the first time: a float or complex array, or a pytree of them. Scalars and
+            integers are converted to floats.
+        ts: a tuple ``(t0, t1)`` of real scalars, for the state at ``t1`` alone; or a vector of at
+            least two times, starting at that of ``y0``, ascending or descending.
+        args: arrays, or pytrees of them.
+        method: ``Tsit5(rtol=, atol=)``, ``Tsit5(step=)`` or ``RK4(step=)``; None means ``Tsit5()``.
+        event: ``(t, y, *args) -> real scalar``. The solver stops where its sign changes, which is
+            detected at the ends of steps and located on the interpolant. A value of 0 at the first
+            time is not an event.
+        max_steps: maximum number of attempted steps; also the memory of reverse mode, in states.
 
     Returns:
         A ``Solution``. Its ``status`` says whether the last time was reached; states that were not

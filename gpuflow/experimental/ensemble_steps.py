@@ -55,7 +55,7 @@ class RK4:
     The state between steps is the cubic through both ends and their slopes.
 
     Args:
-        step: the longest step. The span is cut into as few equal ones as that allows.
+        step: maximum step size. The span is divided into the smallest number of equal steps.
 
     Source: Kutta, Z. Math. Phys. 46 (1901), 435.
     """
@@ -70,10 +70,10 @@ class Tsit5:
     The state between steps is that of the method's own interpolant of order 4.
 
     Args:
-        rtol, atol: the error that is tolerated in a step: ``atol + rtol * |y|``, in the mean over
-            the state's elements.
-        first_step: the first step tried; None: estimated with one further slope.
-        step: a number: equal steps, at most so long, whatever their error. None: adapted ones.
+        rtol, atol: tolerated error of a step: ``atol + rtol * |y|``, as a mean over the elements of
+            the state.
+        first_step: size of the first step; None estimates it with one additional slope.
+        step: maximum size of equal steps, without error control; None adapts the steps.
 
     Source: Tsitouras, Comput. Math. Appl. 62 (2011), 770.
     """
@@ -118,11 +118,11 @@ class Problem:
     """What does not change in a solve and has no derivative.
 
     Attributes:
-        slope: ``(operands, t, y) -> dy/dt``. event: the same, to a number; or None.
-        method: RK4 or Tsit5. max_steps: how many steps are tried.
-        is_span: the times are two, and only the state at the second is wanted.
-        count: of equal steps, where the times are known when the solve is traced; else None.
-        is_ordered: the times are known to ascend or to descend.
+        slope: ``(operands, t, y) -> dy/dt``. event: the same arguments, returns a scalar; or None.
+        method: RK4 or Tsit5. max_steps: maximum number of attempted steps.
+        is_span: whether there are two times, and only the state at the second is returned.
+        count: number of equal steps, if the times are static; else None.
+        is_ordered: whether the times are known to be monotonic.
     """
 
     slope: Callable[..., Any]

@@ -27,13 +27,13 @@ def jet(
     with ``custom_vjp`` as they are written.
 
     Args:
-        fun: a function of arrays that returns a tree of arrays.
+        fun: a function of arrays that returns a pytree of arrays.
         primals: ``x(0)`` of each argument, f[...] or complex.
-        series: for each argument the derivatives of ``x`` at 0, from the first on: arrays of the
-            argument's shape, as many for each argument.
-        factorial_scaled: whether ``series`` and what is returned are derivatives; if not, they are
-            the coefficients of Taylor series, which are derivatives over factorials.
-        _: accepted, and without effect.
+        series: the derivatives of ``x`` at 0 for each argument, from the first order on: arrays of
+            the argument's shape, equally many for each argument.
+        factorial_scaled: whether ``series`` and the result are derivatives; otherwise they are
+            Taylor coefficients, that is, derivatives divided by factorials.
+        _: accepted; no effect.
 
     Returns:
         ``fun(*primals)``, and a tree like that with a list of derivatives instead of each array.

@@ -15,7 +15,7 @@ def with_layout_constraint(x: Any, layouts: Any) -> Any:
     """Return ``x`` unchanged after checking that the layouts are row-major.
 
     Args:
-        x: a tree of arrays of any shapes and dtypes.
+        x: a pytree of arrays of any shapes and dtypes.
         layouts: a Layout for each array, or a prefix of the tree with Layouts as its leaves.
 
     Returns:

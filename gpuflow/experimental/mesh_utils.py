@@ -20,9 +20,9 @@ def create_device_mesh(
     """Devices in an array, in the order of their numbers: neighbors are neighbors.
 
     Args:
-        mesh_shape: of the array.
-        devices: by default all, of which there must be as many.
-        contiguous_submeshes, allow_split_physical_axes: for other topologies; no effect.
+        mesh_shape: shape of the array.
+        devices: the devices to arrange; all by default. Their number must be the size of the mesh.
+        contiguous_submeshes, allow_split_physical_axes: accepted for other topologies; no effect.
 
     Raises:
         ValueError: if the number of devices does not match.
@@ -43,9 +43,9 @@ def create_hybrid_device_mesh(
     """Devices of several processes: the slower part of each axis goes over processes.
 
     Args:
-        mesh_shape: devices of one process along each axis.
-        dcn_mesh_shape: processes along each axis.
-        devices: by default all.
+        mesh_shape: number of devices of one process along each axis.
+        dcn_mesh_shape: number of processes along each axis.
+        devices: the devices to arrange; all by default.
         process_is_granule, should_sort_granules_by_key, allow_split_physical_axes: no effect.
 
     Raises:

@@ -44,8 +44,8 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     Of an array with parts in several processes it is the whole one, whatever ``tiled`` says.
 
     Args:
-        in_tree: arrays of one shape on all processes, or a tree of them.
-        tiled: concatenate along the first dimension instead of stacking along a new one.
+        in_tree: a pytree of arrays with the same shapes on all processes.
+        tiled: whether to concatenate along the first dimension instead of stacking along a new one.
 
     Raises:
         ValueError: if ``tiled`` is set and an array has rank 0.
@@ -76,8 +76,8 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     """The arrays of one process, as NumPy arrays on each.
 
     Args:
-        in_tree: arrays of one shape on all processes, or a tree of them.
-        is_source: whether this process is the one; by default process 0.
+        in_tree: a pytree of arrays with the same shapes on all processes.
+        is_source: whether this process is the source; by default process 0 is.
 
     Raises:
         ValueError: if not exactly one process is the source.
@@ -133,7 +133,7 @@ def reached_preemption_sync_point(step_id: int) -> bool:
     """Whether the scheduler announced the end of a process, and all have come to this step.
 
     Args:
-        step_id: the number of the step.
+        step_id: number of the step.
 
     Returns:
         False: no such notice is listened for.
@@ -151,8 +151,8 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
     """Make arrays on a mesh from the shards of each process.
 
     Args:
-        local_inputs: An array of this process's shards, or a tree of arrays.
-        global_mesh: The mesh of all processes. This process's devices are a block of it.
+        local_inputs: an array of this process's shards, or a pytree of arrays.
+        global_mesh: the mesh of all processes. This process's devices are a block of it.
         pspecs: PartitionSpecs, as a tree prefix of ``local_inputs``.
 
     Returns:
@@ -183,8 +183,8 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
     """Return this process's shards of arrays on a mesh, as arrays on the local devices.
 
     Args:
-        global_inputs: An array, or a tree of arrays.
-        global_mesh: The mesh of all processes. This process's devices are a block of it.
+        global_inputs: an array, or a pytree of arrays.
+        global_mesh: the mesh of all processes. This process's devices are a block of it.
         pspecs: PartitionSpecs, as a tree prefix of ``global_inputs``.
 
     Returns:

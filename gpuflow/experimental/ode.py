@@ -58,8 +58,8 @@ def ravel_first_arg(f: Callable[..., Any], unravel: Callable[[Any], Any], debug_
     """``f`` as a function of a vector and to a vector.
 
     Args:
-        f: takes a tree and gives one. unravel: makes a tree of the vector.
-        debug_info: accepted, and without effect.
+        f: a function from a pytree to a pytree. unravel: converts the vector to the pytree.
+        debug_info: accepted; no effect.
     """
     del debug_info
 
@@ -132,13 +132,13 @@ def odeint(
     """Solve ``dy/dt = func(y, t, *args)``.
 
     Args:
-        func: gives the derivative of the state, a tree like ``y0``.
-        y0: the state at ``t[0]``, an array or a tree of them.
-        t: the times to give the state at, a vector of floats, ascending or descending.
-        args: arrays, or trees of them. Gradients are computed of these and of arrays that ``func``
-            closes over.
-        rtol, atol: the error that is tolerated in a step, relative and absolute.
-        mxstep: the most steps between two times. hmax: the largest step.
+        func: ``(y, t, *args) -> dy/dt``, a pytree like ``y0``.
+        y0: the state at ``t[0]``, an array or a pytree of arrays.
+        t: the times of the returned states, a vector of floats, ascending or descending.
+        args: arrays, or pytrees of them. Gradients are computed with respect to them and to arrays
+            that ``func`` closes over.
+        rtol, atol: relative and absolute error tolerance of a step.
+        mxstep: maximum number of steps between two times. hmax: maximum step size.
 
     Returns:
         A tree like ``y0``, with a new first axis for the times; nan at a time that was not reached,

@@ -43,10 +43,10 @@ def get_num_params_in_lstm(
     """The number of weights of an LSTM.
 
     Args:
-        input_size: of the input of the first layer.
-        hidden_size: of a layer's state.
-        num_layers: how many layers follow each other.
-        bidirectional: whether each runs in both directions.
+        input_size: size of the inputs of the first layer.
+        hidden_size: size of the state of a layer.
+        num_layers: number of stacked layers.
+        bidirectional: whether each layer runs in both directions.
 
     Returns:
         The length of the vector of weights.
@@ -89,7 +89,7 @@ def unpack_lstm_weights(
     """The weights of each layer and direction.
 
     Args:
-        weights: f[n], with n as ``get_num_params_in_lstm`` says.
+        weights: f[n], with n from ``get_num_params_in_lstm``.
         input_size, hidden_size, num_layers, bidirectional: as in ``get_num_params_in_lstm``.
 
     Returns:
@@ -167,12 +167,12 @@ def lstm(
 
     Args:
         x: f[batch, time, input_size].
-        h_0, c_0: f[directions * num_layers, batch, hidden_size], the first states.
+        h_0, c_0: f[directions * num_layers, batch, hidden_size], the initial states.
         weights: f[n], as in ``unpack_lstm_weights``.
-        seq_lengths: i32[batch], how much of ``time`` each sequence takes, at least 1.
+        seq_lengths: i32[batch], length of each sequence in ``time``, at least 1.
         input_size, hidden_size, num_layers, bidirectional: as in ``get_num_params_in_lstm``.
-        dropout: 0; cuDNN's between layers draws from a state of its own.
-        precision: of products, as in ``jnp.matmul``.
+        dropout: must be 0; cuDNN's dropout between layers has its own random state.
+        precision: precision of the products, as in ``jnp.matmul``.
 
     Returns:
         The outputs f[batch, time, directions * hidden_size], which are 0 after the end of a
@@ -205,7 +205,7 @@ def lstm_ref(
 
     Args:
         x, h_0, c_0, seq_lengths, num_layers, dropout, bidirectional: as in ``lstm``.
-        W_ih, W_hh, b_ih, b_hh: weights by the number of the layer.
+        W_ih, W_hh, b_ih, b_hh: weights by the index of the layer.
         input_size, hidden_size: redundant with the weights.
 
     Returns:

@@ -29,7 +29,7 @@ class Explanation:
     their paragraphs. One of another stage than "plan" is a text alone: it has no steps.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         stage: what it shows, as of ``gpuflow.explain``.
         text: all of it as text.
         top: how many steps ``str`` shows.

@@ -89,14 +89,14 @@ class Exported:
     """A function that can be written to bytes, and called where its source is not.
 
     Attributes:
-        fun_name: the function's name.
-        in_avals: the types of the leaves of the arguments, whose sizes may be symbolic.
-        out_avals: those of the results.
-        platforms: on which it may be called.
+        fun_name: name of the function.
+        in_avals: types of the leaves of the arguments, with sizes that may be symbolic.
+        out_avals: types of the leaves of the results.
+        platforms: platforms on which the function may be called.
         disabled_safety_checks: the checks that calls skip.
         nr_devices: 1.
-        ordered_effects, unordered_effects: none: functions with effects are not exported.
-        calling_convention_version: of the program.
+        ordered_effects, unordered_effects: empty: functions with effects are not exported.
+        calling_convention_version: version of the program's calling convention.
 
     Example:
         >>> import gpuflow as gf, gpuflow.numpy as jnp
@@ -161,7 +161,7 @@ class Exported:
         """The program as text: a jaxpr, as there is no MLIR here.
 
         Args:
-            serialized: changes nothing.
+            serialized: no effect.
 
         Returns:
             Of a function with symbolic sizes the one for the smallest that it was traced at.
@@ -196,9 +196,9 @@ class Exported:
         """The function as bytes: its program, and kernels for the default device.
 
         Args:
-            vjp_order: how many times the function can be differentiated where it is read.
-            sizes: numbers of the symbolic sizes for which kernels are built, beside those for most
-                sizes; None: of each symbol all of 1 to 16, and what is equal to another size.
+            vjp_order: how many times the deserialized function can be differentiated.
+            sizes: sizes for which to build additional, specialized kernels, for each symbol. None
+                builds those of 1 to 16, and of sizes equal to another size.
 
         Returns:
             Bytes for ``deserialize``, which holds machine code: read those that you trust.
@@ -260,8 +260,8 @@ class Exported:
         """Call the function, also inside of ``jit``, ``vmap`` and ``grad``.
 
         Args:
-            args, kwargs: trees of arrays as the function was exported for; donation is the
-                caller's: ``jit(exported.call, donate_argnums=...)``.
+            args, kwargs: pytrees of arrays with the exported types; donation is up to the caller:
+                ``jit(exported.call, donate_argnums=...)``.
 
         Returns:
             The result.
@@ -393,7 +393,8 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     """The function of bytes that ``Exported.serialize`` gave.
 
     Args:
-        blob: the bytes. They hold machine code, which is run: trust them as you would a program.
+        blob: the bytes. They contain machine code that is executed: trust them as you would trust a
+            program.
 
     Returns:
         The function. Calls need neither its source nor, where the kernels fit, a compiler.

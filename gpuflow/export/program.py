@@ -42,7 +42,7 @@ class Program:
     """A program for the sizes that its symbols may have.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         in_avals, out_avals: types of the leaves, with symbolic sizes.
         in_tree, out_tree: their structures, as records: their classes are looked up when needed.
         records: ``{"programs", "consts"}``: the last program is the function's, which takes the

@@ -23,11 +23,11 @@ def symbolic_shape(
     """A shape with sizes that are known at the call of an exported function.
 
     Args:
-        shape_spec: sizes with commas: ``"b, 3"``, ``"2*b, _"``; ``_`` and ``...`` are taken from
-            ``like``.
+        shape_spec: sizes separated by commas: ``"b, 3"``, ``"2*b, _"``; ``_`` and ``...`` are taken
+            from ``like``.
         constraints: conditions on the sizes, see ``SymbolicScope``; for a new scope.
-        scope: of the sizes; None: a new one. Shapes of one export share one.
-        like: a shape for ``_`` and ``...``.
+        scope: scope of the sizes; None creates a new one. All shapes of one export share a scope.
+        like: a shape that provides the sizes for ``_`` and ``...``.
 
     Returns:
         A tuple of ints and symbolic sizes.
@@ -97,10 +97,10 @@ def symbolic_args_specs(
     """Arguments as ShapeDtypeStructs with symbolic sizes, for ``export``.
 
     Args:
-        args: a tree of arrays or ShapeDtypeStructs.
-        shapes_specs: a tree prefix of ``args`` with texts of shapes; None keeps a shape.
+        args: a pytree of arrays or ShapeDtypeStructs.
+        shapes_specs: a tree prefix of ``args`` with shape strings; None keeps a shape.
         constraints: conditions on the sizes.
-        scope: of the sizes; None: a new one.
+        scope: scope of the sizes; None creates a new one.
 
     Returns:
         A tree like ``args``.
@@ -129,7 +129,7 @@ def is_symbolic_dim(p: Any) -> bool:
     """Whether a size is symbolic.
 
     Args:
-        p: a size from a shape.
+        p: an element of a shape.
 
     Returns:
         True for sizes that ``symbolic_shape`` made of names.

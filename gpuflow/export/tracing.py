@@ -37,9 +37,10 @@ def export(
     """Make a jitted function one that can be written to bytes.
 
     Args:
-        fun_jit: a result of ``jit``.
-        platforms: on which it may be called; None: on that of new arrays. Kernels are built for
-            that one, and where it is called on another.
+        fun_jit: a function returned by ``jit``.
+        platforms: platforms on which the function may be called; None means the platform of new
+            arrays. Kernels are built for that platform now, and for another one when it is called
+            there.
         disabled_checks: the checks that calls skip.
 
     Returns:

@@ -87,10 +87,11 @@ def register_pytree_node_serialization(
 
     Args:
         nodetype: the class, a registered pytree node.
-        serialized_name: stands for the class in files.
-        serialize_auxdata: bytes of what a node holds beside its children.
-        deserialize_auxdata: the inverse.
-        from_children: ``(auxdata, children) -> node``; None: as the class was registered.
+        serialized_name: name of the class in files.
+        serialize_auxdata: converts the auxiliary data of a node (all but its children) to bytes.
+        deserialize_auxdata: the inverse of ``serialize_auxdata``.
+        from_children: ``(auxdata, children) -> node``; None uses the registered function of the
+            class.
 
     Returns:
         ``nodetype``.
@@ -138,7 +139,7 @@ def register_namedtuple_serialization(
 
     Args:
         nodetype: the class.
-        serialized_name: stands for it in files.
+        serialized_name: name of the class in files.
 
     Returns:
         ``nodetype``.

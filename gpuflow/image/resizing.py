@@ -31,11 +31,11 @@ def resize(
 
     Args:
         image: array.
-        shape: a size for each axis; axes whose size stays are left as they are.
+        shape: size of each axis; axes with an unchanged size are not resampled.
         method: a ``ResizeMethod`` or its name, such as ``"nearest"``, ``"linear"``, ``"cubic"``,
             ``"cubic-pytorch"``, ``"lanczos3"``, ``"lanczos5"`` or ``"area"``.
-        antialias: whether axes that shrink are smoothed before; not for ``"nearest"``.
-        precision: of the products.
+        antialias: whether to smooth axes before they shrink; not for ``"nearest"``.
+        precision: precision of the products.
 
     Returns:
         An array of the image's dtype; integers become floats, unless the method is ``"nearest"``.
@@ -85,11 +85,11 @@ def scale_and_translate(
 
     Args:
         image: array.
-        shape: of the result, a size for each axis.
-        spatial_dims: the K axes that are drawn again.
-        scale, translation: ``[K]``; they may be traced, and have gradients.
-        method: as of ``resize``, but not ``"nearest"``.
-        antialias, precision: as of ``resize``.
+        shape: shape of the result.
+        spatial_dims: the K axes to resample.
+        scale, translation: f[K]; they may be traced and differentiated.
+        method: as for ``resize``, except ``"nearest"``.
+        antialias, precision: as for ``resize``.
 
     Returns:
         An array of the image's dtype; integers become floats.

@@ -105,11 +105,11 @@ def qdwh(
     """The polar decomposition ``x == u @ h``: orthonormal columns times a Hermitian matrix.
 
     Args:
-        x: a matrix of full rank, (m, n) with m >= n.
+        x: a matrix of full rank, of shape (m, n) with m >= n.
         is_hermitian: accepted as in JAX.
-        max_iterations: None: 10.
-        eps: the precision aimed at; None: that of the dtype.
-        dynamic_shape: (rows, columns) that count; others are taken for zero.
+        max_iterations: maximum number of iterations; None means 10.
+        eps: target precision; None uses that of the dtype.
+        dynamic_shape: (rows, columns) of the valid submatrix; other elements count as zero.
 
     Returns:
         u, h, the number of iterations, and whether they converged.

@@ -40,9 +40,9 @@ def full(
     """An array of ``shape`` filled with a scalar.
 
     Args:
-        shape: sizes.
+        shape: shape of the result.
         fill_value: a scalar.
-        dtype: by default that of the scalar.
+        dtype: dtype of the result; the dtype of the scalar by default.
         sharding: a Sharding, or None for the default device.
 
     Returns:
@@ -78,10 +78,10 @@ def full_like(
     In shard_map it varies as ``x`` does.
 
     Args:
-        x: array, or something with its shape and dtype.
+        x: array, or an object with a shape and dtype.
         fill_value: a scalar.
-        dtype: by default that of ``x``.
-        shape: by default that of ``x``.
+        dtype: dtype of the result; the dtype of ``x`` by default.
+        shape: shape of the result; the shape of ``x`` by default.
         sharding: a Sharding, or None for the default device.
 
     Returns:
@@ -106,7 +106,7 @@ def asarray(x: ArrayLike) -> Array:
     """``x`` as an array.
 
     Args:
-        x: array, NumPy array or number; traced values are unchanged.
+        x: array, NumPy array or scalar; traced values are returned unchanged.
 
     Returns:
         An Array of the same shape; weak for Python's numbers.
@@ -134,7 +134,7 @@ def dtype(x: Any) -> Any:
     """The dtype that ``x`` has as an array; that of arrays, if ``x`` is a dtype or a type.
 
     Args:
-        x: array, number, dtype or type.
+        x: array, scalar, dtype or type.
 
     Returns:
         A dtype.
@@ -159,8 +159,7 @@ def broadcast(
     Args:
         operand: array of any dtype.
         sizes: sizes of the new dimensions.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of shape ``sizes + operand.shape``.
@@ -207,7 +206,7 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
 
     Args:
         array: array of any dtype.
-        dimensions: those of the result that are new; negative ones count from the end.
+        dimensions: the new dimensions of the result; negative ones count from the end.
 
     Returns:
         An array of higher rank.
@@ -240,8 +239,8 @@ def collapse(
 
     Args:
         operand: array of any dtype.
-        start_dimension: the first of the range.
-        stop_dimension: the first after it; None: to the end.
+        start_dimension: first dimension of the range.
+        stop_dimension: end of the range, excluded; None means the last dimension is included.
 
     Returns:
         An array with the same elements.
@@ -262,8 +261,8 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
 
     Args:
         operand: array of any dtype.
-        sizes: of the parts.
-        axis: along which to split.
+        sizes: sizes of the pieces.
+        axis: the axis to split.
 
     Returns:
         A list of arrays.
@@ -298,7 +297,7 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
 
     Args:
         operands: arrays of one shape and dtype.
-        axis: where the new dimension goes.
+        axis: position of the new dimension.
 
     Returns:
         An array with one dimension more.
@@ -328,7 +327,7 @@ def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
 
     Args:
         operand: array of any dtype.
-        reps: one number for each dimension, not negative.
+        reps: a nonnegative number of repetitions for each dimension.
 
     Returns:
         An array whose sizes are multiplied by ``reps``.
@@ -388,12 +387,11 @@ def dot(
     Args:
         lhs: array of rank 1 or 2.
         rhs: array of rank 1 or 2.
-        dimension_numbers: as of ``dot_general``; None: the last dimension of lhs with the first of
-            rhs.
-        precision: as of ``dot_general``.
-        preferred_element_type: dtype of the result; None: that of the operands.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        dimension_numbers: as for ``dot_general``; None contracts the last dimension of lhs with the
+            first of rhs.
+        precision: as for ``dot_general``.
+        preferred_element_type: dtype of the result; None uses the dtype of the operands.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of the dimensions that are not summed.
@@ -426,7 +424,7 @@ def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None
     Args:
         lhs: array of shape ``[..., n, k]``.
         rhs: array of shape ``[..., k, m]``, with the same leading sizes.
-        precision: as of ``dot_general``.
+        precision: as for ``dot_general``.
 
     Returns:
         An array of shape ``[..., n, m]``.
@@ -457,10 +455,9 @@ def empty(
     """An array of ``shape``; it is filled with zeros.
 
     Args:
-        shape: sizes.
-        dtype: a dtype, or None: the default float dtype.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        shape: shape of the result.
+        dtype: dtype of the result; None uses the default float dtype.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.

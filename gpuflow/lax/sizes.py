@@ -29,7 +29,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
 
     Args:
         x: array.
-        rank: how many dimensions it is to have.
+        rank: rank of the result.
 
     Returns:
         An array with the same elements.
@@ -48,7 +48,7 @@ def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
 
     Args:
         arr: array.
-        like_arr: array of the shape that is wanted.
+        like_arr: array with the requested shape.
 
     Returns:
         An array of the dtype of ``arr``.
@@ -72,7 +72,7 @@ def shape_as_value(shape: Sequence[int]) -> Any:
     An array of sizes becomes one of the default integers.
 
     Args:
-        shape: sizes, or a vector of them.
+        shape: a sequence of sizes, or a vector of them.
 
     Returns:
         An integer vector.
@@ -110,10 +110,10 @@ def reduce_window_shape_tuple(
     Args:
         operand_shape: shape of the operand.
         window_dimensions: sizes of the window.
-        window_strides: its steps.
+        window_strides: strides of the window.
         padding: pairs (low, high).
-        base_dilation: distances of elements of the operand; None: 1.
-        window_dilation: distances of elements of the window; None: 1.
+        base_dilation: dilation of the operand; None means 1.
+        window_dilation: dilation of the window; None means 1.
 
     Returns:
         A tuple of ints.
@@ -155,11 +155,11 @@ def conv_shape_tuple(
     """The shape of a convolution of (batch, channels, *space) with (outputs, inputs, *space).
 
     Args:
-        lhs_shape: (batch, channels, *space).
-        rhs_shape: (outputs, inputs, *space).
-        strides: steps of the kernel.
+        lhs_shape: (batch, channels, *spatial).
+        rhs_shape: (output channels, input channels, *spatial).
+        strides: strides of the kernel.
         pads: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
-        batch_group_count: the divisor of the batch.
+        batch_group_count: number of groups of the batch.
 
     Returns:
         A tuple of ints: (batch, outputs, *space).
@@ -248,7 +248,7 @@ def conv_general_shape_tuple(
     Args:
         lhs_shape: shape of the input.
         rhs_shape: shape of the kernel.
-        window_strides: steps of the kernel.
+        window_strides: strides of the kernel.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
         dimension_numbers: three strings.
 
@@ -282,8 +282,8 @@ def conv_transpose_shape_tuple(
     Args:
         lhs_shape: shape of the input.
         rhs_shape: shape of the kernel.
-        window_strides: the distance between elements of the input.
-        padding: ``"SAME"``, ``"VALID"``, or pairs: margins of the input with its holes.
+        window_strides: dilation of the input.
+        padding: ``"SAME"``, ``"VALID"``, or pairs: padding of the dilated input.
         dimension_numbers: three strings.
 
     Returns:

@@ -45,7 +45,7 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
         operand: array of any dtype.
         index: a Python int.
         axis: the dimension.
-        keepdims: whether it stays, with size 1.
+        keepdims: whether the axis stays, with size 1.
 
     Returns:
         An array of the dtype of ``operand``.
@@ -99,11 +99,11 @@ def dynamic_slice(
 
     Args:
         operand: array of any dtype and rank r.
-        start_indices: r integer scalars of one dtype, or an array of them; negative ones count
-            from the end.
+        start_indices: r integer scalars of one dtype, or a vector of them; negative ones count from
+            the end.
         slice_sizes: r sizes.
-        allow_negative_indices: whether they may; a bool, or one for each dimension. Without, starts
-            below 0 are moved to 0 at run time.
+        allow_negative_indices: whether negative starts count from the end; a bool, or one for each
+            dimension. If False, starts below 0 are clamped to 0 at run time.
 
     Returns:
         An array of shape ``slice_sizes`` and the dtype of ``operand``.
@@ -136,10 +136,10 @@ def dynamic_update_slice(
 
     Args:
         operand: array of any dtype and rank r.
-        update: array of the same dtype and rank, not larger.
-        start_indices: r integer scalars of one dtype, or an array of them.
-        allow_negative_indices: whether negative ones count from the end; a bool, or one for each
-            dimension. Without, starts below 0 are moved to 0 at run time.
+        update: array of the same dtype and rank, at most as large as ``operand``.
+        start_indices: r integer scalars of one dtype, or a vector of them.
+        allow_negative_indices: whether negative starts count from the end; a bool, or one for each
+            dimension. If False, starts below 0 are clamped to 0 at run time.
 
     Returns:
         An array of the shape and dtype of ``operand``.
@@ -248,10 +248,10 @@ def dynamic_slice_in_dim(
 
     Args:
         operand: array of any dtype.
-        start_index: an integer scalar; the window is moved inside.
-        slice_size: its size.
+        start_index: an integer scalar; it is clamped so that the window is in bounds.
+        slice_size: size of the slice.
         axis: the axis.
-        allow_negative_indices: whether starts may count from the end.
+        allow_negative_indices: whether negative starts count from the end.
 
     Returns:
         An array of the dtype of ``operand``, with size ``slice_size`` along ``axis``.
@@ -298,10 +298,10 @@ def dynamic_index_in_dim(
 
     Args:
         operand: array of any dtype.
-        index: an integer scalar; one outside takes the nearest element.
+        index: an integer scalar; it is clamped to the bounds.
         axis: the axis.
-        keepdims: whether it stays, with size 1.
-        allow_negative_indices: whether starts may count from the end.
+        keepdims: whether the axis stays, with size 1.
+        allow_negative_indices: whether negative starts count from the end.
 
     Returns:
         An array of the dtype of ``operand``.
@@ -328,10 +328,10 @@ def dynamic_update_slice_in_dim(
 
     Args:
         operand: array of any dtype.
-        update: array of the same dtype and rank, not larger.
-        start_index: an integer scalar; the window is moved inside.
-        axis: the axis; along the others it begins at 0.
-        allow_negative_indices: whether starts may count from the end.
+        update: array of the same dtype and rank, at most as large as ``operand``.
+        start_index: an integer scalar; it is clamped so that the window is in bounds.
+        axis: the axis of the start index; the start is 0 along other axes.
+        allow_negative_indices: whether negative starts count from the end.
 
     Returns:
         An array of the shape and dtype of ``operand``.
@@ -371,9 +371,9 @@ def dynamic_update_index_in_dim(
     Args:
         operand: array of any dtype.
         update: array of the same dtype, with size 1 along ``axis`` or without it.
-        index: an integer scalar; one outside takes the nearest position.
+        index: an integer scalar; it is clamped to the bounds.
         axis: the axis.
-        allow_negative_indices: whether starts may count from the end.
+        allow_negative_indices: whether negative starts count from the end.
 
     Returns:
         An array of the shape and dtype of ``operand``.

@@ -55,7 +55,7 @@ def relu6(x: ArrayLike) -> Array:
     """``min(max(x, 0), 6)``, with derivative 0 at 0 and at 6.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -135,7 +135,7 @@ def tanh(x: ArrayLike) -> Array:
     """The hyperbolic tangent.
 
     Args:
-        x: array of real or complex numbers, of any shape; integers become floats.
+        x: array of real or complex numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -152,7 +152,7 @@ def softplus(x: ArrayLike) -> Array:
     """``log(1 + exp(x))`` without overflow.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -169,7 +169,7 @@ def log_sigmoid(x: ArrayLike) -> Array:
     """``log(sigmoid(x))`` without overflow.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -186,7 +186,7 @@ def soft_sign(x: ArrayLike) -> Array:
     """``x / (1 + abs(x))``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -219,7 +219,7 @@ def mish(x: ArrayLike) -> Array:
     """``x * tanh(softplus(x))``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -242,7 +242,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 
     Args:
         x: array.
-        approximate: whether by tanh.
+        approximate: whether to use the tanh approximation.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -271,7 +271,7 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 1e-2) -> Array:
 
     Args:
         x: array of real numbers, of any shape.
-        negative_slope: a number or an array that broadcasts.
+        negative_slope: a scalar, or an array that broadcasts.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -301,8 +301,8 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """``x`` where positive, else ``alpha * (exp(x) - 1)``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
-        alpha: a number or an array that broadcasts.
+        x: array of real numbers, of any shape; integers are converted to floats.
+        alpha: a scalar, or an array that broadcasts.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -322,8 +322,8 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
-        alpha: a number or an array that broadcasts, not 0.
+        x: array of real numbers, of any shape; integers are converted to floats.
+        alpha: a nonzero scalar, or an array that broadcasts.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -351,7 +351,7 @@ def selu(x: ArrayLike) -> Array:
     """The scaled ``elu`` that keeps mean and variance.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -371,7 +371,7 @@ def hard_sigmoid(x: ArrayLike) -> Array:
     """``relu6(x + 3) / 6``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -406,7 +406,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
 
     Args:
         x: array whose ``axis`` has an even size.
-        axis: the axis to halve.
+        axis: the axis to split in half.
 
     Returns:
         An array of the shape of ``x`` but for ``axis``, which is half as long.
@@ -428,7 +428,7 @@ def hard_silu(x: ArrayLike) -> Array:
     """``x * hard_sigmoid(x)``; also called hard_swish.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -452,7 +452,7 @@ def identity(x: ArrayLike) -> Array:
     """``x`` itself, as an array.
 
     Args:
-        x: array or number.
+        x: array or scalar.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -470,8 +470,8 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """``(x + sqrt(x**2 + b)) / 2``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
-        b: how smooth the bend is; 0 gives ``relu``.
+        x: array of real numbers, of any shape; integers are converted to floats.
+        b: smoothness of the bend; 0 gives ``relu``.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -510,7 +510,7 @@ def sparse_plus(x: ArrayLike) -> Array:
     """0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` between.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -532,7 +532,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
     """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``.
 
     Args:
-        x: array of real numbers, of any shape; integers become floats.
+        x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.

@@ -74,18 +74,18 @@ def dot_product_attention(
 
     Args:
         query: ``[B, T, N, H]`` or ``[T, N, H]``.
-        key, value: ``[B, S, K, H]`` or ``[S, K, H]``; each of the K heads serves N / K of the
-            query's.
+        key, value: ``[B, S, K, H]`` or ``[S, K, H]``; each of the K heads serves N / K heads of the
+            query.
         bias: added to the scores; broadcasts to ``[B, N, T, S]``.
-        mask: bools; keys at False take no part. Broadcasts to ``[B, N, T, S]``.
-        scale: by default ``1 / sqrt(H)``.
-        is_causal: query ``t`` sees keys up to ``t`` only.
-        query_seq_lengths, key_value_seq_lengths: i32[B], how many queries and keys count; the
-            results of the other queries are 0.
-        local_window_size: how many keys to the left and to the right of its own place a query
-            sees; one number stands for both.
-        implementation: None or ``"xla"``: this composition; ``"cudnn"`` cannot be asked for.
-        return_residual: also return the logarithms of the sums that softmax divides by.
+        mask: bools; keys with False are ignored. Broadcasts to ``[B, N, T, S]``.
+        scale: scale of the scores; ``1 / sqrt(H)`` by default.
+        is_causal: whether query ``t`` only attends to keys up to ``t``.
+        query_seq_lengths, key_value_seq_lengths: i32[B], numbers of valid queries and keys; the
+            results of other queries are 0.
+        local_window_size: numbers of keys to the left and right of its position to which a query
+            attends; one int is used for both.
+        implementation: None or ``"xla"`` for this composition; ``"cudnn"`` is not supported.
+        return_residual: whether to return the logarithms of softmax's normalizers too.
 
     Returns:
         An array like ``query``; with ``return_residual`` a pair of it and ``[B, T, N]``, through

@@ -57,10 +57,10 @@ def zeros(
     """An initializer itself: zeros.
 
     Args:
-        key: not used.
-        shape: sizes of the result.
-        dtype: by default float32.
-        out_sharding: the sharding of the result; None: on the default device.
+        key: unused.
+        shape: shape of the result.
+        dtype: dtype of the result; float32 by default.
+        out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -81,10 +81,10 @@ def ones(
     """An initializer itself: ones.
 
     Args:
-        key: not used.
-        shape: sizes of the result.
-        dtype: by default float32.
-        out_sharding: the sharding of the result; None: on the default device.
+        key: unused.
+        shape: shape of the result.
+        dtype: dtype of the result; float32 by default.
+        out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -102,8 +102,8 @@ def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of arrays that hold ``value`` everywhere.
 
     Args:
-        value: a number, or an array that broadcasts to the shapes asked for.
-        dtype: default dtype of the arrays; by default float32.
+        value: a scalar, or an array that broadcasts to the requested shapes.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -121,7 +121,7 @@ def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
 
     Args:
         scale: upper bound.
-        dtype: default dtype of the arrays; by default float32.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -144,7 +144,7 @@ def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
 
     Args:
         stddev: standard deviation.
-        dtype: default dtype of the arrays; by default float32.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -169,10 +169,10 @@ def truncated_normal(
     """An initializer of normal random numbers between two bounds.
 
     Args:
-        stddev: standard deviation before the tails are cut off.
-        dtype: default dtype of the arrays; by default float32.
+        stddev: standard deviation before truncation.
+        dtype: default dtype of the arrays; float32 by default.
         lower: lower bound, in units of ``stddev``.
-        upper: upper bound, likewise.
+        upper: upper bound, in units of ``stddev``.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -208,13 +208,15 @@ def variance_scaling(
 
     Args:
         scale: positive number.
-        mode: what ``fan`` is: ``"fan_in"`` or ``"fan_out"``, how many elements of the array meet
-            in one output or input, ``"fan_avg"`` or ``"fan_geo_avg"``, their means.
-        distribution: ``"normal"``, ``"truncated_normal"`` or ``"uniform"``; complex uniform
-            numbers are in a disk.
+        mode: definition of ``fan``: ``"fan_in"`` or ``"fan_out"``, the number of elements that
+            contribute to one output or input; ``"fan_avg"`` or ``"fan_geo_avg"``, their arithmetic
+            or geometric mean.
+        distribution: ``"normal"``, ``"truncated_normal"`` or ``"uniform"``; complex uniform numbers
+            are in a disk.
         in_axis, out_axis: axes of inputs and outputs.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -286,10 +288,11 @@ def glorot_uniform(
     """``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform.
 
     Args:
-        in_axis: axes of inputs, an int or several.
-        out_axis: axes of outputs, likewise.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype of the arrays; by default float32.
+        in_axis: axes of inputs, an int or a sequence of ints.
+        out_axis: axes of outputs, an int or a sequence of ints.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -312,10 +315,11 @@ def glorot_normal(
     """``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal.
 
     Args:
-        in_axis: axes of inputs, an int or several.
-        out_axis: axes of outputs, likewise.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype of the arrays; by default float32.
+        in_axis: axes of inputs, an int or a sequence of ints.
+        out_axis: axes of outputs, an int or a sequence of ints.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -340,10 +344,11 @@ def lecun_uniform(
     """``variance_scaling(1, "fan_in", "uniform")``.
 
     Args:
-        in_axis: axes of inputs, an int or several.
-        out_axis: axes of outputs, likewise.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype of the arrays; by default float32.
+        in_axis: axes of inputs, an int or a sequence of ints.
+        out_axis: axes of outputs, an int or a sequence of ints.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -366,10 +371,11 @@ def lecun_normal(
     """``variance_scaling(1, "fan_in", "truncated_normal")``.
 
     Args:
-        in_axis: axes of inputs, an int or several.
-        out_axis: axes of outputs, likewise.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype of the arrays; by default float32.
+        in_axis: axes of inputs, an int or a sequence of ints.
+        out_axis: axes of outputs, an int or a sequence of ints.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -392,10 +398,11 @@ def he_uniform(
     """``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform.
 
     Args:
-        in_axis: axes of inputs, an int or several.
-        out_axis: axes of outputs, likewise.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype of the arrays; by default float32.
+        in_axis: axes of inputs, an int or a sequence of ints.
+        out_axis: axes of outputs, an int or a sequence of ints.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -418,10 +425,11 @@ def he_normal(
     """``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal.
 
     Args:
-        in_axis: axes of inputs, an int or several.
-        out_axis: axes of outputs, likewise.
-        batch_axis: axes of independent arrays. All others are places of a convolution.
-        dtype: default dtype of the arrays; by default float32.
+        in_axis: axes of inputs, an int or a sequence of ints.
+        out_axis: axes of outputs, an int or a sequence of ints.
+        batch_axis: axes of independent arrays. All other axes are spatial positions of a
+            convolution.
+        dtype: default dtype of the arrays; float32 by default.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -453,9 +461,9 @@ def orthogonal(
     """An initializer of random matrices whose rows or columns, the fewer, are orthonormal.
 
     Args:
-        scale: their length.
-        column_axis: the axis of columns; all others together are rows.
-        dtype: default dtype.
+        scale: length of the vectors.
+        column_axis: the axis of columns; all other axes form the rows.
+        dtype: default dtype of the arrays.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.
@@ -495,7 +503,7 @@ def delta_orthogonal(
     """An initializer of convolutions: orthogonal at the central place, 0 elsewhere.
 
     Args:
-        scale, column_axis, dtype: as of ``orthogonal``.
+        scale, column_axis, dtype: as for ``orthogonal``.
 
     Returns:
         An initializer: ``init(key, shape, dtype, out_sharding)`` returns an array.

@@ -49,8 +49,8 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
 
     Args:
         x: array of numbers.
-        axis: an axis, a tuple of axes, or None for all.
-        where: mask of the elements that take part; the others give 0.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        where: mask of the elements to include; the others give 0.
 
     Returns:
         An array of the shape of ``x``, of its float dtype, whose sums along ``axis`` are 1.
@@ -77,8 +77,8 @@ def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -
 
     Args:
         x: array of numbers.
-        axis: an axis, a tuple of axes, or None for all.
-        where: mask of the elements that take part; the others give -inf.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        where: mask of the elements to include; the others give -inf.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -109,13 +109,13 @@ def standardize(
 
     Args:
         x: array.
-        axis: an axis, a tuple of axes, or None for all.
-        mean: by default that of ``x``.
-        variance: by default that of ``x``, by ``algorithm``.
-        epsilon: keeps the root away from 0.
-        where: mask of the elements that count.
-        algorithm: ``"fast"``: ``mean(x**2) - mean(x)**2``, limited to 0 from below; ``"stable"``:
-            ``mean((x - mean)**2)``.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        mean: mean of ``x``, computed by default.
+        variance: variance of ``x``, computed by ``algorithm`` by default.
+        epsilon: added to the variance for numerical stability.
+        where: mask of the elements to include.
+        algorithm: ``"fast"``: ``mean(x**2) - mean(x)**2``, at least 0; ``"stable"``: ``mean((x -
+            mean)**2)``.
 
     Returns:
         An array of the shape of ``x``, of its float dtype.
@@ -155,10 +155,10 @@ def one_hot(
     """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
 
     Args:
-        x: array of numbers; those that are not integers are positions nowhere.
-        num_classes: length of the vectors.
-        dtype: by default float32.
-        axis: where the new axis goes.
+        x: array of numbers; numbers that are not integers match no class.
+        num_classes: number of classes, the size of the new axis.
+        dtype: dtype of the result; float32 by default.
+        axis: position of the new axis.
 
     Returns:
         An array of the shape of ``x`` with an axis of size ``num_classes`` more.
@@ -198,8 +198,8 @@ def logmeanexp(
 
     Args:
         x: array.
-        axis: an axis, a tuple of axes, or None for all.
-        where: mask of the elements that count.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        where: mask of the elements to include.
         keepdims: whether reduced axes stay, with size 1.
 
     Returns:

@@ -55,7 +55,7 @@ def get_scaled_dot_general_config(
     Args:
         mode: ``"mxfp8"``: float8_e4m3fn in blocks of 32 with powers of two as scales; ``"nvfp4"``:
             float4_e2m1fn in blocks of 16 with scales in float8_e4m3fn.
-        global_scale: of nvfp4, f32[1]; by default 1.
+        global_scale: scale of nvfp4, f32[1]; 1 by default.
 
     Returns:
         A BlockScaleConfig.
@@ -162,11 +162,11 @@ def scaled_dot_general(
 
     Args:
         lhs, rhs: arrays.
-        dimension_numbers: as of ``lax.dot_general``.
+        dimension_numbers: as for ``lax.dot_general``.
         preferred_element_type: float32, bfloat16 or float16.
-        configs: of ``get_scaled_dot_general_config``, for lhs, rhs and gradients; None: no
-            rounding.
-        implementation: has no effect, and is deprecated.
+        configs: results of ``get_scaled_dot_general_config`` for lhs, rhs and gradients; None
+            disables rounding.
+        implementation: deprecated; no effect.
 
     Returns:
         An array of ``preferred_element_type``, of the shape that ``lax.dot_general`` gives.

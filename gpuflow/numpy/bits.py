@@ -31,9 +31,9 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
     """Eight truth values in each byte.
 
     Args:
-        a: array of integers or bools; nonzero elements are bits.
-        axis: the axis to pack along; None: the raveled array.
-        bitorder: ``"big"``: the first value is the highest bit; ``"little"``: the lowest.
+        a: array of integers or bools; nonzero elements become 1.
+        axis: the axis to pack along; None flattens the array first.
+        bitorder: ``"big"`` stores the first value in the highest bit; ``"little"`` in the lowest.
 
     Returns:
         uint8, with an eighth of the elements along ``axis``, rounded up; the last byte is filled up
@@ -73,10 +73,10 @@ def unpackbits(
 
     Args:
         a: array of uint8.
-        axis: the axis to unpack along; None: the raveled array.
-        count: how many bits to return: cut off, or filled up with zeros; a negative number says how
-            many to cut off. None: all.
-        bitorder: ``"big"``: the highest bit comes first; ``"little"``: the lowest.
+        axis: the axis to unpack along; None flattens the array first.
+        count: number of bits to return, truncated or zero-padded; a negative number removes bits at
+            the end. None returns all.
+        bitorder: ``"big"`` returns the highest bit first; ``"little"`` the lowest.
 
     Returns:
         uint8, with eight times as many elements along ``axis``, or ``count``.

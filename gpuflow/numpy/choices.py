@@ -30,8 +30,8 @@ def select(
 
     Args:
         condlist: sequence of arrays of conditions.
-        choicelist: as many arrays; all of them broadcast.
-        default: values where no condition holds, a number or an array.
+        choicelist: one array for each condition; all of them broadcast.
+        default: value if no condition is True, a scalar or an array.
 
     Returns:
         An array of the common shape, in the common dtype of choices and ``default``.
@@ -72,8 +72,8 @@ def choose(
         a: integer array.
         choices: sequence of arrays, or an array whose first axis counts them; all broadcast.
         out: must be None.
-        mode: handling of other numbers: ``"raise"`` (they must be known), ``"wrap"`` or
-            ``"clip"``.
+        mode: handling of out-of-bounds indices: ``"raise"`` (requires static indices), ``"wrap"``
+            or ``"clip"``.
 
     Returns:
         An array of the common shape, in the common dtype of the choices.
@@ -125,11 +125,11 @@ def compress(
     """The slices along an axis whose condition holds.
 
     Args:
-        condition: vector of conditions; missing ones do not hold.
+        condition: vector of conditions; missing ones are False.
         a: array.
-        axis: the axis that is sliced; None: of the raveled array.
-        size: how many slices to return, for use under jit; None: as many as conditions hold.
-        fill_value: the value of missing elements, where fewer conditions hold than ``size``.
+        axis: the axis to slice; None flattens the array first.
+        size: static number of slices, for use under jit; None returns one for each True condition.
+        fill_value: the value of padding elements if fewer conditions than ``size`` are True.
         out: must be None.
 
     Returns:
@@ -195,10 +195,11 @@ def extract(
     """The elements whose condition holds, as a vector.
 
     Args:
-        condition: array of conditions, as many as ``arr`` has elements.
+        condition: array of conditions, with as many elements as ``arr``.
         arr: array.
-        size: how many elements to return, for use under jit; None: as many as conditions hold.
-        fill_value: the value of missing elements, where fewer conditions hold than ``size``.
+        size: static number of elements, for use under jit; None returns one for each True
+            condition.
+        fill_value: the value of padding elements if fewer conditions than ``size`` are True.
 
     Returns:
         A vector of the dtype of ``arr``.

@@ -88,9 +88,10 @@ def matmul(
     Args:
         a: array of shape (..., n, k), or a vector of k elements.
         b: array of shape (..., k, m), or a vector of k elements.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result; None: the common dtype.
-        out_sharding: the sharding of the result; None: inferred.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the common dtype.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array of shape (..., n, m), without the axis that a vector lacks.
@@ -155,12 +156,13 @@ def dot(
     """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``.
 
     Args:
-        a: array of shape (..., k), or a number.
-        b: array of shape (..., k, m), a vector of k elements, or a number; beside a number the
+        a: array of shape (..., k), or a scalar.
+        b: array of shape (..., k, m), a vector of k elements, or a scalar; with a scalar the
             product is elementwise.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result; None: the common dtype.
-        out_sharding: the sharding of the result; None: inferred.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the common dtype.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array with the other axes of ``a``, then those of ``b``: leading axes do not broadcast.
@@ -214,11 +216,12 @@ def tensordot(
 
     Args:
         a, b: arrays.
-        axes: how many axes, the last of ``a`` and the first of ``b``; or a pair of axes or of
-            lists of axes.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result; None: the common dtype.
-        out_sharding: the sharding of the result; None: inferred.
+        axes: number of axes to contract, the last of ``a`` with the first of ``b``; or a pair of
+            axes or of lists of axes.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the common dtype.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array with the other axes of ``a``, then those of ``b``.
@@ -274,9 +277,10 @@ def vdot(
     """The scalar product of all elements; the first operand is conjugated.
 
     Args:
-        a, b: arrays of as many elements; they are raveled.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result; None: the common dtype.
+        a, b: arrays with the same number of elements; they are flattened.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the common dtype.
 
     Returns:
         An array of rank 0.
@@ -303,9 +307,10 @@ def inner(
     """Sum over the last axes of both.
 
     Args:
-        a, b: arrays whose last axes have one size; with a number the product is elementwise.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result; None: the common dtype.
+        a, b: arrays with the same last size; with a scalar the product is elementwise.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the common dtype.
 
     Returns:
         An array with the other axes of ``a``, then those of ``b``.
@@ -331,7 +336,7 @@ def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """All products of an element of ``a`` with one of ``b``: a matrix.
 
     Args:
-        a, b: arrays of m and n elements; they are raveled.
+        a, b: arrays of m and n elements; they are flattened.
         out: must be None.
 
     Returns:
@@ -361,8 +366,8 @@ def vecdot(
     Args:
         x1, x2: arrays that broadcast.
         axis: the axis of the vectors.
-        precision: a hint for devices that can trade accuracy for speed.
-        preferred_element_type: dtype of the products, of their sum and of the result; None: the
+        precision: accepted as in JAX; a hint for devices that can trade accuracy for speed.
+        preferred_element_type: dtype of the products, of their sum and of the result; None uses the
             common dtype.
 
     Returns:

@@ -25,11 +25,11 @@ def convolve(
     """The convolution of two vectors, ``sum_k a[k] v[i - k]``.
 
     Args:
-        a, v: vectors of m and n elements; they may be exchanged.
-        mode: ``"full"``: wherever they overlap, m + n - 1 elements; ``"same"``: as many as the
-            longer one has; ``"valid"``: where one is inside of the other.
-        precision: of the products, as for ``lax.dot``.
-        preferred_element_type: the dtype to add in; None: that of the operands.
+        a, v: vectors of m and n elements; their order does not matter.
+        mode: ``"full"``: the whole overlap, m + n - 1 elements; ``"same"``: the size of the longer
+            vector; ``"valid"``: only full overlaps.
+        precision: precision of the products, as for ``lax.dot``.
+        preferred_element_type: dtype of the sum; None uses the dtype of the operands.
 
     Returns:
         A vector of floats or complex numbers, or of ``preferred_element_type``.
@@ -58,10 +58,10 @@ def correlate(
 
     Args:
         a, v: vectors of m and n elements; ``v`` is conjugated.
-        mode: ``"valid"``: where one is inside of the other; ``"same"``: as many elements as the
-            longer one has; ``"full"``: wherever they overlap, m + n - 1 elements.
-        precision: of the products, as for ``lax.dot``.
-        preferred_element_type: the dtype to add in; None: that of the operands.
+        mode: ``"valid"``: only full overlaps; ``"same"``: the size of the longer vector;
+            ``"full"``: the whole overlap, m + n - 1 elements.
+        precision: precision of the products, as for ``lax.dot``.
+        preferred_element_type: dtype of the sum; None uses the dtype of the operands.
 
     Returns:
         A vector of floats or complex numbers, or of ``preferred_element_type``.

@@ -48,11 +48,11 @@ def average(
     """The mean over axes, weighted.
 
     Args:
-        a: array; integers become floats.
-        axis: an axis, a tuple of axes, or None for all.
-        weights: in the shape of ``a`` or of the axes; None: all are 1.
+        a: array; integers are converted to floats.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        weights: weights in the shape of ``a`` or of the axes; None weights all equally.
         returned: whether to return the sum of weights too.
-        keepdims: keep the axes, with size 1.
+        keepdims: whether reduced axes stay, with size 1.
 
     Returns:
         An array without the axes; with ``returned`` a pair of it and the sums of weights, in its
@@ -112,14 +112,14 @@ def cov(
     """The covariance matrix of variables.
 
     Args:
-        m: matrix with a row for each variable, or a vector of one.
-        y: more variables, likewise; None: none.
-        rowvar: False: each column is a variable.
-        bias: whether to divide by the number of observations rather than by one less.
-        ddof: the number to subtract from it, instead of ``bias``.
-        fweights: how often each observation was made, a vector of integers.
-        aweights: how much each observation counts, a vector.
-        dtype: a float or complex dtype; None: that of the variables.
+        m: matrix with a row for each variable, or a vector for one variable.
+        y: further variables in the same layout; None for none.
+        rowvar: if False, each column is a variable.
+        bias: whether to divide by the number of observations instead of one less.
+        ddof: number to subtract from the number of observations, instead of ``bias``.
+        fweights: vector of integers, the number of repetitions of each observation.
+        aweights: vector of the weights of observations.
+        dtype: a float or complex dtype; None uses the dtype of the variables.
 
     Returns:
         An array of shape (variables, variables); of rank 0 for one variable.
@@ -236,10 +236,10 @@ def corrcoef(
     """The correlation coefficients of variables: covariances over both standard deviations.
 
     Args:
-        x: matrix with a row for each variable, or a vector of one.
-        y: more variables, likewise; None: none.
-        rowvar: False: each column is a variable.
-        dtype: a float or complex dtype; None: that of the variables.
+        x: matrix with a row for each variable, or a vector for one variable.
+        y: further variables in the same layout; None for none.
+        rowvar: if False, each column is a variable.
+        dtype: a float or complex dtype; None uses the dtype of the variables.
 
     Returns:
         An array of shape (variables, variables) with real and imaginary parts in [-1, 1]; of rank 0

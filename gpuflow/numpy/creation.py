@@ -49,13 +49,14 @@ def array(
     """An array from numbers, nested lists, or another array.
 
     Args:
-        object: a number, nested sequences of numbers and arrays, or an array of any kind.
-        dtype: by default that of the data, narrowed to 32 bits unless x64 is enabled.
+        object: a scalar, nested sequences of numbers and arrays, or an array of any library.
+        dtype: dtype of the result; by default the dtype of the data, narrowed to 32 bits unless x64
+            is enabled.
         copy: whether the result must not share memory with ``object``.
         order: ``"K"`` or ``"C"``; arrays are row-major.
-        ndmin: the least number of axes; new ones come first.
-        device: where it lives, by default on the default device.
-        out_sharding: its sharding, instead of ``device``.
+        ndmin: minimum number of axes; new ones are added in front.
+        device: the device of the result; the default device by default.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An Array; a Python number gives a weak type.
@@ -125,11 +126,13 @@ def asarray(
     """``a`` as an array; arrays of that dtype are returned unchanged.
 
     Args:
-        a: a number, nested sequences of numbers and arrays, or an array of any kind.
-        dtype: by default that of the data, narrowed to 32 bits unless x64 is enabled.
-        copy: True: the result shares no memory with ``a``; False and None: it may.
-        device: where it lives; None: where it is, of other data the default device.
-        out_sharding: its sharding, instead of ``device``.
+        a: a scalar, nested sequences of numbers and arrays, or an array of any library.
+        dtype: dtype of the result; by default the dtype of the data, narrowed to 32 bits unless x64
+            is enabled.
+        copy: True never shares memory with ``a``; False and None may share it.
+        device: the device of the result; None keeps the device of an array and uses the default
+            device for other data.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An Array; a Python number gives a weak type.
@@ -294,10 +297,11 @@ def astype(
     """Convert elements; floats become integers by truncation, complex numbers lose a part.
 
     Args:
-        x: array or number.
-        dtype: the new dtype, narrowed to 32 bits unless x64 is enabled; None: the default float.
-        copy: whether the result must be another array also where nothing is to be converted.
-        device: where it lives; None: where ``x`` is.
+        x: array or scalar.
+        dtype: the new dtype, narrowed to 32 bits unless x64 is enabled; None uses the default float
+            dtype.
+        copy: whether to return another array even if the dtype does not change.
+        device: the device of the result; None keeps the device of ``x``.
 
     Returns:
         An array of the shape of ``x``.
@@ -324,8 +328,8 @@ def copy(a: ArrayLike, order: str | None = None) -> Array:
     """A copy of an array, in new memory.
 
     Args:
-        a: array or number.
-        order: ``"K"`` or ``"C"``, which mean the same: arrays are row-major.
+        a: array or scalar.
+        order: ``"K"`` or ``"C"``, which are equivalent: arrays are row-major.
 
     Returns:
         An array of the shape and dtype of ``a``.

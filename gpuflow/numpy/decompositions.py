@@ -60,8 +60,8 @@ def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
 
     Args:
         a: symmetric or Hermitian positive definite matrices of shape (..., n, n).
-        upper: whether to give the adjoint of ``L``.
-        symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
+        upper: whether to return the adjoint of ``L``.
+        symmetrize_input: whether to replace ``a`` by the mean of ``a`` and its adjoint first.
 
     Returns:
         An array like ``a``, of floats or complex numbers; nan for matrices that are not positive
@@ -98,10 +98,10 @@ def svd(
 
     Args:
         a: matrices of shape (..., m, n).
-        full_matrices: whether U and Vh are square, or have min(m, n) columns and rows.
-        compute_uv: whether to give more than the singular values.
-        hermitian: whether ``a`` is Hermitian, which is faster.
-        subset_by_index: a range of values to return, (start, stop); None: all.
+        full_matrices: whether U and Vh are square; otherwise they have min(m, n) columns and rows.
+        compute_uv: whether to return the singular vectors too.
+        hermitian: whether ``a`` is Hermitian, which allows a faster algorithm.
+        subset_by_index: index range (start, stop) of the values to return; None returns all.
 
     Returns:
         (U, S, Vh), or S; the real values fall.
@@ -223,8 +223,8 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
 
     Args:
         a: matrices of shape (..., n, n).
-        UPLO: which triangle is read, ``"L"`` or ``"U"``, where ``symmetrize_input`` is False.
-        symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
+        UPLO: the triangle to read if ``symmetrize_input`` is False, ``"L"`` or ``"U"``.
+        symmetrize_input: whether to replace ``a`` by the mean of ``a`` and its adjoint first.
 
     Returns:
         (eigenvalues, eigenvectors): the real values ascend, the vectors are columns of length 1.
@@ -253,8 +253,8 @@ def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = T
 
     Args:
         a: matrices of shape (..., n, n).
-        UPLO: which triangle is read, ``"L"`` or ``"U"``, where ``symmetrize_input`` is False.
-        symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
+        UPLO: the triangle to read if ``symmetrize_input`` is False, ``"L"`` or ``"U"``.
+        symmetrize_input: whether to replace ``a`` by the mean of ``a`` and its adjoint first.
 
     Returns:
         Floats of shape (..., n).
@@ -282,8 +282,8 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
 
     Args:
         a: matrices of shape (..., m, n).
-        mode: ``"reduced"`` (or ``"full"``): Q has min(m, n) columns; ``"complete"``: m; ``"r"``: R
-            alone; ``"raw"``: LAPACK's form, transposed, and its factors.
+        mode: ``"reduced"`` (or ``"full"``): Q has min(m, n) columns; ``"complete"``: m columns;
+            ``"r"``: only R; ``"raw"``: LAPACK's form, transposed, and its factors.
 
     Returns:
         (Q, R), or R; with ``"raw"`` (..., n, m) reflectors and (..., min(m, n)) factors.

@@ -50,10 +50,10 @@ def diff(
     """The differences of neighbors, ``n`` times.
 
     Args:
-        a: array; of bools: whether neighbors differ.
-        n: how often.
-        axis: the axis of neighbors.
-        prepend, append: values before and after, arrays or one number; None: nothing.
+        a: array; bools are compared instead of subtracted.
+        n: number of times to take differences.
+        axis: the axis along which neighbors are subtracted.
+        prepend, append: values to add before and after, arrays or a scalar; None adds nothing.
 
     Returns:
         An array of the dtype of ``a``; along ``axis`` it has ``n`` elements less than there are
@@ -103,8 +103,8 @@ def ediff1d(
 
     Args:
         ary: array.
-        to_end: number or array to put after the differences; None: nothing.
-        to_begin: number or array to put before them; None: nothing.
+        to_end: number or array to append to the differences; None appends nothing.
+        to_begin: number or array to prepend to the differences; None prepends nothing.
 
     Returns:
         A vector of the dtype of ``ary``.
@@ -138,9 +138,8 @@ def gradient(
 
     Args:
         f: array of values.
-        varargs: distances between the values, or their positions: none, one for all axes, or one
-            for each.
-        axis: along which axes; None: all.
+        varargs: spacing or coordinates of the values: none, one for all axes, or one for each axis.
+        axis: the axes of the derivatives; None uses all.
         edge_order: must be None.
 
     Returns:
@@ -229,9 +228,10 @@ def trapezoid(
     """The integral along an axis by the trapezoidal rule.
 
     Args:
-        y: values.
-        x: their places, a vector or an array like ``y``; None: ``dx`` apart.
-        dx: distances, a number or an array.
+        y: array of samples.
+        x: coordinates of the samples, a vector or an array like ``y``; None uses the spacing
+            ``dx``.
+        dx: spacing, a scalar or an array.
         axis: the axis to integrate along.
 
     Returns:
@@ -271,8 +271,8 @@ def unwrap(
 
     Args:
         p: array of angles.
-        discont: which differences count as jumps, by default half a period.
-        axis: the axis of neighbors.
+        discont: smallest difference that counts as a jump; half a period by default.
+        axis: the axis along which neighbors are subtracted.
         period: the period of the angles.
 
     Returns:
@@ -316,13 +316,12 @@ def interp(
     """The piecewise linear function through points.
 
     Args:
-        x: where to evaluate.
-        xp: vector of positions in ascending order.
-        fp: vector of values there.
-        left: the value before the first position: a number or ``"extrapolate"``; by default
-            ``fp[0]``.
-        right: the value after the last position, likewise.
-        period: of ``x``, where the function repeats; ``left`` and ``right`` then mean nothing.
+        x: evaluation points.
+        xp: vector of coordinates in ascending order.
+        fp: vector of values at ``xp``.
+        left: value below ``xp[0]``: a number or ``"extrapolate"``; ``fp[0]`` by default.
+        right: value above ``xp[-1]``, in the same form; ``fp[-1]`` by default.
+        period: period of the function in ``x``; ``left`` and ``right`` are then ignored.
 
     Returns:
         An array of the shape of ``x``, of floats, or of complex numbers where ``fp`` holds them.

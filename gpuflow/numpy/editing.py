@@ -36,9 +36,10 @@ def put(
 
     Args:
         a: array.
-        ind: integer positions; negative ones count from the end.
-        v: values; they repeat if there are fewer than positions.
-        mode: None: positions outside are left out; ``"clip"``: the nearest; ``"wrap"``: modulo.
+        ind: integer indices; negative ones count from the end.
+        v: values; they are repeated if there are fewer than indices.
+        mode: handling of out-of-bounds indices: None skips them; ``"clip"`` clamps them; ``"wrap"``
+            takes them modulo the size.
         inplace: must be False.
 
     Returns:
@@ -84,7 +85,7 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
 
     Args:
         arr: array.
-        mask: array of as many elements.
+        mask: array with as many elements as ``arr``.
         vals: values.
         inplace: must be False.
 
@@ -133,9 +134,9 @@ def put_along_axis(
         arr: array.
         indices: integer array of the same rank; other axes broadcast.
         values: an array that broadcasts to the shape of ``indices``.
-        axis: the axis that is indexed; None: of the raveled array.
+        axis: the axis to index; None flattens the array first.
         inplace: must be False.
-        mode: of positions outside, as for ``x.at``.
+        mode: handling of out-of-bounds indices, as for ``x.at``.
 
     Returns:
         A new array of the shape and dtype of ``arr``.
@@ -183,8 +184,8 @@ def fill_diagonal(
     """The array with ``val`` where all positions are equal.
 
     Args:
-        a: array of rank 2, or of more axes of one size.
-        val: a number, or values that repeat.
+        a: array of rank 2, or of higher rank with equal sizes.
+        val: a scalar, or values that repeat.
         wrap: must be False.
         inplace: must be False.
 

@@ -34,14 +34,16 @@ def einsum(
     """Sum of products, as in ``einsum("ij,jk->ik", a, b)``.
 
     Args:
-        subscripts: a letter for each axis, operands between commas, the result after ``->``. Or
-            instead of letters each operand followed by a list of ints, and last the result's.
-        operands: arrays; of three or more, pairs are multiplied in a cheap order.
-        optimize: how that order is sought, as in opt_einsum.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
-        preferred_element_type: dtype of the result; None: the common dtype.
-        _dot_general: the function that multiplies, instead of ``lax.dot_general``.
-        out_sharding: the sharding of the result; None: inferred.
+        subscripts: a letter for each axis, operands separated by commas, the result after ``->``.
+            Alternatively, each operand is followed by a list of ints, and the last list is the
+            result's.
+        operands: arrays; three or more are multiplied in pairs in an optimized order.
+        optimize: how to optimize the order, as in opt_einsum.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the common dtype.
+        _dot_general: function that multiplies, instead of ``lax.dot_general``.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array with the axes that the result's letters name; without ``->`` those of letters that
@@ -111,9 +113,10 @@ def einsum_path(
     """The order in which ``einsum`` would multiply its operands.
 
     Args:
-        subscripts: as for ``einsum``: letters, or the first of operands followed by lists of ints.
+        subscripts: as for ``einsum``: letters, or the first operand if operands are followed by
+            lists of ints.
         operands: arrays.
-        optimize: how the order is sought, as in opt_einsum; False: from left to right.
+        optimize: how to optimize the order, as in opt_einsum; False multiplies from left to right.
 
     Returns:
         A list of which operands to combine, step by step, and opt_einsum's description of it.

@@ -313,7 +313,7 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
     """``sqrt(x**2 + y**2)`` without overflow.
 
     Args:
-        x, y: real arrays that broadcast; integers become floats.
+        x, y: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -451,8 +451,8 @@ def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Round to a number of decimals; halves go to the even neighbor.
 
     Args:
-        a: array; real and imaginary parts are rounded each for itself.
-        decimals: how many; negative: to tens, hundreds, and so on.
+        a: array; real and imaginary parts are rounded separately.
+        decimals: number of decimals; negative numbers round to tens, hundreds, and so on.
         out: must be None.
 
     Returns:
@@ -500,7 +500,7 @@ def real(val: ArrayLike, /) -> Array:
     """The real part.
 
     Args:
-        val: array; real numbers stay.
+        val: array; real arrays are returned unchanged.
 
     Returns:
         Floats of the shape and precision of ``val``; of real numbers an array of their dtype.

@@ -20,9 +20,9 @@ def allclose(
 
     Args:
         a, b: arrays that broadcast; equal infinities are close.
-        rtol: tolerance relative to ``b``.
-        atol: tolerance besides.
-        equal_nan: whether nan is close to nan.
+        rtol: relative tolerance, with respect to ``b``.
+        atol: absolute tolerance.
+        equal_nan: whether nan counts as close to nan.
 
     Returns:
         A bool array of rank 0.
@@ -45,7 +45,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 
     Args:
         a1, a2: arrays.
-        equal_nan: whether nan equals nan.
+        equal_nan: whether nan counts as equal to nan.
 
     Returns:
         A bool array of rank 0.

@@ -80,10 +80,10 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
     Where it can, the array shares the memory: who writes to it changes the array.
 
     Args:
-        x: an object with ``__dlpack__``, in the memory of the host or of a GPU.
-        device: where to put it; by default arrays on a GPU stay there, and the rest goes to the
-            default device.
-        copy: True: never share; False: share, or raise; None: share where that is possible.
+        x: an object with ``__dlpack__``, in host or GPU memory.
+        device: the device of the result; by default arrays stay on their GPU, and other data go to
+            the default device.
+        copy: True never shares memory; False shares it or raises; None shares it if possible.
 
     Returns:
         An array of the shape of ``x`` and of its dtype, narrowed to 32 bits unless x64 is enabled.

@@ -46,11 +46,11 @@ def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = N
     """The discrete Fourier transform ``sum_k a[k] exp(-2 pi i j k / n)`` along an axis.
 
     Args:
-        a: array; it becomes complex.
-        n: length to which the axis is cut or padded with zeros; None: as it is.
+        a: array; it is converted to complex.
+        n: length to which the axis is truncated or zero-padded; None keeps its size.
         axis: the axis.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
-            ``"forward"``: the transform.
+        norm: None or ``"backward"`` scales the inverse by 1/n; ``"ortho"`` scales both by
+            1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with ``n`` elements along the axis.
@@ -70,11 +70,11 @@ def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     """The inverse of ``fft``: ``sum_k a[k] exp(2 pi i j k / n) / n`` along an axis.
 
     Args:
-        a: array; it becomes complex.
-        n: length to which the axis is cut or padded with zeros; None: as it is.
+        a: array; it is converted to complex.
+        n: length to which the axis is truncated or zero-padded; None keeps its size.
         axis: the axis.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
-            ``"forward"``: the transform.
+        norm: None or ``"backward"`` scales the inverse by 1/n; ``"ortho"`` scales both by
+            1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with ``n`` elements along the axis.
@@ -95,10 +95,10 @@ def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
     Args:
         a: array of real numbers.
-        n: length to which the axis is cut or padded with zeros; None: as it is.
+        n: length to which the axis is truncated or zero-padded; None keeps its size.
         axis: the axis.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
-            ``"forward"``: the transform.
+        norm: None or ``"backward"`` scales the inverse by 1/n; ``"ortho"`` scales both by
+            1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with ``n // 2 + 1`` elements along the axis.
@@ -119,11 +119,11 @@ def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
     """The inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``.
 
     Args:
-        a: array with m elements along the axis, the first half of a transform of real numbers.
-        n: length of the result; ``a`` is cut or padded with zeros to ``n // 2 + 1`` elements.
+        a: array with m elements along the axis, the nonnegative frequencies of a real transform.
+        n: length of the result; ``a`` is truncated or zero-padded to ``n // 2 + 1`` elements.
         axis: the axis.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
-            ``"forward"``: the transform.
+        norm: None or ``"backward"`` scales the inverse by 1/n; ``"ortho"`` scales both by
+            1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         Floats of the shape of ``a``, with ``n`` elements along the axis.
@@ -146,11 +146,11 @@ def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
     """The real transform of a signal whose second half is the conjugate of its first one.
 
     Args:
-        a: array with m elements along the axis, the first half of the signal.
-        n: length of the signal and of the result, by default ``2 * (m - 1)``.
+        a: array with m elements along the axis, the first half of a Hermitian signal.
+        n: length of the signal and of the result; ``2 * (m - 1)`` by default.
         axis: the axis.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
-            ``"forward"``: the transform.
+        norm: None or ``"backward"`` scales the inverse by 1/n; ``"ortho"`` scales both by
+            1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         Floats of the shape of ``a``, with ``n`` elements along the axis.
@@ -171,10 +171,10 @@ def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
 
     Args:
         a: array of real numbers, or a list of them.
-        n: length to which the axis is cut or padded with zeros; None: as it is.
+        n: length to which the axis is truncated or zero-padded; None keeps its size.
         axis: the axis.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n; ``"ortho"``: both by its root;
-            ``"forward"``: the transform.
+        norm: None or ``"backward"`` scales the inverse by 1/n; ``"ortho"`` scales both by
+            1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with ``n // 2 + 1`` elements along the axis.
@@ -202,11 +202,12 @@ def fftn(
     """The transform along several axes.
 
     Args:
-        a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
-        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        a: array; it is converted to complex.
+        s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
+        axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
@@ -231,11 +232,12 @@ def ifftn(
     """The inverse of ``fftn``.
 
     Args:
-        a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
-        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        a: array; it is converted to complex.
+        s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
+        axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
@@ -261,10 +263,11 @@ def rfftn(
 
     Args:
         a: array of real numbers.
-        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
-        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
+        axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes, of the last of
@@ -287,15 +290,16 @@ def irfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """NotImplementedError: if floats have 8 bits or less.
+    """Return the inverse of ``rfftn``.
 
     Args:
-        a: array, the first half of a transform of real numbers along the last axis.
-        s: lengths of the result; None: those of ``a``, along the last axis ``2 * (m - 1)``
-            where ``a`` has m.
-        axes: the axes; None: the last ones that ``s`` has lengths for, or all.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        a: array, the nonnegative frequencies of a real transform along the last axis.
+        s: lengths of the result; None uses those of ``a``, and ``2 * (m - 1)`` along the last axis
+            of size m.
+        axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         Floats of the shape of ``a``, with the lengths ``s`` along the axes.
@@ -329,11 +333,12 @@ def fft2(
     """The transform along two axes.
 
     Args:
-        a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
-        axes: the two axes; None: all, as for ``fftn``.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        a: array; it is converted to complex.
+        s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
+        axes: the two axes to transform; None uses all, as for ``fftn``.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
@@ -358,11 +363,12 @@ def ifft2(
     """The inverse of ``fft2``.
 
     Args:
-        a: array; it becomes complex.
-        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
-        axes: the two axes; None: all, as for ``fftn``.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        a: array; it is converted to complex.
+        s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
+        axes: the two axes to transform; None uses all, as for ``fftn``.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
@@ -388,10 +394,11 @@ def rfft2(
 
     Args:
         a: array of real numbers.
-        s: lengths to which the axes are cut or padded with zeros; None: unchanged.
-        axes: the two axes; None: all, as for ``fftn``.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
+        axes: the two axes to transform; None uses all, as for ``fftn``.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes, of the last of
@@ -417,12 +424,13 @@ def irfft2(
     """The inverse of ``rfft2``.
 
     Args:
-        a: array, the first half of a transform of real numbers along the last axis.
-        s: lengths of the result; None: those of ``a``, along the last axis ``2 * (m - 1)``
-            where ``a`` has m.
-        axes: the two axes; None: all, as for ``fftn``.
-        norm: None or ``"backward"``: the inverse is scaled by 1/n, n the product of all lengths;
-            ``"ortho"``: both by its root; ``"forward"``: the transform.
+        a: array, the nonnegative frequencies of a real transform along the last axis.
+        s: lengths of the result; None uses those of ``a``, and ``2 * (m - 1)`` along the last axis
+            of size m.
+        axes: the two axes to transform; None uses all, as for ``fftn``.
+        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
+            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
+            transform by 1/n.
 
     Returns:
         Floats of the shape of ``a``, with the lengths ``s`` along the axes.
@@ -470,9 +478,9 @@ def fftfreq(
 
     Args:
         n: the length.
-        d: the distance of samples.
-        dtype: of the result; by default the default float.
-        device: where to put it; None: the default device.
+        d: sample spacing.
+        dtype: dtype of the result; the default float dtype by default.
+        device: the device of the result; None uses the default device.
 
     Returns:
         A vector of ``n`` numbers, in periods per unit of ``d``.
@@ -501,9 +509,9 @@ def rfftfreq(
 
     Args:
         n: the length of the real signal.
-        d: the distance of samples.
-        dtype: of the result; by default the default float.
-        device: where to put it; None: the default device.
+        d: sample spacing.
+        dtype: dtype of the result; the default float dtype by default.
+        device: the device of the result; None uses the default device.
 
     Returns:
         A vector of ``n // 2 + 1`` numbers, in periods per unit of ``d``.
@@ -538,7 +546,7 @@ def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
 
     Args:
         x: array.
-        axes: an axis or several; None: all.
+        axes: an axis or several; None uses all.
 
     Returns:
         An array of the shape and dtype of ``x``, each axis rolled by half its size.
@@ -559,7 +567,7 @@ def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
 
     Args:
         x: array.
-        axes: an axis or several; None: all.
+        axes: an axis or several; None uses all.
 
     Returns:
         An array of the shape and dtype of ``x``, each axis rolled back by half its size.

@@ -27,9 +27,9 @@ def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
     """Write an array in NumPy's format; a path gets the ending ``.npy``.
 
     Args:
-        file: path or open binary file.
-        arr: array; of bfloat16 too, which ``load`` knows by its width.
-        allow_pickle: it changes nothing: arrays of numbers need no pickle.
+        file: path, or open binary file.
+        arr: array. bfloat16 is stored too, and ``load`` recognizes it by its width.
+        allow_pickle: no effect: numeric arrays need no pickle.
 
     Returns:
         None.
@@ -67,9 +67,9 @@ def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) ->
     """Write several arrays into one file in NumPy's format.
 
     Args:
-        file: path or open binary file.
+        file: path, or open binary file.
         args: arrays, stored as ``arr_0``, ``arr_1``, ...
-        allow_pickle: it changes nothing.
+        allow_pickle: no effect.
         kwds: arrays, stored under their names.
 
     Returns:
@@ -158,9 +158,9 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     """Read files of ``save`` or ``savez``.
 
     Args:
-        file: path or open binary file.
-        args, kwargs: as for ``np.load``. Pickled objects are refused unless ``allow_pickle=True``,
-            as reading them runs code of the file.
+        file: path, or open binary file.
+        args, kwargs: as for ``np.load``. Pickled objects raise an error unless
+            ``allow_pickle=True``, because reading them runs code of the file.
 
     Returns:
         An array, or for several arrays a mapping from names to NumPy's.
@@ -225,9 +225,9 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
 
     Args:
         buffer: an object with the buffer protocol, or an array.
-        dtype: how to read the bytes; by default as float64, which is then narrowed.
-        count: how many numbers to read; -1: all.
-        offset: how many bytes to skip.
+        dtype: dtype of the bytes; float64 by default, which is then narrowed.
+        count: number of elements to read; -1 reads all.
+        offset: number of bytes to skip.
 
     Returns:
         A vector, narrowed to 32 bits unless x64 is enabled.
@@ -257,9 +257,9 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
 
     Args:
         string: text.
-        dtype: of the numbers; by default float64, which is then narrowed.
-        count: how many numbers to read; -1: all.
-        sep: the separator of the numbers, with any white space around it.
+        dtype: dtype of the numbers; float64 by default, which is then narrowed.
+        count: number of elements to read; -1 reads all.
+        sep: separator of the numbers; surrounding white space is ignored.
 
     Returns:
         A vector, narrowed to 32 bits unless x64 is enabled.
@@ -279,7 +279,7 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
     """Not there, since what a file holds may change; use ``jnp.asarray(np.fromfile(...))``.
 
     Args:
-        args, kwargs: anything.
+        args, kwargs: any arguments.
 
     Returns:
         Nothing, it raises.
@@ -301,7 +301,7 @@ def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
     """Not there, since an iterator can be read only once; use ``jnp.asarray(np.fromiter(...))``.
 
     Args:
-        args, kwargs: anything.
+        args, kwargs: any arguments.
 
     Returns:
         Nothing, it raises.

@@ -28,10 +28,10 @@ def full(
 
     Args:
         shape: an int or a sequence of ints.
-        fill_value: a number, or an array whose shape broadcasts to ``shape``.
-        dtype: by default that of ``fill_value``.
-        device: where it lives, by default on the default device.
-        out_sharding: its sharding, instead of ``device``.
+        fill_value: a scalar, or an array that broadcasts to ``shape``.
+        dtype: dtype of the result; the dtype of ``fill_value`` by default.
+        device: the device of the result; the default device by default.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of ``shape``; a Python number without ``dtype`` gives a weak type.
@@ -85,9 +85,9 @@ def zeros(
 
     Args:
         shape: an int or a sequence of ints.
-        dtype: None: the default float.
-        device: where it lives, by default on the default device.
-        out_sharding: its sharding, instead of ``device``.
+        dtype: dtype of the result; None uses the default float dtype.
+        device: the device of the result; the default device by default.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of ``shape``.
@@ -115,9 +115,9 @@ def ones(
 
     Args:
         shape: an int or a sequence of ints.
-        dtype: None: the default float.
-        device: where it lives, by default on the default device.
-        out_sharding: its sharding, instead of ``device``.
+        dtype: dtype of the result; None uses the default float dtype.
+        device: the device of the result; the default device by default.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of ``shape``.
@@ -145,9 +145,9 @@ def empty(
 
     Args:
         shape: an int or a sequence of ints.
-        dtype: None: the default float.
-        device: where it lives, by default on the default device.
-        out_sharding: its sharding, instead of ``device``.
+        dtype: dtype of the result; None uses the default float dtype.
+        device: the device of the result; the default device by default.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of ``shape``.
@@ -172,11 +172,12 @@ def full_like(
 
     Args:
         a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
-        fill_value: a number, or an array that broadcasts.
-        dtype: None: that of ``a``.
-        shape: None: that of ``a``.
-        device: where it lives; None: where ``a`` was put, if it was, else the default device.
-        out_sharding: its sharding, instead of ``device``.
+        fill_value: a scalar, or an array that broadcasts.
+        dtype: dtype of the result; None uses the dtype of ``a``.
+        shape: shape of the result; None uses the shape of ``a``.
+        device: the device of the result; None uses the device to which ``a`` was committed, or the
+            default device.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of that shape and dtype.
@@ -243,10 +244,11 @@ def zeros_like(
 
     Args:
         a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
-        dtype: None: that of ``a``.
-        shape: None: that of ``a``.
-        device: where it lives; None: where ``a`` was put, if it was, else the default device.
-        out_sharding: its sharding, instead of ``device``.
+        dtype: dtype of the result; None uses the dtype of ``a``.
+        shape: shape of the result; None uses the shape of ``a``.
+        device: the device of the result; None uses the device to which ``a`` was committed, or the
+            default device.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of that shape and dtype.
@@ -275,10 +277,11 @@ def ones_like(
 
     Args:
         a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
-        dtype: None: that of ``a``.
-        shape: None: that of ``a``.
-        device: where it lives; None: where ``a`` was put, if it was, else the default device.
-        out_sharding: its sharding, instead of ``device``.
+        dtype: dtype of the result; None uses the dtype of ``a``.
+        shape: shape of the result; None uses the shape of ``a``.
+        device: the device of the result; None uses the device to which ``a`` was committed, or the
+            default device.
+        out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
         An array of that shape and dtype.
@@ -306,9 +309,10 @@ def empty_like(
 
     Args:
         prototype: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
-        dtype: None: that of ``prototype``.
-        shape: None: that of ``prototype``.
-        device: where it lives; None: where ``prototype`` was put, or the default device.
+        dtype: dtype of the result; None uses the dtype of ``prototype``.
+        shape: shape of the result; None uses the shape of ``prototype``.
+        device: the device of the result; None uses the device to which ``prototype`` was committed,
+            or the default device.
 
     Returns:
         An array of that shape and dtype.

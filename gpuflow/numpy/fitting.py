@@ -33,14 +33,16 @@ def polyfit(
     """The polynomial of least squares through points.
 
     Args:
-        x: vector of positions.
+        x: vector of coordinates.
         y: vector of values, or a matrix with a column for each polynomial.
-        deg: degree.
-        rcond: singular values below this part of the largest one count as 0; None: the number of
-            points times the spacing of floats at 1.
+        deg: degree of the polynomial.
+        rcond: singular values below ``rcond`` times the largest one count as 0; None uses the
+            number of points times the machine epsilon.
         full: whether to return residuals, rank, singular values and ``rcond`` too.
-        w: vector of weights of the distances, which are squared with them; None: all are 1.
-        cov: whether to return the covariance matrix too; ``"unscaled"``: for known errors.
+        w: vector of weights, which multiply the residuals before squaring; None weights all
+            equally.
+        cov: whether to return the covariance matrix too; ``"unscaled"`` if the weights are
+            reciprocal standard deviations.
 
     Returns:
         Coefficients of shape (deg + 1,) or (deg + 1, columns), the highest power first; with

@@ -85,7 +85,7 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """``abs(x1)`` with the sign of ``x2``.
 
     Args:
-        x1, x2: real arrays that broadcast; integers become floats.
+        x1, x2: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -108,7 +108,7 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays.
 
     Args:
-        x1, x2: real arrays that broadcast; integers become floats.
+        x1, x2: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -132,7 +132,7 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
 
     Args:
         z: array.
-        deg: whether in degrees, rather than in radians.
+        deg: whether to return degrees instead of radians.
 
     Returns:
         Floats of the shape of ``z``, in [-pi, pi] or [-180, 180].
@@ -203,7 +203,7 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The larger of two elements; a number wins over nan.
 
     Args:
-        x1, x2: arrays that broadcast; complex numbers compare by their real parts first.
+        x1, x2: arrays that broadcast; complex numbers are compared by real part first.
 
     Returns:
         An array of the common shape and dtype; nan where both are.
@@ -224,7 +224,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The smaller of two elements; a number wins over nan.
 
     Args:
-        x1, x2: arrays that broadcast; complex numbers compare by their real parts first.
+        x1, x2: arrays that broadcast; complex numbers are compared by real part first.
 
     Returns:
         An array of the common shape and dtype; nan where both are.
@@ -248,7 +248,7 @@ def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """The fraction and the whole part of a number, both with its sign.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
         out: must be None.
 
     Returns:
@@ -301,7 +301,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
     """``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``; 0, nan and infinities stay.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         (m, e) of the shape of ``x``: floats with the sign of ``x``, and int32.
@@ -323,7 +323,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """``x1 * 2**x2``, exact also where ``2**x2`` is not a float.
 
     Args:
-        x1: array of real numbers; integers become floats.
+        x1: array of real numbers; integers are converted to floats.
         x2: array of integers; it broadcasts with ``x1``.
 
     Returns:
@@ -359,7 +359,7 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The next float after ``x`` towards ``y``.
 
     Args:
-        x, y: real arrays that broadcast; integers become floats.
+        x, y: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -379,7 +379,7 @@ def spacing(x: ArrayLike, /) -> Array:
     """The distance to the next float away from zero, with the sign of ``x``.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -410,7 +410,7 @@ def sinc(x: ArrayLike, /) -> Array:
     """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there.
 
     Args:
-        x: array; integers become floats.
+        x: array; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``; of complex numbers complex ones.
@@ -470,7 +470,7 @@ def i0(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind and order 0.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.

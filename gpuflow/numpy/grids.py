@@ -35,8 +35,8 @@ def meshgrid(
     Args:
         xi: vectors of coordinates, of n, m, ... elements.
         copy: must be True.
-        sparse: whether the arrays keep size 1 along the axes of the others.
-        indexing: ``"xy"``: the first two axes are swapped; ``"ij"``: in the order of vectors.
+        sparse: whether each array has size 1 along the axes of the other arrays.
+        indexing: ``"xy"`` swaps the first two axes; ``"ij"`` keeps the order of the vectors.
 
     Returns:
         A list of arrays of shape (n, m, ...) for ``"ij"`` and (m, n, ...) for ``"xy"``, each of the
@@ -93,9 +93,9 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
     """The positions of all elements of a shape.
 
     Args:
-        dimensions: the shape, of r axes.
-        dtype: by default the default integer.
-        sparse: whether to return a tuple of arrays that broadcast, rather than one array.
+        dimensions: the shape, of length r.
+        dtype: dtype of the result; the default integer dtype by default.
+        sparse: whether to return a tuple of arrays that broadcast instead of one array.
 
     Returns:
         An array of shape (r, *dimensions); with ``sparse`` a tuple of r arrays.
@@ -173,7 +173,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
     Args:
         n: the size, an int.
-        ndim: how many axes.
+        ndim: number of axes.
 
     Returns:
         A tuple of ``ndim`` vectors of ``n`` integers.
@@ -243,9 +243,9 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     """The positions on and above diagonal ``k`` of an n by m matrix.
 
     Args:
-        n: how many rows, an int.
-        k: which diagonal: 0 the main one, positive numbers above it.
-        m: how many columns; None: ``n``.
+        n: number of rows, an int.
+        k: the diagonal: 0 is the main diagonal, positive numbers are above it.
+        m: number of columns; None uses ``n``.
 
     Returns:
         (rows, columns), two vectors of integers.
@@ -265,9 +265,9 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     """The positions on and below diagonal ``k`` of an n by m matrix.
 
     Args:
-        n: how many rows, an int.
-        k: which diagonal: 0 the main one, positive numbers above it.
-        m: how many columns; None: ``n``.
+        n: number of rows, an int.
+        k: the diagonal: 0 is the main diagonal, positive numbers are above it.
+        m: number of columns; None uses ``n``.
 
     Returns:
         (rows, columns), two vectors of integers.
@@ -300,7 +300,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
     Args:
         arr: array of shape (n, m), or an object with such a shape.
-        k: which diagonal: 0 the main one, positive numbers above it.
+        k: the diagonal: 0 is the main diagonal, positive numbers are above it.
 
     Returns:
         (rows, columns), two vectors of integers.
@@ -323,7 +323,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
     Args:
         arr: array of shape (n, m), or an object with such a shape.
-        k: which diagonal: 0 the main one, positive numbers above it.
+        k: the diagonal: 0 is the main diagonal, positive numbers are above it.
 
     Returns:
         (rows, columns), two vectors of integers.
@@ -349,8 +349,8 @@ def mask_indices(
     Args:
         n: the size, an int.
         mask_func: function of a matrix of ones and ``k``, such as ``jnp.triu``.
-        k: passed on to ``mask_func``.
-        size: how many to return, for use under jit; None: as many as there are.
+        k: argument of ``mask_func``.
+        size: static number of indices, for use under jit; None returns all.
 
     Returns:
         (rows, columns), two vectors of integers.
@@ -424,10 +424,11 @@ def ravel_multi_index(
     Args:
         multi_index: one integer array for each axis.
         dims: the shape.
-        mode: handling of positions out of bounds: ``"raise"`` (they must be known), ``"wrap"``,
+        mode: handling of out-of-bounds indices: ``"raise"`` (requires static indices), ``"wrap"``,
             ``"clip"`` or ``"ignore"``.
         order: ``"C"``: row-major; ``"F"``: column-major.
-        dtype: of the result, by default that of the positions and the default integer.
+        dtype: dtype of the result; by default the common dtype of the indices and the default
+            integer dtype.
 
     Returns:
         An array of integers, of the shape to which the positions broadcast.

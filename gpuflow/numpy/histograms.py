@@ -41,10 +41,10 @@ def bincount(
 
     Args:
         x: vector of integers; negative ones count as 0.
-        weights: how much each occurrence counts, by default 1.
-        minlength: the least size of the result.
-        length: its size, for use under jit; larger numbers are left out.
-        out_sharding: the sharding of the result; None: inferred.
+        weights: weight of each occurrence; 1 by default.
+        minlength: minimum size of the result.
+        length: static size of the result, for use under jit; larger values are ignored.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         A vector of integers, or of the dtype of the weights.
@@ -100,8 +100,8 @@ def digitize(
     Args:
         x: array.
         bins: edges in ascending or descending order.
-        right: whether a bin holds its right edge, rather than its left one.
-        method: how edges are searched for, as for ``searchsorted``; None: as it chooses.
+        right: whether a bin includes its right edge instead of its left one.
+        method: search method, as for ``searchsorted``; None chooses one.
 
     Returns:
         int32 of the shape of ``x``.
@@ -138,9 +138,9 @@ def histogram_bin_edges(
 
     Args:
         a: array.
-        bins: how many bins; or the edges themselves.
-        range: the first and the last edge; None: the least and the largest element.
-        weights: it changes nothing.
+        bins: number of bins, or their edges.
+        range: the first and the last edge; None uses the minimum and maximum.
+        weights: no effect.
 
     Returns:
         A vector of floats, one more than there are bins.
@@ -190,10 +190,10 @@ def histogram(
 
     Args:
         a: array.
-        bins: how many bins; or their edges.
-        range: the first and the last edge; None: the least and the largest element.
-        weights: how much each element counts, an array like ``a``; None: 1.
-        density: whether to divide so that the integral is 1.
+        bins: number of bins, or their edges.
+        range: the first and the last edge; None uses the minimum and maximum.
+        weights: weights of the elements, an array like ``a``; None weights all equally.
+        density: whether to normalize the histogram to an integral of 1.
 
     Returns:
         The counts in floats, and the edges, one more.
@@ -242,11 +242,11 @@ def histogram2d(
 
     Args:
         x, y: vectors of coordinates.
-        bins: how many bins along both axes, edges for both, or a pair of these.
-        range: a pair of the first and last edge along each axis; None: of the least and largest
-            coordinate.
-        weights: how much each point counts, a vector; None: 1.
-        density: whether to divide so that the integral is 1.
+        bins: number of bins along both axes, edges for both, or a pair of these.
+        range: pairs of the first and last edge for each axis; None uses the minimum and maximum of
+            the coordinates.
+        weights: vector of the weights of points; None weights all equally.
+        density: whether to normalize the histogram to an integral of 1.
 
     Returns:
         The counts, integers where neither ``weights`` nor ``density`` are given, and the edges
@@ -279,10 +279,10 @@ def histogramdd(
 
     Args:
         sample: matrix with a row for each point.
-        bins: how many bins along all axes, or a list of such numbers or edges.
-        range: the first and last edge along each axis, or None.
-        weights: how much each point counts, a vector; None: 1.
-        density: whether to divide so that the integral is 1.
+        bins: number of bins along all axes, or a list of numbers or edges.
+        range: the first and last edge for each axis, or None.
+        weights: vector of the weights of points; None weights all equally.
+        density: whether to normalize the histogram to an integral of 1.
 
     Returns:
         The counts, integers where neither ``weights`` nor ``density`` are given, and a list of the

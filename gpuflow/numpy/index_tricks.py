@@ -35,8 +35,8 @@ class Grid:
     """``jnp.mgrid`` and ``jnp.ogrid``: coordinates of the points of a grid.
 
     Args:
-        name: which of them.
-        sparse: whether coordinates keep size 1 along the axes of the others.
+        name: the name of the option.
+        sparse: whether coordinates have size 1 along the axes of the other coordinates.
     """
 
     def __init__(self, name: str, sparse: bool) -> None:
@@ -67,10 +67,10 @@ class Joiner:
     """``jnp.r_`` and ``jnp.c_``: slices, numbers and arrays joined along an axis.
 
     Args:
-        name: which of them.
-        axis: the axis to join along.
-        rank: the least number of axes of each part.
-        place: where the axes of a part with fewer go; -1: last.
+        name: the name of the option.
+        axis: the axis along which to concatenate.
+        rank: minimum rank of each operand.
+        place: position of the axes of an operand of lower rank; -1: last.
     """
 
     def __init__(self, name: str, axis: int, rank: int, place: int) -> None:

@@ -56,7 +56,7 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The greatest common divisor of integers, by Euclid's algorithm in each element.
 
     Args:
-        x1, x2: arrays of integers that broadcast; their signs do not matter.
+        x1, x2: arrays of integers that broadcast; signs are ignored.
 
     Returns:
         An array of the common shape and dtype, not negative; 0 where both are 0.
@@ -90,7 +90,7 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The least common multiple of integers; 0 where one is 0.
 
     Args:
-        x1, x2: arrays of integers that broadcast; their signs do not matter.
+        x1, x2: arrays of integers that broadcast; signs are ignored.
 
     Returns:
         An array of the common shape and dtype, not negative.

@@ -79,10 +79,10 @@ def concatenate(
     """Join arrays along an existing axis; None: of the raveled arrays.
 
     Args:
-        arrays: list or tuple of arrays, or an array, whose rows are joined; sizes agree
+        arrays: list or tuple of arrays, or an array, whose rows are concatenated; sizes are equal
             except along ``axis``.
-        axis: the axis to join along.
-        dtype: of the result, by default the common one.
+        axis: the axis along which to concatenate.
+        dtype: dtype of the result; the common dtype by default.
 
     Returns:
         An array of the rank of the operands, or a vector for ``axis=None``.
@@ -115,9 +115,9 @@ def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
     """Join arrays along an existing axis; None: of the raveled arrays.
 
     Args:
-        arrays: list or tuple of arrays, or an array, whose rows are joined; sizes agree
+        arrays: list or tuple of arrays, or an array, whose rows are concatenated; sizes are equal
             except along ``axis``.
-        axis: the axis to join along.
+        axis: the axis along which to concatenate.
 
     Returns:
         An array of the common dtype and of the rank of the operands, or a vector for ``axis=None``.
@@ -141,9 +141,9 @@ def stack(
     """Join arrays of one shape along a new axis.
 
     Args:
-        arrays: list or tuple of arrays, or an array, whose rows are joined.
-        axis: where the new axis is in the result.
-        dtype: of the result, by default the common one.
+        arrays: list or tuple of arrays, or an array, whose rows are stacked.
+        axis: position of the new axis in the result.
+        dtype: dtype of the result; the common dtype by default.
 
     Returns:
         An array with one axis more than the operands.
@@ -180,8 +180,8 @@ def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join as rows: vectors become rows first.
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are joined.
-        dtype: of the result, by default the common one.
+        tup: list or tuple of arrays, or an array, whose rows are concatenated.
+        dtype: dtype of the result; the common dtype by default.
 
     Returns:
         An array of rank 2 or more, joined along the first axis.
@@ -204,8 +204,9 @@ def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join along the second axis; vectors along their only one.
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are joined; scalars become vectors.
-        dtype: of the result, by default the common one.
+        tup: list or tuple of arrays, or an array, whose rows are concatenated; scalars become
+            vectors.
+        dtype: dtype of the result; the common dtype by default.
 
     Returns:
         An array of the rank of the operands, at least 1.
@@ -230,7 +231,7 @@ def column_stack(tup: ArraysLike) -> Array:
     """Join vectors as columns, and matrices side by side.
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are joined.
+        tup: list or tuple of arrays, or an array, whose rows are concatenated.
 
     Returns:
         An array of rank 2 or more and of the common dtype, joined along the second axis.
@@ -254,8 +255,8 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
 
     Args:
         arr: array.
-        values: array of the rank of ``arr``, or of any shape for ``axis=None``.
-        axis: the axis to join along.
+        values: array of the rank of ``arr``, or of any shape if ``axis`` is None.
+        axis: the axis along which to concatenate.
 
     Returns:
         An array of the common dtype.
@@ -316,9 +317,9 @@ def array_split(
 
     Args:
         ary: array.
-        indices_or_sections: a number of sections, the longer ones first; or positions to cut at, of
-            which negative ones count from the end. They must be known while tracing.
-        axis: the axis to cut.
+        indices_or_sections: number of sections, the longer ones first; or static indices at which
+            to split, where negative ones count from the end.
+        axis: the axis to split.
 
     Returns:
         A list of arrays; between positions that do not ascend, empty ones.
@@ -369,9 +370,9 @@ def split(
 
     Args:
         ary: array.
-        indices_or_sections: a number of sections; or positions to cut at, of which negative ones
-            count from the end. They must be known while tracing.
-        axis: the axis to cut.
+        indices_or_sections: number of sections; or static indices at which to split, where negative
+            ones count from the end.
+        axis: the axis to split.
 
     Returns:
         A list of arrays.
@@ -407,7 +408,7 @@ def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
 
     Args:
         ary: array of rank 1 or more.
-        indices_or_sections: a number of equal sections, or positions to cut at.
+        indices_or_sections: a number of equal sections, or the indices at which to split.
 
     Returns:
         A list of arrays.
@@ -428,7 +429,7 @@ def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
 
     Args:
         ary: array of rank 1 or more.
-        indices_or_sections: a number of equal sections, or positions to cut at.
+        indices_or_sections: a number of equal sections, or the indices at which to split.
 
     Returns:
         A list of arrays.
@@ -451,7 +452,7 @@ def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
 
     Args:
         ary: array of rank 3 or more.
-        indices_or_sections: a number of equal sections, or positions to cut at.
+        indices_or_sections: a number of equal sections, or the indices at which to split.
 
     Returns:
         A list of arrays.
@@ -502,8 +503,8 @@ def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Join along the third axis; vectors become (1, n, 1), matrices (m, n, 1).
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are joined.
-        dtype: of the result, by default the common one.
+        tup: list or tuple of arrays, or an array, whose rows are concatenated.
+        dtype: dtype of the result; the common dtype by default.
 
     Returns:
         An array of rank 3 or more.
@@ -525,7 +526,7 @@ def block(arrays: ArraysLike) -> Array:
     """Join nested lists of arrays: the innermost lists along the last axis, and so on.
 
     Args:
-        arrays: an array, or nested lists of one depth.
+        arrays: an array, or nested lists of uniform depth.
 
     Returns:
         An array of the common dtype, of as many axes as lists are nested, or the largest rank.

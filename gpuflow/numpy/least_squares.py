@@ -47,9 +47,9 @@ def lstsq(
     Args:
         a: a matrix of shape (m, n).
         b: a vector of m elements, or a matrix of shape (m, k).
-        rcond: singular values below it times the largest one count as 0; by default eps times the
-            larger size.
-        numpy_resid: whether residuals are empty where NumPy leaves them out; not under jit.
+        rcond: singular values below ``rcond`` times the largest one count as 0; eps times the
+            larger size by default.
+        numpy_resid: whether residuals are empty when NumPy omits them; not under jit.
 
     Returns:
         (x, squared residuals, rank, singular values): floats of shape (n,) or (n, k), floats of
@@ -131,9 +131,8 @@ def pinv(
 
     Args:
         a: matrices of shape (..., m, n).
-        rtol: singular values below it times the largest one count as 0; by default ten times eps
-            and the larger size. An array has one for each matrix; its shape and the batch's
-            broadcast.
+        rtol: singular values below ``rtol`` times the largest one count as 0; by default 10 times
+            eps times the larger size. It may be an array with one value for each matrix.
         hermitian: whether ``a`` is Hermitian.
         rcond: another name of ``rtol``.
 

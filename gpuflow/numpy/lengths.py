@@ -34,7 +34,7 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
     Args:
         filt: array.
         trim: ``"f"`` for the front, ``"b"`` for the back, or both.
-        axis: which axes to shorten, by default all.
+        axis: the axes to trim; all by default.
 
     Returns:
         An array of the rank and dtype of ``filt``; empty where all elements are 0.
@@ -73,7 +73,7 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
     """The elements, repeated or cut off, in another shape.
 
     Args:
-        a: array; its elements are taken in row-major order.
+        a: array; elements are read in row-major order.
         new_shape: an int or a sequence of ints.
 
     Returns:
@@ -109,9 +109,10 @@ def delete(
 
     Args:
         arr: array.
-        obj: an int, a slice, integers or a mask; arrays must be known while tracing.
-        axis: None: of the raveled array.
-        assume_unique_indices: that integers all differ; traced ones are then possible.
+        obj: an int, a slice, integers or a mask; arrays must be static.
+        axis: the axis; None flattens the array first.
+        assume_unique_indices: whether all indices are guaranteed to be distinct; required for
+            traced indices.
 
     Returns:
         An array of the dtype of ``arr``.
@@ -201,10 +202,9 @@ def insert(
 
     Args:
         arr: array.
-        obj: an int, a slice or integers: positions in ``arr``.
-        values: values to insert; of the shape that ``x[obj]`` has along ``axis``, or one value for
-            all.
-        axis: None: of the raveled array.
+        obj: an int, a slice or integers: indices in ``arr``.
+        values: values to insert; of the shape of ``x[obj]`` along ``axis``, or a single value.
+        axis: the axis; None flattens the array first.
 
     Returns:
         An array of the dtype of ``arr``.

@@ -52,7 +52,7 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
 
     Args:
         x: matrices of shape (..., m, n).
-        offset: how far above the main diagonal; negative ones are below.
+        offset: offset of the diagonal above the main diagonal; negative values are below it.
 
     Returns:
         An array of shape (..., k) for a diagonal of k elements.
@@ -72,8 +72,8 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -
 
     Args:
         x: matrices of shape (..., m, n).
-        offset: how far above the main diagonal; negative ones are below.
-        dtype: of the result; by default that of ``x``, widened as for ``sum``.
+        offset: offset of the diagonal above the main diagonal; negative values are below it.
+        dtype: dtype of the result; by default the dtype of ``x``, widened as for ``sum``.
 
     Returns:
         An array of shape (...).
@@ -124,7 +124,7 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
 
     Args:
         x1, x2: arrays that broadcast, of size 3 along ``axis``.
-        axis: where the vectors of the operands and of the result are.
+        axis: the axis of the vectors in the operands and in the result.
 
     Returns:
         An array of the common shape and dtype.
@@ -156,7 +156,7 @@ def vecdot(
     Args:
         x1, x2: arrays that broadcast.
         axis: the axis of the vectors.
-        precision: a hint for devices that can trade accuracy for speed.
+        precision: accepted as in JAX; a hint for devices that can trade accuracy for speed.
         preferred_element_type: dtype of the result.
 
     Returns:

@@ -192,7 +192,7 @@ def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
 
     Args:
         x: array of integers; bools become int32.
-        y: by how many bits; an array of integers that broadcasts with ``x``.
+        y: number of bits, an array of integers that broadcasts with ``x``.
 
     Returns:
         An array of the common shape and dtype.
@@ -330,11 +330,11 @@ def where(
     """``x`` where ``condition`` holds, else ``y``; both are evaluated.
 
     Args:
-        condition: array of any dtype; not bool: whether it differs from 0.
-        x: array or number.
-        y: array or number.
-        size: without ``x`` and ``y``, how many positions to return, as for ``nonzero``.
-        fill_value: and the value of missing elements.
+        condition: array of any dtype; numbers are True unless they are 0.
+        x: array or scalar.
+        y: array or scalar.
+        size: without ``x`` and ``y``, the static number of indices, as for ``nonzero``.
+        fill_value: without ``x`` and ``y``, the value of padding indices.
 
     Returns:
         An array of the common shape, and of the common dtype of ``x`` and ``y``. Without them the
@@ -376,8 +376,8 @@ def clip(
 
     Args:
         arr: array of real numbers.
-        min: lower bound, a number or an array that broadcasts.
-        max: upper bound; it wins where the bounds cross.
+        min: lower bound, a scalar or an array that broadcasts.
+        max: upper bound, in the same form; it wins if it is below the lower bound.
         a_min, a_max: other names of ``min`` and ``max``.
 
     Returns:
@@ -420,8 +420,8 @@ def nan_to_num(
     The real and the imaginary parts of complex numbers are replaced each by itself.
 
     Args:
-        x: array; integers and bools have nothing to replace.
-        copy: it changes nothing: arrays are immutable.
+        x: array; integers and bools are returned unchanged.
+        copy: no effect: arrays are immutable.
         nan: the replacement of nan.
         posinf: the replacement of plus infinity; None: the largest number of the dtype.
         neginf: the replacement of minus infinity; None: the least number of the dtype.
@@ -460,7 +460,7 @@ def isclose(
         a, b: arrays that broadcast.
         rtol: relative tolerance.
         atol: absolute tolerance.
-        equal_nan: whether nan is close to nan.
+        equal_nan: whether nan counts as close to nan.
 
     Returns:
         bool array of the common shape.

@@ -32,10 +32,11 @@ def apply_along_axis(
     """A function of vectors, applied to each vector along an axis.
 
     Args:
-        func1d: takes a vector, ``args`` and ``kwargs``; its result's axes replace that axis.
+        func1d: a function of a vector, ``args`` and ``kwargs``; the axes of its result replace
+            ``axis``.
         axis: the axis of the vectors.
         arr: array.
-        args, kwargs: further arguments of the function.
+        args, kwargs: additional arguments of the function.
 
     Returns:
         An array of the function's dtype.
@@ -67,7 +68,7 @@ def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
     """A function of an array and an axis, applied for one axis after the other.
 
     Args:
-        func: ``func(array, axis)``; its result has the rank of the array, or one axis less.
+        func: ``func(array, axis)``; its result has the rank of the array, or one less.
         a: array.
         axes: an axis or a sequence of axes.
 
@@ -108,10 +109,10 @@ def fromfunction(
     """The values of a function of positions, for all positions of a shape.
 
     Args:
-        function: takes one number for each axis, and ``kwargs``.
+        function: a function of one scalar for each axis, and of ``kwargs``.
         shape: an int or a sequence of ints.
-        dtype: that of the positions.
-        kwargs: further arguments of the function.
+        dtype: dtype of the indices.
+        kwargs: additional arguments of the function.
 
     Returns:
         An array of ``shape``, before the axes that the function's results have.
@@ -145,10 +146,10 @@ def piecewise(
 
     Args:
         x: array.
-        condlist: bool arrays of its shape; where several hold, the last one counts.
-        funclist: for each condition a function of numbers, or a number; perhaps one more for
-            where none holds, which is otherwise 0.
-        args, kw: further arguments of the functions.
+        condlist: bool arrays of the shape of ``x``; if several are True, the last one wins.
+        funclist: a function of scalars, or a scalar, for each condition; optionally one more for
+            elements where no condition is True, which otherwise are 0.
+        args, kw: additional arguments of the functions.
 
     Returns:
         An array of the shape and dtype of ``x``.

@@ -42,7 +42,7 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
     Args:
         a: array of rank 2 or more.
-        offset: how far above the main diagonal; negative ones are below.
+        offset: offset of the diagonal above the main diagonal; negative values are below it.
         axis1: the axis of rows.
         axis2: the axis of columns.
 
@@ -97,10 +97,10 @@ def trace(
 
     Args:
         a: array of rank 2 or more.
-        offset: how far above the main diagonal; it may be traced.
+        offset: offset of the diagonal above the main diagonal; it may be traced.
         axis1: the axis of rows.
         axis2: the axis of columns.
-        dtype: of the result; by default that of ``a``, widened as for ``sum``.
+        dtype: dtype of the result; by default the dtype of ``a``, widened as for ``sum``.
 
     Returns:
         An array without the two axes.
@@ -130,9 +130,9 @@ def cross(
     """The cross product of vectors of two or three elements.
 
     Args:
-        a, b: arrays that broadcast after their vectors were moved to the end.
-        axisa, axisb, axisc: where the vectors of the operands and of the result are.
-        axis: all three at once.
+        a, b: arrays that broadcast after their vector axes were moved to the end.
+        axisa, axisb, axisc: the vector axes of the operands and of the result.
+        axis: sets all three at once.
 
     Returns:
         Vectors of three elements; of two of two elements, only the third, without an axis.
@@ -186,7 +186,7 @@ def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """The Kronecker product: every element of ``a`` times all of ``b``; not for bools.
 
     Args:
-        a, b: arrays of numbers; the one with fewer axes gets them in front.
+        a, b: arrays of numbers; leading axes are added to the one of lower rank.
 
     Returns:
         An array of the common dtype, whose sizes are the products of those of ``a`` and ``b``.
@@ -216,7 +216,7 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
     Args:
         x: vector of n numbers.
         N: the number of columns; by default the size of ``x``.
-        increasing: whether powers grow from left to right.
+        increasing: whether powers increase from left to right.
 
     Returns:
         An array of shape (n, N) and of the dtype of ``x``.

@@ -26,7 +26,7 @@ def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
     differ from 0. int4 has 4 bits, the first of two elements the lower ones of a byte.
 
     Args:
-        dtype: the new interpretation of the bits; None: nothing changes.
+        dtype: the new interpretation of the bits; None changes nothing.
         type: accepted as in NumPy; must be None.
 
     Raises:

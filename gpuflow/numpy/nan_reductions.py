@@ -36,12 +36,12 @@ def nansum(
     """Sum over axes, nan counting as 0.
 
     Args:
-        a: array; bools and small integers are added in the default integer dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        dtype: dtype to add in.
-        keepdims: keep the axes, with size 1.
-        initial: number to start from.
-        where: mask of bools that broadcasts with ``a``; other elements count as 0.
+        a: array; bools and small integers are summed in the default integer dtype.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        dtype: dtype of the sum.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: initial value of the reduction.
+        where: bool mask that broadcasts with ``a``; other elements count as 0.
 
     Returns:
         An array without ``axis``, 0 where there is no number.
@@ -67,11 +67,11 @@ def nanprod(
 
     Args:
         a: array; bools and small integers are multiplied in the default integer dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        dtype: dtype to multiply in.
-        keepdims: keep the axes, with size 1.
-        initial: number to start from.
-        where: mask of bools that broadcasts with ``a``; other elements count as 1.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        dtype: dtype of the product.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: initial value of the reduction.
+        where: bool mask that broadcasts with ``a``; other elements count as 1.
 
     Returns:
         An array without ``axis``, 1 where there is no number.
@@ -97,10 +97,10 @@ def nanmax(
 
     Args:
         a: array.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
-        initial: a number that takes part, in each maximum.
-        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: lower bound of each maximum.
+        where: bool mask that broadcasts with ``a``; requires ``initial``.
 
     Returns:
         An array of the dtype of ``a``, without ``axis``.
@@ -125,10 +125,10 @@ def nanmin(
 
     Args:
         a: array.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
-        initial: a number that takes part, in each minimum.
-        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: upper bound of each minimum.
+        where: bool mask that broadcasts with ``a``; requires ``initial``.
 
     Returns:
         An array of the dtype of ``a``, without ``axis``.
@@ -164,8 +164,8 @@ def nanargmax(
 
     Args:
         a: array.
-        axis: the axis to search along; None: the raveled array.
-        keepdims: keep the axis, with size 1; None: no.
+        axis: the axis to search; None flattens the array first.
+        keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
         Positions in the default integer dtype.
@@ -188,8 +188,8 @@ def nanargmin(
 
     Args:
         a: array.
-        axis: the axis to search along; None: the raveled array.
-        keepdims: keep the axis, with size 1; None: no.
+        axis: the axis to search; None flattens the array first.
+        keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
         Positions in the default integer dtype.
@@ -229,11 +229,11 @@ def nanmean(
 
     Args:
         a: array.
-        axis: an axis, a tuple of axes, or None for all.
-        dtype: dtype to add in and of the result, by default that of ``a``, or the default float
-            for integers.
-        keepdims: keep the axes, with size 1.
-        where: mask of bools that broadcasts with ``a``; other elements do not count.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        dtype: dtype of the sum and of the result; by default the dtype of ``a``, or the default
+            float dtype for integers.
+        keepdims: whether reduced axes stay, with size 1.
+        where: bool mask that broadcasts with ``a``; other elements are ignored.
 
     Returns:
         An array without ``axis``.
@@ -269,13 +269,13 @@ def nanvar(
     """Variance of the numbers over axes, nan where there are too few.
 
     Args:
-        a: array; of complex numbers the result is real.
-        axis: an axis, a tuple of axes, or None for all.
+        a: array; for complex arrays the result is real.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
         dtype: dtype of the result.
-        ddof: taken from how many numbers there are before dividing.
-        keepdims: keep the axes, with size 1.
-        where: mask of bools that broadcasts with ``a``; other elements do not count.
-        mean: the means, with ``keepdims``, where they are known.
+        ddof: delta degrees of freedom; the divisor is the number of elements minus ``ddof``.
+        keepdims: whether reduced axes stay, with size 1.
+        where: bool mask that broadcasts with ``a``; other elements are ignored.
+        mean: precomputed means, as with ``keepdims``.
 
     Returns:
         The variance; nan where the number of numbers does not exceed ``ddof``.
@@ -323,13 +323,13 @@ def nanstd(
     """Standard deviation of the numbers over axes, nan where there are too few.
 
     Args:
-        a: array; of complex numbers the result is real.
-        axis: an axis, a tuple of axes, or None for all.
+        a: array; for complex arrays the result is real.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
         dtype: dtype of the result.
-        ddof: taken from how many numbers there are before dividing.
-        keepdims: keep the axes, with size 1.
-        where: mask of bools that broadcasts with ``a``; other elements do not count.
-        mean: the means, with ``keepdims``, where they are known.
+        ddof: delta degrees of freedom; the divisor is the number of elements minus ``ddof``.
+        keepdims: whether reduced axes stay, with size 1.
+        where: bool mask that broadcasts with ``a``; other elements are ignored.
+        mean: precomputed means, as with ``keepdims``.
 
     Returns:
         The square root of the variance; nan where the number of numbers does not exceed ``ddof``.
@@ -360,9 +360,9 @@ def nancumsum(
     """The sums of all elements up to each one, nan counting as 0.
 
     Args:
-        a: array; bools are added in the default integer dtype, other dtypes in their own.
-        axis: the axis to run along; None: the raveled array.
-        dtype: dtype to add in.
+        a: array; bools are summed in the default integer dtype, other dtypes in their own.
+        axis: the axis of accumulation; None flattens the array first.
+        dtype: dtype of the sum.
 
     Returns:
         An array of the shape of ``a``, or a vector for ``axis=None``.
@@ -385,8 +385,8 @@ def nancumprod(
 
     Args:
         a: array; bools are multiplied in the default integer dtype, other dtypes in their own.
-        axis: the axis to run along; None: the raveled array.
-        dtype: dtype to multiply in.
+        axis: the axis of accumulation; None flattens the array first.
+        dtype: dtype of the product.
 
     Returns:
         An array of the shape of ``a``, or a vector for ``axis=None``.

@@ -42,11 +42,11 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
     """The norm of vectors, of matrices, or of all elements.
 
     Args:
-        x: array; integers become floats first.
-        ord: for one axis any number, also inf and -inf; for two axes ``"fro"``, ``"nuc"``, inf,
-            -inf, 1, -1, 2 or -2; None: the root of the sum of squares.
-        axis: one axis, a pair of axes, or None: all of a vector or matrix.
-        keepdims: keep the axes, with size 1.
+        x: array; integers are converted to floats.
+        ord: for one axis any number, including inf and -inf; for two axes ``"fro"``, ``"nuc"``,
+            inf, -inf, 1, -1, 2 or -2; None: the square root of the sum of squares.
+        axis: one axis, a pair of axes, or None for all axes of a vector or matrix.
+        keepdims: whether reduced axes stay, with size 1.
 
     Returns:
         An array of real floats without the axes.
@@ -123,9 +123,9 @@ def vector_norm(
     number of elements that are not 0.
 
     Args:
-        x: array; integers become floats first.
-        axis: axes of the vector, or None for all.
-        keepdims: keep the axes, with size 1.
+        x: array; integers are converted to floats.
+        axis: the axes of the vector, or None for all.
+        keepdims: whether reduced axes stay, with size 1.
         ord: a number.
 
     Returns:
@@ -168,11 +168,11 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") 
     """The norm of matrices in the last two axes.
 
     Args:
-        x: matrices of shape (..., m, n); integers become floats first.
-        keepdims: keep the axes, with size 1.
-        ord: ``"fro"``, the root of the sum of squares; ``"nuc"``, the sum of singular values; 2 or
-            -2, the largest or least of them; 1 or -1, the largest or least sum of absolute values
-            in a column; inf or -inf, in a row.
+        x: matrices of shape (..., m, n); integers are converted to floats.
+        keepdims: whether reduced axes stay, with size 1.
+        ord: ``"fro"``: square root of the sum of squares; ``"nuc"``: sum of the singular values; 2
+            or -2: largest or smallest singular value; 1 or -1: largest or smallest sum of absolute
+            values of a column; inf or -inf: the same for rows.
 
     Returns:
         An array of real floats of shape (...).
@@ -194,7 +194,7 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
 
     Args:
         x: matrices of shape (..., m, n), square unless ``p`` is None, 2 or -2.
-        p: the norm, as for ``norm``; None: 2.
+        p: order of the norm, as for ``norm``; None means 2.
 
     Returns:
         An array of real floats of shape (...); large, or inf, for singular matrices.
@@ -247,8 +247,7 @@ def matrix_rank(
 
     Args:
         M: matrices of shape (..., m, n), or a vector or scalar.
-        rtol: the bound, one for each matrix; by default the largest value times eps and the
-            larger size.
+        rtol: relative tolerance, one for each matrix; eps times the larger size by default.
         hermitian: whether ``M`` is Hermitian.
         tol: another name of ``rtol``.
 

@@ -54,16 +54,15 @@ def pad(
 
     Args:
         array: array of any dtype.
-        pad_width: how many elements to add: an int, a pair (before, after), or one such pair for
+        pad_width: number of elements to add: an int, a pair (before, after), or one such pair for
             each axis.
-        mode: ``"constant"``, ``"edge"``, ``"empty"``, ``"linear_ramp"``, ``"maximum"``,
-            ``"mean"``, ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``; or
-            a function of a padded vector, its widths, the axis and a dict, that returns it.
-        kwargs: arguments of the mode. ``constant_values``: for ``"constant"``; like ``pad_width``,
-            by default 0. ``end_values``: where ``"linear_ramp"`` goes to; like ``pad_width``, by
-            default 0. ``stat_length``: from how many elements at the edge to compute the maximum,
-            mean and so on. ``reflect_type``: ``"even"``, or ``"odd"``: mirrored at the edge value
-            too.
+        mode: ``"constant"``, ``"edge"``, ``"empty"``, ``"linear_ramp"``, ``"maximum"``, ``"mean"``,
+            ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``; or a function
+            of a padded vector, its pad widths, the axis and a dict, that returns the vector.
+        kwargs: options of the mode. ``constant_values`` of ``"constant"`` and ``end_values`` of
+            ``"linear_ramp"``: like ``pad_width``, 0 by default. ``stat_length``: number of elements
+            at the edge for ``"maximum"``, ``"mean"`` and so on. ``reflect_type``: ``"even"``, or
+            ``"odd"`` to mirror values at the edge value too.
 
     Returns:
         An array of the dtype of ``array``, larger by the widths.

@@ -37,8 +37,8 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
     Args:
         a: array of real numbers.
-        kth: a position.
-        axis: the axis to order along.
+        kth: an index.
+        axis: the axis along which to sort.
 
     Returns:
         An array of the shape and dtype of ``a``.
@@ -64,8 +64,8 @@ def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
     Args:
         a: array of real numbers.
-        kth: a position; those of smaller elements come before it.
-        axis: the axis to order along.
+        kth: an index; the indices of smaller elements come before it.
+        axis: the axis along which to sort.
 
     Returns:
         Positions along ``axis``, an integer array of the shape of ``a``.
@@ -91,8 +91,8 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
 
     Args:
         x: array of real numbers or bools.
-        k: how many.
-        axis: the axis to search along.
+        k: number of elements.
+        axis: the axis to search.
 
     Returns:
         Two arrays of size ``k`` along ``axis``: elements, and their positions as integers.

@@ -40,9 +40,9 @@ def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice
     """A slice of an index, ``start : start + size`` with every ``stride``-th element.
 
     Args:
-        start: an int, or an integer scalar that may be traced. Where the slice does not fit it is
-            moved so that it does; negative ones count from the end. ``ds(None)`` is ``:``.
-        size: how many elements, an int; ``ds(n)`` is ``:n``.
+        start: an int, or an integer scalar that may be traced. It is clamped so that the slice is
+            in bounds; negative ones count from the end. ``ds(None)`` is ``:``.
+        size: number of elements, an int; ``ds(n)`` is ``:n``.
         stride: an int, at least 1.
 
     Returns:
@@ -100,7 +100,7 @@ def window_of(
 
     Args:
         index: with slices of ``ds``.
-        shape: of the array.
+        shape: shape of the array.
         used: how many axes an entry stands for.
     """
     entries = index if isinstance(index, tuple) else (index,)

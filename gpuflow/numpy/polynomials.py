@@ -42,10 +42,10 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """The value of a polynomial, by Horner's rule.
 
     Args:
-        p: coefficients along the first axis, the highest power first; further axes broadcast
-            with ``x``. A number is a constant.
-        x: where to evaluate; array of any shape.
-        unroll: how many steps to write out at a time where there are many.
+        p: coefficients along the first axis, highest power first; other axes broadcast with ``x``.
+            A scalar is a constant polynomial.
+        x: evaluation points; array of any shape.
+        unroll: number of steps per iteration of the loop, if the degree is high.
 
     Returns:
         An array of the common shape of ``x`` and one coefficient.
@@ -76,7 +76,7 @@ def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
     """The sum of two polynomials.
 
     Args:
-        a1, a2: coefficients, the highest power first; vectors, or numbers for constants.
+        a1, a2: coefficients, highest power first; vectors, or scalars for constants.
 
     Returns:
         A vector as long as the longer one, of the common dtype.
@@ -102,7 +102,7 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
     """The difference of two polynomials.
 
     Args:
-        a1, a2: coefficients, the highest power first; vectors, or numbers for constants.
+        a1, a2: coefficients, highest power first; vectors, or scalars for constants.
 
     Returns:
         A vector as long as the longer one, of the common dtype.
@@ -120,9 +120,9 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
     """The product of two polynomials.
 
     Args:
-        a1, a2: coefficients, the highest power first; vectors, or numbers for constants. Integers
-            become floats.
-        trim_leading_zeros: drop leading zeros first; they must then be known while tracing.
+        a1, a2: coefficients, highest power first; vectors, or scalars for constants. Integers are
+            converted to floats.
+        trim_leading_zeros: whether to drop leading zeros first; coefficients must then be static.
 
     Returns:
         A vector of floats or complex numbers, of m + n - 1 coefficients for m and n.
@@ -147,9 +147,9 @@ def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> 
     """Quotient and remainder of two polynomials.
 
     Args:
-        u, v: coefficients; the first one of ``v`` must not be 0. Integers become floats.
-        trim_leading_zeros: drop leading zeros of the remainder; ``u`` and ``v`` must then be
-            known while tracing.
+        u, v: coefficients; the first one of ``v`` must not be 0. Integers are converted to floats.
+        trim_leading_zeros: whether to drop leading zeros of the remainder; ``u`` and ``v`` must
+            then be static.
 
     Returns:
         Two vectors of floats or complex numbers; the second one has the size of ``u``.
@@ -209,8 +209,8 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
     """The coefficients of the ``m``-th derivative.
 
     Args:
-        p: coefficients, the highest power first. Integers become floats.
-        m: how often to differentiate.
+        p: coefficients, highest power first. Integers are converted to floats.
+        m: order of the derivative.
 
     Returns:
         A vector of floats or complex numbers, shorter by ``m``.
@@ -236,9 +236,9 @@ def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
     """The coefficients of the ``m``-th integral.
 
     Args:
-        p: coefficients, the highest power first. Integers become floats.
-        m: how often to integrate.
-        k: the constants of integration, one or ``m`` of them; by default 0.
+        p: coefficients, highest power first. Integers are converted to floats.
+        m: order of the antiderivative.
+        k: integration constants, one or ``m`` of them; 0 by default.
 
     Returns:
         A vector of floats or complex numbers, longer by ``m``.
@@ -275,8 +275,8 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
 
     Args:
         p: coefficients.
-        strip_zeros: drop leading zeros first, which must then be known while tracing; otherwise
-            each leads to a root that is nan.
+        strip_zeros: whether to drop leading zeros first; coefficients must then be static.
+            Otherwise each leading zero gives a root that is nan.
 
     Returns:
         A vector of complex numbers, in no particular order.
@@ -330,7 +330,8 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
     """The coefficients of the polynomial with these roots, or of a matrix's characteristic one.
 
     Args:
-        seq_of_zeros: vector of n roots, or a matrix of shape (n, n). Integers become floats.
+        seq_of_zeros: vector of n roots, or a matrix of shape (n, n). Integers are converted to
+            floats.
 
     Returns:
         A vector of n + 1 coefficients, of which the first one is 1.

@@ -28,9 +28,9 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
 
     Args:
         a: array of rank 1 or more.
-        size: how many positions to return, for use under jit: more are dropped, missing ones are
-            filled up.
-        fill_value: the value of missing elements, a number or one for each axis; by default 0.
+        size: static number of indices, for use under jit; extra indices are dropped, missing ones
+            are padded.
+        fill_value: the value of padding indices, a scalar or one for each axis; 0 by default.
 
     Returns:
         As many integer arrays as ``a`` has axes, positions in row-major order.
@@ -107,9 +107,9 @@ def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 
     Args:
         a: array.
-        size: how many positions to return, for use under jit: more are dropped, missing ones are
-            filled up.
-        fill_value: the value of missing elements; by default 0.
+        size: static number of indices, for use under jit; extra indices are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; 0 by default.
 
     Returns:
         A vector of integers.
@@ -131,9 +131,9 @@ def argwhere(
 
     Args:
         a: array of rank n.
-        size: how many positions to return, for use under jit: more are dropped, missing ones are
-            filled up.
-        fill_value: the value of missing elements; by default 0.
+        size: static number of indices, for use under jit; extra indices are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; 0 by default.
 
     Returns:
         Integers of shape (k, n) for k positions.

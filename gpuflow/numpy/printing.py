@@ -44,9 +44,11 @@ def array_str(
 
     Args:
         a: array.
-        max_line_width: how long lines may be, by default as ``set_printoptions`` says.
-        precision: how many digits to print after the point, by default as there.
-        suppress_small: whether to print numbers near 0 as 0, by default as there.
+        max_line_width: maximum length of a line; by default that of ``set_printoptions``.
+        precision: number of digits after the decimal point; by default that of
+            ``set_printoptions``.
+        suppress_small: whether to print numbers near 0 as 0; by default that of
+            ``set_printoptions``.
 
     Returns:
         A str, as of ``str``.
@@ -92,7 +94,7 @@ def set_printoptions(*args: Any, **kwargs: Any) -> None:
 
     Args:
         args, kwargs: NumPy's options: ``precision``, ``threshold``, ``edgeitems``, ``linewidth``,
-            ``suppress`` and the others of ``np.set_printoptions``.
+            ``suppress`` and the other options of ``np.set_printoptions``.
 
     Returns:
         None.
@@ -112,7 +114,7 @@ def printoptions(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
 
     Args:
         args, kwargs: NumPy's options: ``precision``, ``threshold``, ``edgeitems``, ``linewidth``,
-            ``suppress`` and the others of ``np.set_printoptions``.
+            ``suppress`` and the other options of ``np.set_printoptions``.
 
     Returns:
         A context manager, which gives the options as a dict.

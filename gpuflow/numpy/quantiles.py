@@ -36,13 +36,14 @@ def quantile(
 
     Args:
         a: array of real numbers.
-        q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
-        axis: an axis, a tuple of axes, or None for all.
-        overwrite_input: only False; arrays are immutable.
-        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        q: quantiles in [0, 1]: a float, or a vector of floats, which adds a first axis to the
+            result.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        overwrite_input: must be False; arrays are immutable.
+        method: interpolation between two neighbors: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
-        keepdims: keep the axes, with size 1.
-        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+        keepdims: whether reduced axes stay, with size 1.
+        weights: weight of each element, in the shape of ``a`` or of the axes; requires
             ``method="inverted_cdf"``.
 
     Returns:
@@ -75,13 +76,14 @@ def nanquantile(
 
     Args:
         a: array of real numbers.
-        q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
-        axis: an axis, a tuple of axes, or None for all.
-        overwrite_input: only False; arrays are immutable.
-        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        q: quantiles in [0, 1]: a float, or a vector of floats, which adds a first axis to the
+            result.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        overwrite_input: must be False; arrays are immutable.
+        method: interpolation between two neighbors: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
-        keepdims: keep the axes, with size 1.
-        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+        keepdims: whether reduced axes stay, with size 1.
+        weights: weight of each element, in the shape of ``a`` or of the axes; requires
             ``method="inverted_cdf"``.
 
     Returns:
@@ -112,15 +114,16 @@ def percentile(
 
     Args:
         a: array of real numbers.
-        q: in [0, 100]: a number, or a vector of numbers for a first axis of the result.
-        axis: an axis, a tuple of axes, or None for all.
-        overwrite_input: only False; arrays are immutable.
-        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        q: percentiles in [0, 100]: a number, or a vector of numbers, which adds a first axis to the
+            result.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        overwrite_input: must be False; arrays are immutable.
+        method: interpolation between two neighbors: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
-        keepdims: keep the axes, with size 1.
-        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+        keepdims: whether reduced axes stay, with size 1.
+        weights: weight of each element, in the shape of ``a`` or of the axes; requires
             ``method="inverted_cdf"``.
-        out_sharding: how the result is laid out over devices; by default as it comes.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array of floats without the axes, after an axis for ``q`` if it is a vector.
@@ -149,13 +152,14 @@ def nanpercentile(
 
     Args:
         a: array of real numbers.
-        q: in [0, 100]: a number, or a vector of numbers for a first axis of the result.
-        axis: an axis, a tuple of axes, or None for all.
-        overwrite_input: only False; arrays are immutable.
-        method: interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+        q: percentiles in [0, 100]: a number, or a vector of numbers, which adds a first axis to the
+            result.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        overwrite_input: must be False; arrays are immutable.
+        method: interpolation between two neighbors: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
-        keepdims: keep the axes, with size 1.
-        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+        keepdims: whether reduced axes stay, with size 1.
+        weights: weight of each element, in the shape of ``a`` or of the axes; requires
             ``method="inverted_cdf"``.
 
     Returns:
@@ -184,9 +188,9 @@ def median(
 
     Args:
         a: array of real numbers.
-        axis: an axis, a tuple of axes, or None for all.
-        overwrite_input: only False; arrays are immutable.
-        keepdims: keep the axes, with size 1.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        overwrite_input: must be False; arrays are immutable.
+        keepdims: whether reduced axes stay, with size 1.
 
     Returns:
         An array of floats without the axes; nan where there are no elements.
@@ -212,9 +216,9 @@ def nanmedian(
 
     Args:
         a: array of real numbers.
-        axis: an axis, a tuple of axes, or None for all.
-        overwrite_input: only False; arrays are immutable.
-        keepdims: keep the axes, with size 1.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        overwrite_input: must be False; arrays are immutable.
+        keepdims: whether reduced axes stay, with size 1.
 
     Returns:
         An array of floats without the axes.

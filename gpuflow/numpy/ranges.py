@@ -38,12 +38,12 @@ def arange(
     """Evenly spaced numbers in the half-open interval [start, stop).
 
     Args:
-        start: first number; the only argument is ``stop``.
-        stop: end, excluded.
-        step: distance, by default 1.
-        dtype: by default that of the arguments.
-        device: where the array lives, by default on the default device.
-        out_sharding: how it is laid out over devices, by default on one.
+        start: first value; a single argument is ``stop``.
+        stop: end of the interval, excluded.
+        step: spacing; 1 by default.
+        dtype: dtype of the result; the dtype of the arguments by default.
+        device: the device of the result; the default device by default.
+        out_sharding: the sharding of the result; a single device by default.
 
     Returns:
         A vector.
@@ -133,13 +133,14 @@ def linspace(
     """``num`` evenly spaced numbers from ``start`` to ``stop``.
 
     Args:
-        start, stop: numbers or arrays; arrays give a new axis at ``axis``.
-        num: how many.
-        endpoint: whether ``stop`` is the last one.
-        retstep: whether to return the distance too.
-        dtype: by default the float dtype of the arguments; integers round down.
-        axis: where the new axis goes.
-        device: where the array lives, by default on the default device.
+        start, stop: scalars or arrays; arrays add a new axis at ``axis``.
+        num: number of samples.
+        endpoint: whether ``stop`` is the last sample.
+        retstep: whether to return the spacing too.
+        dtype: dtype of the result; the float dtype of the arguments by default. Integers are
+            rounded down.
+        axis: position of the new axis.
+        device: the device of the result; the default device by default.
 
     Returns:
         An array of ``num`` numbers, or of size ``num`` along ``axis``; with ``retstep`` a pair of
@@ -212,10 +213,10 @@ def eye(
 
     Args:
         N: number of rows.
-        M: number of columns, by default ``N``.
-        k: how far the diagonal is above the main one; it may be traced.
-        dtype: by default the default float.
-        device: where the array lives, by default on the default device.
+        M: number of columns; ``N`` by default.
+        k: offset of the diagonal above the main diagonal; it may be traced.
+        dtype: dtype of the result; the default float dtype by default.
+        device: the device of the result; the default device by default.
 
     Returns:
         A matrix of shape (N, M).
@@ -246,7 +247,7 @@ def identity(n: int, dtype: DTypeLike | None = None) -> Array:
 
     Args:
         n: number of rows and columns.
-        dtype: by default the default float.
+        dtype: dtype of the result; the default float dtype by default.
 
     Returns:
         A matrix of shape (n, n).
@@ -265,9 +266,9 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
 
     Args:
         N: number of rows.
-        M: number of columns, by default ``N``.
-        k: how far the diagonal is above the main one; it may be traced.
-        dtype: by default float32, with x64 too.
+        M: number of columns; ``N`` by default.
+        k: offset of the diagonal above the main diagonal; it may be traced.
+        dtype: dtype of the result; float32 by default, also with x64.
 
     Returns:
         A matrix of shape (N, M).
@@ -314,7 +315,7 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
 
     Args:
         m: array of shape (..., rows, columns).
-        k: how far the diagonal is above the main one; it may be traced.
+        k: offset of the diagonal above the main diagonal; it may be traced.
 
     Returns:
         An array of the shape and dtype of ``m``.
@@ -339,7 +340,7 @@ def triu(m: ArrayLike, k: int = 0) -> Array:
 
     Args:
         m: array of shape (..., rows, columns).
-        k: how far the diagonal is above the main one; it may be traced.
+        k: offset of the diagonal above the main diagonal; it may be traced.
 
     Returns:
         An array of the shape and dtype of ``m``.
@@ -376,7 +377,7 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
 
     Args:
         v: vector of n elements, or a matrix.
-        k: how far the diagonal is above the main one, an int.
+        k: offset of the diagonal above the main diagonal, an int.
 
     Returns:
         A matrix of n + abs(k) rows and columns, or a vector.
@@ -416,7 +417,7 @@ def diagflat(v: ArrayLike, k: int = 0) -> Array:
 
     Args:
         v: array of n elements.
-        k: how far the diagonal is above the main one, an int.
+        k: offset of the diagonal above the main diagonal, an int.
 
     Returns:
         A matrix of n + abs(k) rows and columns, zero elsewhere.

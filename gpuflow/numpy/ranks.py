@@ -20,7 +20,7 @@ def atleast_1d(*arys: ArrayLike) -> Any:
     """Arrays with at least one axis.
 
     Args:
-        arys: arrays or numbers.
+        arys: arrays or scalars.
 
     Returns:
         An array for one argument, else a list of arrays.
@@ -40,7 +40,7 @@ def atleast_2d(*arys: ArrayLike) -> Any:
     """Arrays with at least two axes; new ones come first.
 
     Args:
-        arys: arrays or numbers.
+        arys: arrays or scalars.
 
     Returns:
         An array for one argument, else a list of arrays.
@@ -60,7 +60,7 @@ def atleast_3d(*arys: ArrayLike) -> Any:
     """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1).
 
     Args:
-        arys: arrays or numbers.
+        arys: arrays or scalars.
 
     Returns:
         An array for one argument, else a list of arrays.

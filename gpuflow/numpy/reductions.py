@@ -91,13 +91,13 @@ def sum(
     """Sum over axes.
 
     Args:
-        a: array; bools and small integers are added in the default integer dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        dtype: dtype to add in.
-        keepdims: keep the axes, with size 1.
-        initial: number to start from.
-        where: mask of bools that broadcasts with ``a``; other elements count as 0.
-        promote_integers: whether small integers and bools are added in the default integer dtype.
+        a: array; bools and small integers are summed in the default integer dtype.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        dtype: dtype of the sum.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: initial value of the reduction.
+        where: bool mask that broadcasts with ``a``; other elements count as 0.
+        promote_integers: whether small integers and bools are summed in the default integer dtype.
 
     Returns:
         An array without ``axis``, 0 where there are no elements.
@@ -134,11 +134,11 @@ def prod(
 
     Args:
         a: array; bools and small integers are multiplied in the default integer dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        dtype: dtype to multiply in.
-        keepdims: keep the axes, with size 1.
-        initial: number to start from.
-        where: mask of bools that broadcasts with ``a``; other elements count as 1.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        dtype: dtype of the product.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: initial value of the reduction.
+        where: bool mask that broadcasts with ``a``; other elements count as 1.
         promote_integers: whether small integers and bools are multiplied in the default integer
             dtype.
 
@@ -225,10 +225,10 @@ def max(
 
     Args:
         a: array.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
-        initial: a number that takes part, in each maximum.
-        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: lower bound of each maximum.
+        where: bool mask that broadcasts with ``a``; requires ``initial``.
 
     Returns:
         An array of the dtype of ``a``, without ``axis``.
@@ -255,10 +255,10 @@ def min(
 
     Args:
         a: array.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
-        initial: a number that takes part, in each minimum.
-        where: mask of bools that broadcasts with ``a``; only with ``initial``.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
+        initial: upper bound of each minimum.
+        where: bool mask that broadcasts with ``a``; requires ``initial``.
 
     Returns:
         An array of the dtype of ``a``, without ``axis``.
@@ -283,8 +283,8 @@ def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = Fals
 
     Args:
         a: array of numbers.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
 
     Returns:
         An array of the dtype of ``a``, without ``axis``.
@@ -308,8 +308,8 @@ def argmax(
 
     Args:
         a: array; the first nan counts as largest.
-        axis: the axis to search along; None: the raveled array.
-        keepdims: keep the axis, with size 1; None: no.
+        axis: the axis to search; None flattens the array first.
+        keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
         Positions in the default integer dtype.
@@ -332,8 +332,8 @@ def argmin(
 
     Args:
         a: array; the first nan counts as smallest.
-        axis: the axis to search along; None: the raveled array.
-        keepdims: keep the axis, with size 1; None: no.
+        axis: the axis to search; None flattens the array first.
+        keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
         Positions in the default integer dtype.
@@ -380,9 +380,9 @@ def all(
 
     Args:
         a: array of any dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
-        where: mask of bools that broadcasts with ``a``; other elements count as True.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
+        where: bool mask that broadcasts with ``a``; other elements count as True.
 
     Returns:
         bool array without ``axis``; True where there are no elements.
@@ -406,9 +406,9 @@ def any(
 
     Args:
         a: array of any dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
-        where: mask of bools that broadcasts with ``a``; other elements count as False.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
+        where: bool mask that broadcasts with ``a``; other elements count as False.
 
     Returns:
         bool array without ``axis``; False where there are no elements.
@@ -438,8 +438,8 @@ def count_nonzero(a: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Ar
 
     Args:
         a: array of any dtype.
-        axis: an axis, a tuple of axes, or None for all.
-        keepdims: keep the axes, with size 1.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        keepdims: whether reduced axes stay, with size 1.
 
     Returns:
         An array of the default integer dtype, without ``axis``.

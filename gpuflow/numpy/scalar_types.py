@@ -94,7 +94,7 @@ def result_type(*args: Any) -> Any:
     """The dtype that an operation on these arrays, numbers and dtypes gives.
 
     Args:
-        args: arrays, Python numbers, which are weak, and dtypes.
+        args: arrays, dtypes and Python scalars, which are weak.
 
     Returns:
         A dtype that arrays can have: of 32 bits at most without ``enable_x64``.
@@ -124,7 +124,7 @@ def promote_types(a: DTypeLike, b: DTypeLike) -> Any:
     """The common dtype of two dtypes; Python number types are weak.
 
     Args:
-        a, b: dtypes, or names of dtypes, or Python types.
+        a, b: dtypes, names of dtypes, or Python types.
 
     Returns:
         A dtype.
@@ -153,7 +153,7 @@ def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
 
     Args:
         arg1: a dtype, a scalar type or the name of a dtype.
-        arg2: such, or a kind: ``jnp.floating``, ``jnp.integer``, ``jnp.number`` and so on.
+        arg2: a dtype, or a category: ``jnp.floating``, ``jnp.integer``, ``jnp.number`` and so on.
 
     Returns:
         A bool.
@@ -235,7 +235,7 @@ def can_cast(from_: DTypeLike, to: DTypeLike, casting: str = "safe") -> bool:
 
     Args:
         from_: a dtype, or the name of one.
-        to: such.
+        to: a dtype, or the name of one.
         casting: ``"no"``, ``"equiv"``, ``"safe"``, ``"same_kind"`` or ``"unsafe"``.
 
     Returns:
@@ -256,7 +256,7 @@ def finfo(dtype: DTypeLike | None) -> Any:
     """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on.
 
     Args:
-        dtype: a float or complex dtype, or its name, or an array.
+        dtype: a float or complex dtype, its name, or an array.
 
     Returns:
         An object with the limits as attributes.
@@ -282,7 +282,7 @@ def iinfo(int_type: Any) -> Any:
     """Limits of an integer dtype: ``min``, ``max`` and ``bits``.
 
     Args:
-        int_type: an integer dtype, or its name, or an array.
+        int_type: an integer dtype, its name, or an array.
 
     Returns:
         An object with the limits as attributes.
@@ -316,7 +316,7 @@ def iscomplexobj(x: Any) -> bool:
     """Whether an array, or anything else that has a dtype, is complex.
 
     Args:
-        x: array, number, or nested lists of numbers.
+        x: array, scalar, or nested lists of numbers.
 
     Returns:
         A bool, whatever the imaginary parts are.
@@ -345,7 +345,7 @@ def isrealobj(x: Any) -> bool:
     """Whether the dtype of an array is not complex.
 
     Args:
-        x: array, number, or nested lists of numbers.
+        x: array, scalar, or nested lists of numbers.
 
     Returns:
         A bool, whatever the imaginary parts are.

@@ -29,12 +29,12 @@ def searchsorted(
     """Where elements must be inserted into a sorted array for it to stay sorted.
 
     Args:
-        a: array of rank 1 in ascending order, as ``sorter`` makes it; nan last.
+        a: vector in ascending order (after ``sorter``); nan last.
         v: array of any shape.
-        side: ``"left"``: before equal elements; ``"right"``: after them.
-        sorter: the positions that sort ``a``, where it is not sorted.
-        method: ``"scan"``: bisection, in a loop; ``"scan_unrolled"``: without one; ``"sort"``: both
-            are sorted together; ``"compare_all"``: each is compared with each.
+        side: ``"left"`` inserts before equal elements; ``"right"`` after them.
+        sorter: indices that sort ``a``, if it is not sorted.
+        method: ``"scan"``: bisection in a loop; ``"scan_unrolled"``: bisection without a loop;
+            ``"sort"``: sorts both together; ``"compare_all"``: compares all pairs.
 
     Returns:
         Positions in [0, len(a)], of the shape of ``v``, as int32 (int64 where there are more).

@@ -40,10 +40,10 @@ def isin(
     Args:
         element: array of any shape.
         test_elements: array of any shape.
-        assume_unique: that both hold no element twice; it changes nothing.
-        invert: whether to return the opposite.
-        method: ``"compare_all"``, the default: each with each; ``"binary_search"`` or ``"sort"``:
-            by sorting, for many test elements.
+        assume_unique: no effect; whether both arrays are guaranteed to have no duplicates.
+        invert: whether to invert the result.
+        method: ``"compare_all"``, the default, compares all pairs; ``"binary_search"`` or
+            ``"sort"`` sort, for many test elements.
 
     Returns:
         bool array of the shape of ``element``.
@@ -88,8 +88,8 @@ def union1d(
 
     Args:
         ar1, ar2: arrays.
-        size: how many to return, for use under jit.
-        fill_value: the value of missing elements; by default the smallest element.
+        size: static number of results, for use under jit.
+        fill_value: the value of padding elements; the smallest element by default.
 
     Returns:
         A vector of the common dtype.
@@ -114,9 +114,9 @@ def setdiff1d(
 
     Args:
         ar1, ar2: arrays.
-        assume_unique: that ``ar1`` holds no element twice; its order is then kept.
-        size: how many to return, for use under jit.
-        fill_value: the value of missing elements; by default 0.
+        assume_unique: whether ``ar1`` is guaranteed to have no duplicates; its order is then kept.
+        size: static number of results, for use under jit.
+        fill_value: the value of padding elements; 0 by default.
 
     Returns:
         A vector of the dtype of ``ar1``.
@@ -168,9 +168,9 @@ def setxor1d(
 
     Args:
         ar1, ar2: arrays.
-        assume_unique: that neither holds an element twice.
-        size: how many to return, for use under jit.
-        fill_value: the value of missing elements; by default the smallest of the result.
+        assume_unique: whether both arrays are guaranteed to have no duplicates.
+        size: static number of results, for use under jit.
+        fill_value: the value of padding elements; the smallest element of the result by default.
 
     Returns:
         A vector of the common dtype.
@@ -255,10 +255,10 @@ def intersect1d(
 
     Args:
         ar1, ar2: arrays.
-        assume_unique: that neither holds an element twice.
-        return_indices: whether to return where each first occurs in both arrays.
-        size: how many to return, for use under jit.
-        fill_value: the value of missing elements; by default the smallest of the result.
+        assume_unique: whether both arrays are guaranteed to have no duplicates.
+        return_indices: whether to return the index of the first occurrence in both arrays.
+        size: static number of results, for use under jit.
+        fill_value: the value of padding elements; the smallest element of the result by default.
 
     Returns:
         The shared elements; with ``return_indices`` a tuple of them and two arrays of positions,

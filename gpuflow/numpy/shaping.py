@@ -59,7 +59,7 @@ def ndim(a: Any) -> int:
     """The number of axes.
 
     Args:
-        a: array, number or nested lists of numbers.
+        a: array, scalar or nested lists of numbers.
 
     Returns:
         An int.
@@ -75,7 +75,7 @@ def shape(a: Any) -> tuple[int, ...]:
     """The sizes of all axes.
 
     Args:
-        a: array, number or nested lists of numbers.
+        a: array, scalar or nested lists of numbers.
 
     Returns:
         A tuple of ints.
@@ -91,8 +91,8 @@ def size(a: Any, axis: Axes = None) -> int:
     """The number of elements, or the size along ``axis``.
 
     Args:
-        a: array, number or nested lists of numbers.
-        axis: an axis, a tuple of axes, or None for all.
+        a: array, scalar or nested lists of numbers.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
 
     Returns:
         An int.
@@ -138,11 +138,11 @@ def reshape(
 
     Args:
         a: array.
-        shape: an int or a sequence; one entry may be -1.
+        shape: an int or a sequence of ints; one entry may be -1.
         order: ``"C"``, or ``"F"`` for column-major order.
-        copy: it changes nothing: whether memory is shared cannot be seen.
+        copy: no effect: sharing of memory cannot be observed.
         newshape: another name of ``shape``.
-        out_sharding: how the result is laid out over devices; by default as it comes.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array of the shape, with the elements of ``a``.
@@ -196,7 +196,7 @@ def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) 
     Args:
         a: array.
         order: ``"C"``, or ``"F"`` for column-major order.
-        out_sharding: how the result is laid out over devices; by default as it comes.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         A vector.
@@ -218,7 +218,7 @@ def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
 
     Args:
         a: array.
-        axis: where the new axes are in the result, an int or a sequence of ints.
+        axis: positions of the new axes in the result, an int or a sequence of ints.
 
     Returns:
         An array with the elements of ``a``.
@@ -273,7 +273,7 @@ def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
 
     Args:
         a: array.
-        axes: for each axis of the result, which one of ``a`` it is.
+        axes: for each axis of the result, the axis of ``a``.
 
     Returns:
         An array of the dtype of ``a``.
@@ -304,7 +304,7 @@ def permute_dims(a: ArrayLike, /, axes: Sequence[int]) -> Array:
 
     Args:
         a: array.
-        axes: for each axis of the result, which one of ``a`` it is.
+        axes: for each axis of the result, the axis of ``a``.
 
     Returns:
         An array of the dtype of ``a``.
@@ -379,7 +379,7 @@ def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Seque
     Args:
         a: array.
         source: an axis or a sequence of axes.
-        destination: where each of them is in the result.
+        destination: the position of each of them in the result.
 
     Returns:
         An array of the dtype of ``a``.
@@ -417,7 +417,7 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     Args:
         a: array.
         axis: the axis to move.
-        start: before which axis it goes; the rank for after all.
+        start: the axis before which it is moved; the rank moves it to the end.
 
     Returns:
         An array of the dtype of ``a``.
@@ -453,7 +453,7 @@ def flip(m: ArrayLike, axis: Axes = None) -> Array:
 
     Args:
         m: array.
-        axis: an axis, a tuple of axes, or None for all.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
 
     Returns:
         An array of the shape and dtype of ``m``.
@@ -479,7 +479,7 @@ def broadcast_to(array: ArrayLike, shape: ShapeLike, *, out_sharding: ShardingLi
     Args:
         array: array.
         shape: an int or a sequence of ints.
-        out_sharding: how the result is laid out over devices; by default as it comes.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array of that shape.

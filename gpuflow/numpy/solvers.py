@@ -113,7 +113,7 @@ def inv(a: ArrayLike) -> Array:
     """The inverses of square matrices of shape (..., n, n).
 
     Args:
-        a: matrices of shape (..., n, n); integers become floats first.
+        a: matrices of shape (..., n, n); integers are converted to floats.
 
     Returns:
         An array of the shape of ``a``; inf or nan for singular matrices.
@@ -136,7 +136,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
     """The ``x`` with ``tensordot(a, x, x.ndim) == b``.
 
     Args:
-        a: array of shape (*b.shape, *x.shape), as many equations as unknowns.
+        a: array of shape (*b.shape, *x.shape), with as many equations as unknowns.
         b: array.
         axes: axes of ``a`` to move to the end first.
 
@@ -174,8 +174,8 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
     """The inverse of ``a`` as a map from its last axes to its first ``ind`` ones.
 
     Args:
-        a: array, whose first axes hold as many elements as the others.
-        ind: how many axes are the first ones.
+        a: array with as many elements along its first ``ind`` axes as along the others.
+        ind: number of leading axes.
 
     Returns:
         An array of the shape of the last axes of ``a`` and then of its first ones.
@@ -211,7 +211,7 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
 
     Args:
         a: matrices of shape (..., m, m).
-        n: an integer that is known while tracing; for 0 the result is the identity.
+        n: a static integer; for 0 the result is the identity.
 
     Returns:
         An array of the shape of ``a``; of floats for negative ``n``.
@@ -254,7 +254,8 @@ def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -
 
     Args:
         arrays: matrices; the first and the last may be vectors.
-        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
+        precision: precision of float32 products on GPUs, see ``lax.Precision``; None uses the
+            setting ``default_matmul_precision``.
 
     Returns:
         A matrix; a vector or a number where the first or the last are vectors.

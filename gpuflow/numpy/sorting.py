@@ -50,9 +50,9 @@ def sort(
 
     Args:
         a: array of numbers or bools.
-        axis: the axis along which to sort; None: of the raveled array.
-        stable: whether equal elements must keep their order.
-        descending: the reverse order, nan first.
+        axis: the axis along which to sort; None flattens the array first.
+        stable: whether equal elements keep their order.
+        descending: whether to sort in descending order, with nan first.
 
     Returns:
         An array of the dtype of ``a``, and of its shape, or a vector for ``axis=None``.
@@ -84,11 +84,11 @@ def argsort(
     With ``descending`` equal elements keep their order too, where ``stable``.
 
     Args:
-        a: array of numbers or bools; nan go last.
-        axis: the axis along which to sort; None: of the raveled array.
-        stable: whether equal elements must keep their order.
-        descending: the reverse order, nan first.
-        dtype: that of the positions, by default the default integer.
+        a: array of numbers or bools; nan is sorted last.
+        axis: the axis along which to sort; None flattens the array first.
+        stable: whether equal elements keep their order.
+        descending: whether to sort in descending order, with nan first.
+        dtype: dtype of the indices; the default integer dtype by default.
 
     Returns:
         Positions along ``axis``, of the shape of ``a``, or a vector for ``axis=None``.
@@ -120,7 +120,7 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
     """The positions in the order of several keys, of which the last one is primary.
 
     Args:
-        keys: sequence of arrays of one shape, or an array whose first axis counts the keys.
+        keys: sequence of arrays of one shape, or an array whose rows are the keys.
         axis: the axis along which to sort.
 
     Returns:
@@ -160,9 +160,9 @@ def cumsum(
     """The sums of all elements up to each one.
 
     Args:
-        a: array; bools are added in the default integer dtype, other dtypes in their own.
-        axis: the axis to run along; None: the raveled array.
-        dtype: dtype to add in.
+        a: array; bools are summed in the default integer dtype, other dtypes in their own.
+        axis: the axis of accumulation; None flattens the array first.
+        dtype: dtype of the sum.
 
     Returns:
         An array of the shape of ``a``, or a vector for ``axis=None``.
@@ -185,8 +185,8 @@ def cumprod(
 
     Args:
         a: array; bools are multiplied in the default integer dtype, other dtypes in their own.
-        axis: the axis to run along; None: the raveled array.
-        dtype: dtype to multiply in.
+        axis: the axis of accumulation; None flattens the array first.
+        dtype: dtype of the product.
 
     Returns:
         An array of the shape of ``a``, or a vector for ``axis=None``.
@@ -225,10 +225,10 @@ def cumulative_sum(
     """The sums of all elements up to each one.
 
     Args:
-        x: array; small integers and bools are added in the default integer dtype.
-        axis: the axis to run along; it may be left out for vectors.
-        dtype: dtype to add in.
-        include_initial: whether to put a 0 in front.
+        x: array; small integers and bools are summed in the default integer dtype.
+        axis: the axis of accumulation; optional for vectors.
+        dtype: dtype of the sum.
+        include_initial: whether to prepend a 0.
 
     Returns:
         An array of the shape of ``x``, with one element more along ``axis`` with
@@ -253,9 +253,9 @@ def cumulative_prod(
 
     Args:
         x: array; bools are multiplied in the default integer dtype.
-        axis: the axis to run along; it may be left out for vectors.
-        dtype: dtype to multiply in.
-        include_initial: whether to put a 1 in front.
+        axis: the axis of accumulation; optional for vectors.
+        dtype: dtype of the product.
+        include_initial: whether to prepend a 1.
 
     Returns:
         An array of the shape of ``x``, with one element more along ``axis`` with

@@ -36,12 +36,12 @@ def logspace(
     """``num`` powers of ``base``, from ``base**start`` to ``base**stop``.
 
     Args:
-        start, stop: exponents, numbers or arrays.
-        num: how many.
-        endpoint: whether ``stop`` is the last one.
-        base: number.
-        dtype: by default the float dtype of the exponents.
-        axis: where the new axis goes if they are arrays.
+        start, stop: exponents, scalars or arrays.
+        num: number of samples.
+        endpoint: whether ``stop`` is the last sample.
+        base: base of the logarithm, a number.
+        dtype: dtype of the result; the float dtype of the exponents by default.
+        axis: position of the new axis if start or stop are arrays.
 
     Returns:
         An array of ``num`` numbers, or of size ``num`` along ``axis``.
@@ -66,11 +66,11 @@ def geomspace(
     """``num`` numbers from ``start`` to ``stop``, each a constant factor from the next.
 
     Args:
-        start, stop: numbers or arrays, both of one sign and not 0.
-        num: how many.
-        endpoint: whether ``stop`` is the last one.
-        dtype: by default the float dtype of the ends.
-        axis: where the new axis goes if they are arrays.
+        start, stop: nonzero scalars or arrays with the same sign.
+        num: number of samples.
+        endpoint: whether ``stop`` is the last sample.
+        dtype: dtype of the result; the float dtype of ``start`` and ``stop`` by default.
+        axis: position of the new axis if start or stop are arrays.
 
     Returns:
         An array of ``num`` numbers, or of size ``num`` along ``axis``.

@@ -53,10 +53,10 @@ def mean(
 
     Args:
         a: array.
-        axis: an axis, a tuple of axes, or None for all.
-        dtype: dtype of the result, and to add in where it is wider than 16 bits.
-        keepdims: keep the axes, with size 1.
-        where: mask that broadcasts with ``a``; other elements do not count.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
+        dtype: dtype of the result, and of the sum if it is wider than 16 bits.
+        keepdims: whether reduced axes stay, with size 1.
+        where: mask that broadcasts with ``a``; other elements are ignored.
 
     Returns:
         An array without ``axis``; nan where there are no elements.
@@ -113,14 +113,15 @@ def var(
     """Mean squared distance from the mean, over axes.
 
     Args:
-        a: array; of complex numbers the result is real.
-        axis: an axis, a tuple of axes, or None for all.
+        a: array; for complex arrays the result is real.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
         dtype: dtype of the result.
-        ddof: taken from the number of elements before dividing; also called ``correction``.
-        keepdims: keep the axes, with size 1.
-        where: mask that broadcasts with ``a``; other elements do not count.
-        mean: the means, with ``keepdims``, where they are known.
-        correction: another name of ``ddof``, which may be a float here.
+        ddof: delta degrees of freedom; the divisor is the number of elements minus ``ddof``. Also
+            called ``correction``.
+        keepdims: whether reduced axes stay, with size 1.
+        where: mask that broadcasts with ``a``; other elements are ignored.
+        mean: precomputed means, as with ``keepdims``.
+        correction: another name of ``ddof``; it may be a float.
 
     Returns:
         The variance; nan where the number of elements does not exceed ``ddof``.
@@ -172,14 +173,15 @@ def std(
     """The standard deviation over axes, which is the square root of the variance.
 
     Args:
-        a: array; of complex numbers the result is real.
-        axis: an axis, a tuple of axes, or None for all.
+        a: array; for complex arrays the result is real.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
         dtype: dtype of the result, a float or complex one.
-        ddof: taken from the number of elements before dividing; also called ``correction``.
-        keepdims: keep the axes, with size 1.
-        where: mask that broadcasts with ``a``; other elements do not count.
-        mean: the means, with ``keepdims``, where they are known.
-        correction: another name of ``ddof``, which may be a float here.
+        ddof: delta degrees of freedom; the divisor is the number of elements minus ``ddof``. Also
+            called ``correction``.
+        keepdims: whether reduced axes stay, with size 1.
+        where: mask that broadcasts with ``a``; other elements are ignored.
+        mean: precomputed means, as with ``keepdims``.
+        correction: another name of ``ddof``; it may be a float.
 
     Returns:
         The standard deviation; nan where the number of elements does not exceed ``ddof``.

@@ -34,11 +34,11 @@ def take(
     Args:
         a: array.
         indices: integer array of any shape; negative ones count from the end.
-        axis: None: of the raveled array.
-        mode: ``"fill"`` (the default): positions outside give nan, or the least integer;
-            ``"clip"``: the nearest; ``"wrap"``: modulo the size.
-        unique_indices: that no position occurs twice; it changes nothing.
-        indices_are_sorted: that positions increase; it changes nothing.
+        axis: the axis; None flattens the array first.
+        mode: handling of out-of-bounds indices: ``"fill"`` (the default) gives nan, or the smallest
+            integer; ``"clip"`` clamps; ``"wrap"`` takes them modulo the size.
+        unique_indices: no effect; whether indices are guaranteed to be distinct.
+        indices_are_sorted: no effect; whether indices are guaranteed to be in ascending order.
         fill_value: the value that replaces nan.
 
     Returns:
@@ -116,12 +116,12 @@ def take_along_axis(
     Args:
         arr: array.
         indices: integer array of the same rank.
-        axis: the axis that is indexed; None: of the raveled array.
-        mode: ``"fill"`` (the default, also ``"drop"``), ``"clip"``; ``"promise_in_bounds"``: all
-            are in [0, size), others read the nearest element, and give it no gradient;
-            ``"one_hot"``: as a product with rows of zeros and a one, which gives 0 outside.
+        axis: the axis to index; None flattens the array first.
+        mode: ``"fill"`` (the default, also ``"drop"``); ``"clip"``; ``"promise_in_bounds"``: all
+            indices are in [0, size), others read the nearest element and have no gradient;
+            ``"one_hot"``: a product with one-hot rows, which gives 0 out of bounds.
         fill_value: the value that replaces nan.
-        wrap_negative_indices: whether negative positions count from the end.
+        wrap_negative_indices: whether negative indices count from the end.
 
     Returns:
         An array of the dtype of ``arr``, of the shape of ``indices`` along ``axis``; other axes

@@ -35,7 +35,7 @@ def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
 
     Args:
         A: array.
-        reps: an int or a sequence of ints; where there are fewer than axes, the first ones get 1.
+        reps: an int or a sequence of ints; if there are fewer than axes, leading axes have 1.
 
     Returns:
         An array of the dtype of ``A``.
@@ -68,11 +68,11 @@ def repeat(
 
     Args:
         a: array.
-        repeats: an int, or ints, one for each position along ``axis``.
-        axis: None: of the raveled array.
-        total_repeat_length: the size of the result along ``axis``, needed for traced repeats:
-            excess elements are dropped, missing ones repeat the last element.
-        out_sharding: how the result is laid out over devices; by default as it comes.
+        repeats: an int, or one int for each index along ``axis``.
+        axis: the axis; None flattens the array first.
+        total_repeat_length: static size of the result along ``axis``, required for traced repeats:
+            extra elements are dropped, missing ones repeat the last element.
+        out_sharding: the sharding of the result; None infers it.
 
     Returns:
         An array of the dtype of ``a``, of its rank or a vector.
@@ -153,9 +153,9 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
 
     Args:
         a: array.
-        shift: by how many positions, one number or one for each axis; they may be traced. Floats
-            are cut to integers, as in JAX.
-        axis: an axis, a tuple of axes, or None: of the raveled array.
+        shift: number of positions to shift by, an int or one for each axis; they may be traced.
+            Floats are truncated to integers, as in JAX.
+        axis: an axis, a tuple of axes, or None to flatten the array first.
 
     Returns:
         An array of the shape and dtype of ``a``.
@@ -228,8 +228,9 @@ def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 
     Args:
         m: array of rank 2 or more.
-        k: an int; negative ones turn the other way.
-        axes: the plane of the turn.
+        k: number of rotations by 90 degrees, an int; negative numbers rotate in the other
+            direction.
+        axes: the plane of the rotation.
 
     Returns:
         An array of the dtype of ``m``.

@@ -35,14 +35,14 @@ class ufunc(functools.partial[Any]):
     """An elementwise function with the methods that NumPy derives from it.
 
     Args:
-        func: function of numbers.
-        nin: how many arguments it takes.
-        nout: how many results it returns.
-        name: its name, by default that of ``func``.
-        nargs: how many arguments are mapped, by default all.
-        identity: the result of a reduction of no elements.
-        call: the function of arrays, by default ``func`` mapped over them.
-        reduce, accumulate, at, reduceat: faster forms of the methods.
+        func: function of scalars.
+        nin: number of arguments.
+        nout: number of results.
+        name: name of the ufunc; the name of ``func`` by default.
+        nargs: number of mapped arguments; all by default.
+        identity: the result of an empty reduction.
+        call: the function of arrays; ``func`` mapped over them by default.
+        reduce, accumulate, at, reduceat: faster implementations of the methods.
 
     Raises:
         TypeError: if argument numbers are not ints.
@@ -120,11 +120,11 @@ class ufunc(functools.partial[Any]):
 
         Args:
             a: array.
-            axis: the axis; None: of the raveled array.
+            axis: the axis; None flattens the array first.
             dtype: dtype of the result.
             out: must be None.
-            keepdims: keep the axis, with size 1.
-            initial: number to start from.
+            keepdims: whether the axis stays, with size 1.
+            initial: initial value of the reduction.
             where: mask that broadcasts with ``a``.
 
         Raises:
@@ -190,8 +190,8 @@ class ufunc(functools.partial[Any]):
 
         Args:
             a: array.
-            indices: vector of positions; each piece ends where the next one starts. Where a
-                position is not less than the next one, its single element is the result.
+            indices: vector of indices; each segment ends where the next one starts. If an index is
+                not below the next one, its single element is the result.
             axis: the axis.
             dtype: dtype of the result.
             out: must be None.
@@ -245,7 +245,7 @@ class ufunc(functools.partial[Any]):
         Args:
             a: array.
             indices: an index as in ``a[indices]``.
-            b: the second operand, for functions of two.
+            b: the second operand, for binary functions.
             inplace: must be False.
 
         Raises:
@@ -285,9 +285,9 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
 
     Args:
         func: the function; it must be traceable.
-        nin: how many arguments it takes.
-        nout: how many results it returns.
-        identity: the result of a reduction of no elements.
+        nin: number of arguments.
+        nout: number of results.
+        identity: the result of an empty reduction.
 
     Returns:
         A ``jnp.ufunc``: it maps over arrays that broadcast, and has ``reduce`` and so on.

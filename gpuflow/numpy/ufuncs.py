@@ -383,7 +383,8 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
 
     Args:
         x: base.
-        TypeError: if ``kind`` or ``order`` is given.
+        y: exponent. A static integer (a Python, NumPy or rank-0 value) is expanded into products,
+            and the result has the dtype of ``x``; it may be negative for floats only.
 
     Returns:
         An array of the common shape.

@@ -50,14 +50,15 @@ def unique(
 
     Args:
         ar: array.
-        return_index: whether to return where each first occurs.
-        return_inverse: whether to return which of them each element is.
-        return_counts: whether to return how often each occurs.
-        axis: compare slices along this axis; None: the elements.
-        equal_nan: whether all nan count as one.
-        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: the value of missing elements; by default the smallest element.
-        sorted: the result is sorted in any case.
+        return_index: whether to return the index of the first occurrence of each.
+        return_inverse: whether to return the indices that reconstruct ``ar``.
+        return_counts: whether to return the number of occurrences of each.
+        axis: the axis of the slices to compare; None compares elements.
+        equal_nan: whether all nan count as equal.
+        size: static number of results, for use under jit; extra results are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; the smallest element by default.
+        sorted: accepted; the result is always sorted.
 
     Returns:
         The array, or a tuple of it and the requested additions.
@@ -221,8 +222,9 @@ def unique_all(
 
     Args:
         x: array.
-        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: the value of missing elements; by default the smallest element.
+        size: static number of results, for use under jit; extra results are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; the smallest element by default.
 
     Returns:
         A tuple of ``values``, the positions ``indices`` where each first occurs,
@@ -248,8 +250,9 @@ def unique_counts(
 
     Args:
         x: array.
-        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: the value of missing elements; by default the smallest element.
+        size: static number of results, for use under jit; extra results are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; the smallest element by default.
 
     Returns:
         A tuple of ``values`` and ``counts``.
@@ -273,8 +276,9 @@ def unique_inverse(
 
     Args:
         x: array.
-        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: the value of missing elements; by default the smallest element.
+        size: static number of results, for use under jit; extra results are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; the smallest element by default.
 
     Returns:
         A tuple of ``values`` and ``inverse_indices``, which has the shape of ``x``.
@@ -298,8 +302,9 @@ def unique_values(
 
     Args:
         x: array.
-        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
-        fill_value: the value of missing elements; by default the smallest element.
+        size: static number of results, for use under jit; extra results are dropped, missing ones
+            are padded.
+        fill_value: the value of padding elements; the smallest element by default.
 
     Returns:
         A vector.

@@ -29,8 +29,8 @@ def vectorize(
 
     Args:
         pyfunc: the function; it may return a tuple.
-        excluded: arguments that are passed as they are: positions, and names of keywords.
-        signature: axes that the function itself wants, as in ``"(m,n),(n)->(m)"``; by default none.
+        excluded: arguments that are not mapped: indices, and names of keyword arguments.
+        signature: core dimensions of the function, as in ``"(m,n),(n)->(m)"``; none by default.
 
     Returns:
         A function that maps ``pyfunc`` over all other axes, which broadcast.

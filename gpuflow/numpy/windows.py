@@ -31,7 +31,7 @@ def bartlett(M: int) -> Array:
     """``M`` weights in the shape of a triangle, 0 at both ends.
 
     Args:
-        M: how many.
+        M: number of points.
 
     Returns:
         A vector of default floats.
@@ -48,7 +48,7 @@ def blackman(M: int) -> Array:
     """``M`` weights of the Blackman window, 0.42 - 0.5 cos(t) + 0.08 cos(2 t) for t from 0 to 2 pi.
 
     Args:
-        M: how many.
+        M: number of points.
 
     Returns:
         A vector of default floats.
@@ -70,7 +70,7 @@ def hamming(M: int) -> Array:
     """``M`` weights of the Hamming window, 0.54 - 0.46 cos(t) for t from 0 to 2 pi.
 
     Args:
-        M: how many.
+        M: number of points.
 
     Returns:
         A vector of default floats.
@@ -87,7 +87,7 @@ def hanning(M: int) -> Array:
     """``M`` weights of the Hann window, 0.5 - 0.5 cos(t) for t from 0 to 2 pi.
 
     Args:
-        M: how many.
+        M: number of points.
 
     Returns:
         A vector of default floats.
@@ -104,8 +104,9 @@ def kaiser(M: int, beta: ArrayLike) -> Array:
     """``M`` weights of the Kaiser window, i0(beta sqrt(1 - t**2)) / i0(beta) for t from -1 to 1.
 
     Args:
-        M: how many.
-        beta: shape parameter, a number; the larger, the narrower. 0 gives equal weights.
+        M: number of points.
+        beta: shape parameter, a number; larger values give a narrower window. 0 gives equal
+            weights.
 
     Returns:
         A vector of default floats.

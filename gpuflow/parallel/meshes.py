@@ -29,8 +29,8 @@ def make_mesh(
     Args:
         axis_shapes: the size of each axis.
         axis_names: the name of each axis.
-        axis_types: how shardings along each axis are chosen; ``Explicit`` by default, as in JAX.
-        devices: by default all, of which the first ones are taken.
+        axis_types: sharding mode of each axis; ``Explicit`` by default, as in JAX.
+        devices: the devices; the first of all devices by default.
 
     Returns:
         A Mesh.
@@ -90,7 +90,7 @@ def set_mesh(mesh: Mesh | None) -> _MeshScope:
     """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block.
 
     Args:
-        mesh: a Mesh, or None for none.
+        mesh: a Mesh, or None to unset it.
 
     Returns:
         Something for ``with``, at whose end the mesh before is in force again.

@@ -26,11 +26,11 @@ def visualize_sharding(
     """Print boxes that show which device has which part of an array.
 
     Args:
-        shape: of an array of one or two dimensions.
-        sharding: of the array.
-        use_color: parts have colors where the output is a terminal.
-        scale: of the boxes.
-        min_width, max_width: of one box, in characters.
+        shape: shape of an array of rank 1 or 2.
+        sharding: the sharding to draw.
+        use_color: whether to color shards if the output is a terminal.
+        scale: scale of the boxes.
+        min_width, max_width: limits of the width of a box, in characters.
         color_map: ``number from 0 to 1 -> red, green, blue, alpha``, such as matplotlib's.
 
     Raises:

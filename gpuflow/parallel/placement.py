@@ -101,7 +101,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     """Arrays with the shardings that they are wanted in.
 
     Args:
-        x: an array or tree.
+        x: an array or pytree.
         shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
 
     Returns:
@@ -129,7 +129,7 @@ def reshard(xs: _T, out_shardings: Any) -> _T:
     """Arrays with other shardings.
 
     Args:
-        xs: an array or tree.
+        xs: an array or pytree.
         out_shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
 
     Returns:
@@ -162,10 +162,11 @@ def make_array_from_callback(
     """An array whose parts a function makes.
 
     Args:
-        shape: of the whole array.
-        sharding: which device has which part.
-        data_callback: gives the part at slices of the whole array; called once for each part.
-        dtype: of the array; by default that of the parts.
+        shape: shape of the whole array.
+        sharding: the sharding, which assigns shards to devices.
+        data_callback: a function from slices of the whole array to the shard; it is called once for
+            each distinct shard.
+        dtype: dtype of the array; the dtype of the shards by default.
 
     Returns:
         An Array of that shape and sharding.
@@ -219,10 +220,10 @@ def make_array_from_single_device_arrays(
     """An array of parts that lie on this process's devices, in the sharding's order of devices.
 
     Args:
-        shape: of the whole array.
-        sharding: which device has which part.
-        arrays: the parts, one for each device of this process.
-        dtype: of the array; by default that of the parts.
+        shape: shape of the whole array.
+        sharding: the sharding, which assigns shards to devices.
+        arrays: the shards, one for each device of this process.
+        dtype: dtype of the array; the dtype of the shards by default.
 
     Returns:
         An Array of that shape and sharding.
@@ -258,9 +259,9 @@ def make_array_from_process_local_data(
     """An array of which each process gives the data of its devices.
 
     Args:
-        sharding: which device has which part.
-        local_data: this process's rows, columns, ... in the order of the whole array.
-        global_shape: of the whole; by default inferred from the sharding.
+        sharding: the sharding, which assigns shards to devices.
+        local_data: the data of this process, in the order of the whole array.
+        global_shape: shape of the whole array; inferred from the sharding by default.
 
     Returns:
         An Array of shape ``global_shape``.
@@ -309,7 +310,7 @@ def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
     """Each leaf once for each device, stacked along a new first axis.
 
     Args:
-        x: a tree of arrays or numbers.
+        x: a pytree of arrays or scalars.
         devices: a sequence of Devices.
 
     Returns:
@@ -333,7 +334,7 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
     """Trees of equal structure, one for each device, stacked along a new first axis.
 
     Args:
-        shards: trees of arrays of equal structure and shapes, one for each device.
+        shards: pytrees of arrays with equal structures and shapes, one for each device.
         devices: a sequence of Devices.
 
     Returns:

@@ -55,8 +55,8 @@ class StepTraceAnnotation(TraceAnnotation):
     """``with StepTraceAnnotation("train", step_num=k):`` shows a step of training.
 
     Args:
-        name: text to show; the number of the step is shown after it.
-        kwargs: details to show with it, of which ``step_num`` is the number of the step.
+        name: text to show, followed by the number of the step.
+        kwargs: details to show with it; ``step_num`` is the number of the step.
     """
 
     def __init__(self, name: str, **kwargs: Any) -> None:

@@ -21,10 +21,10 @@ class ProfileEvent:
     """Something that took time.
 
     Attributes:
-        name: of the event.
-        start_ns: nanoseconds since the trace was started.
-        duration_ns: nanoseconds.
-        stats: pairs of what else is known.
+        name: name of the event.
+        start_ns: start time in nanoseconds since the start of the trace.
+        duration_ns: duration in nanoseconds.
+        stats: pairs of the names and values of further data.
     """
 
     name: str

@@ -42,7 +42,7 @@ def live_groups(backend: str | None = None) -> list[ArrayGroup]:
     """The arrays of this process that have not been deleted, the largest groups first.
 
     Args:
-        backend: only arrays of this platform; by default of all.
+        backend: a platform, to include only its arrays; all platforms by default.
 
     Cost: looks at every object of the process.
     """
@@ -69,7 +69,7 @@ def device_memory_profile(backend: str | None = None) -> bytes:
     ``GPUFLOW_SMI=1`` from 64 KiB on, on GPUs always from 16 MiB on.
 
     Args:
-        backend: only arrays of this platform; by default of all.
+        backend: a platform, to include only its arrays; all platforms by default.
 
     Returns:
         A gzipped protocol buffer: for each platform, line and type the number of arrays and bytes.
@@ -89,8 +89,8 @@ def save_device_memory_profile(
     """Write ``device_memory_profile(backend)`` to a file.
 
     Args:
-        filename: of the file; ``pprof -top FILE`` reads it.
-        backend: as there.
+        filename: path of the file; ``pprof -top FILE`` reads it.
+        backend: as in ``device_memory_profile``.
 
     Raises:
         OSError: if it cannot be written.

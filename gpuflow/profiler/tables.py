@@ -29,12 +29,12 @@ class OpTime:
     """One operation with all its calls.
 
     Attributes:
-        name: of the kernel, call or operation.
-        row: of the trace: "kernels", "libraries", "loops", "eager ops", "builds" and so on.
-        calls: how many.
-        seconds: without the calls inside of it.
-        share: of the time of all.
-        bytes: that steps of programs read and wrote.
+        name: name of the kernel, call or operation.
+        row: row of the trace: "kernels", "libraries", "loops", "eager ops", "builds" and so on.
+        calls: number of calls.
+        seconds: time in seconds, without nested calls.
+        share: fraction of the time of all.
+        bytes: bytes read and written by steps of programs.
         flops: floating-point operations of these steps.
     """
 
@@ -52,10 +52,10 @@ class LineTime:
     """The time of the steps that come from one line.
 
     Attributes:
-        line: ``file:line (function)``; "" for steps of which no line is known.
-        calls: how many steps.
-        seconds: of these; a step of several lines counts to equal parts for each.
-        share: of the time of all.
+        line: ``file:line (function)``; "" for steps without a source line.
+        calls: number of steps.
+        seconds: time of these steps; a step of several lines is divided equally among them.
+        share: fraction of the time of all.
     """
 
     line: str
@@ -69,8 +69,8 @@ class MemorySample:
     """Memory in use by drivers at one moment.
 
     Attributes:
-        seconds: since the trace was started.
-        bytes: in use on all devices; on a CPU those of the process.
+        seconds: time since the start of the trace.
+        bytes: memory in use on all devices; on CPUs that of the process.
     """
 
     seconds: float
@@ -82,12 +82,12 @@ class TraceTable:
     """A trace in tables; ``profiler.table`` makes it. Print it, or let a notebook show it.
 
     Attributes:
-        path: of the trace.
-        seconds: of all work, on all threads.
-        ops: operations, the longest first.
-        lines: where it came from, the longest first.
-        memory: while the trace was taken, every 10 ms.
-        top: how many rows of each table ``str`` shows.
+        path: path of the trace.
+        seconds: total time of all operations, on all threads.
+        ops: operations, the slowest first.
+        lines: source lines, the slowest first.
+        memory: samples of memory use during the trace, every 10 ms.
+        top: number of rows of each table that ``str`` shows.
     """
 
     path: Path
@@ -160,9 +160,9 @@ def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> T
     """Where the time of a trace went: by operation, by line of the program, and the memory.
 
     Args:
-        path: a ``*.trace.json.gz``, or a folder in which the newest one is taken; by default the
-            trace that this process wrote last.
-        top: how many rows of each table are shown; None: all.
+        path: a ``*.trace.json.gz`` file, or a folder, whose newest trace is used; by default the
+            last trace of this process.
+        top: number of rows of each table to show; None shows all.
 
     Returns:
         TraceTable: print it; ``ops``, ``lines`` and ``memory`` are records.

@@ -36,8 +36,8 @@ class ProfileOptions:
     used.
 
     Attributes:
-        host_tracer_level: 0 leaves out eager ops and annotations.
-        device_tracer_level: 0 leaves out the steps of compiled programs.
+        host_tracer_level: 0 omits eager ops and annotations.
+        device_tracer_level: 0 omits the steps of compiled programs.
     """
 
     host_tracer_level: int = 2
@@ -88,8 +88,8 @@ def start_trace(
 
     Args:
         log_dir: a folder; the trace is written to ``plugins/profile/<time>`` in it.
-        create_perfetto_link: not taken; open the file at https://ui.perfetto.dev.
-        create_perfetto_trace: also write the trace as ``perfetto_trace.json.gz``.
+        create_perfetto_link: not supported; open the file at https://ui.perfetto.dev.
+        create_perfetto_trace: whether to write the trace as ``perfetto_trace.json.gz`` too.
         profiler_options: options of the recording.
 
     Raises:

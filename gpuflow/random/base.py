@@ -70,11 +70,10 @@ def bits(
     """Uniform random bits as unsigned integers.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: an unsigned integer dtype, by default as wide as the default integer: uint32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: an unsigned integer dtype; by default as wide as the default integer dtype: uint32.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -105,13 +104,12 @@ def uniform(
     """Uniform random floats in [minval, maxval).
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        minval: lower bound, that can be drawn; a number or an array that broadcasts to ``shape``.
-        maxval: upper bound, likewise.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        minval: lower bound (included), a scalar or an array that broadcasts to ``shape``.
+        maxval: upper bound (excluded), in the same form.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -176,11 +174,10 @@ def normal(
     """Random numbers of the standard normal distribution; complex ones have variance 1.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float or complex dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float or complex dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -225,13 +222,12 @@ def truncated_normal(
     """Standard normal numbers inside the open interval (lower, upper).
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        lower: lower bounds, floats.
-        upper: upper bounds, floats.
-        shape: sizes of the result; None: those of the bounds.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        lower: array of floats, lower bounds.
+        upper: array of floats, upper bounds.
+        shape: shape of the result; None uses the shape of the bounds.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -287,12 +283,11 @@ def bernoulli(
     """True with probability ``p``.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        p: probabilities, floats.
-        shape: sizes of the result; None: those of ``p``.
-        mode: ``"high"`` takes twice as many bits, for probabilities below 1e-6; else ``"low"``.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        p: array of floats, probabilities.
+        shape: shape of the result; None uses the shape of ``p``.
+        mode: ``"high"`` uses twice as many bits, for probabilities below 1e-6; otherwise ``"low"``.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         bool array of ``shape``.
@@ -347,11 +342,10 @@ def rademacher(
     """-1 or 1, each with probability one half.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: by default int32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: dtype of the result; int32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -374,13 +368,12 @@ def randint(
     """Uniform random integers in [minval, maxval).
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result.
-        minval: lower bound, that can be drawn; an integer or an array that broadcasts to ``shape``.
-        maxval: upper bound, likewise.
-        dtype: an integer dtype, by default int32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result.
+        minval: lower bound (included), an integer or an array that broadcasts to ``shape``.
+        maxval: upper bound (excluded), in the same form.
+        dtype: an integer dtype; int32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -456,11 +449,10 @@ def exponential(
     """Random numbers of the exponential distribution with mean 1.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -485,11 +477,10 @@ def laplace(
     """Random numbers of the standard Laplace distribution, with density ``exp(-abs(x)) / 2``.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -512,11 +503,10 @@ def logistic(
     """Random numbers of the standard logistic distribution, ``log(u / (1 - u))`` of uniform ``u``.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -539,11 +529,10 @@ def cauchy(
     """Random numbers of the standard Cauchy distribution, with density ``1 / (pi * (1 + x**2))``.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.

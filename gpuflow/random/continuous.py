@@ -61,12 +61,11 @@ def pareto(
     """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf).
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        b: positive numbers.
-        shape: sizes of the result; None: those of ``b``.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        b: array of positive numbers.
+        shape: shape of the result; None uses the shape of ``b``.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -93,12 +92,11 @@ def lognormal(
     """``exp(sigma * normal)``; for a complex dtype of complex normal numbers.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
+        key: a key from ``random.key``, or a raw key.
         sigma: standard deviations of the logarithm.
-        shape: sizes of the result; None: those of ``sigma``.
-        dtype: a float or complex dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        shape: shape of the result; None uses the shape of ``sigma``.
+        dtype: a float or complex dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -130,12 +128,11 @@ def rayleigh(
     """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        scale: positive numbers.
-        shape: sizes of the result; None: those of ``scale``.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        scale: array of positive numbers.
+        shape: shape of the result; None uses the shape of ``scale``.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -163,14 +160,13 @@ def triangular(
     """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        left: lower ends.
-        mode: peaks.
-        right: upper ends.
-        shape: sizes of the result; None: those of the parameters.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        left: lower limits.
+        mode: modes of the distributions.
+        right: upper limits.
+        shape: shape of the result; None uses the shape of the parameters.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -202,12 +198,11 @@ def wald(
     """Random numbers of the Wald (inverse Gaussian) distribution with scale 1.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        mean: positive numbers.
-        shape: sizes of the result; None: those of ``mean``.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        mean: array of positive numbers.
+        shape: shape of the result; None uses the shape of ``mean``.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -246,11 +241,11 @@ def weibull_min(
     result has the common dtype of the numbers and the parameters.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        scale: positive numbers.
-        concentration: positive numbers, the shape parameter.
-        shape: sizes of the samples.
-        dtype: a float dtype, by default float32.
+        key: a key from ``random.key``, or a raw key.
+        scale: array of positive numbers.
+        concentration: array of positive numbers, the shape parameter.
+        shape: shape of the samples.
+        dtype: a float dtype; float32 by default.
 
     Returns:
         An array of the common shape of ``shape`` and the parameters.
@@ -276,11 +271,10 @@ def maxwell(
     """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -308,11 +302,11 @@ def double_sided_maxwell(
     dtype of the numbers and the parameters.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        loc: centers, floats.
-        scale: scales, floats that broadcast with ``loc``.
-        shape: leading sizes of the result; (): those of the parameters.
-        dtype: a float dtype, by default float32.
+        key: a key from ``random.key``, or a raw key.
+        loc: array of floats, centers.
+        scale: array of floats that broadcasts with ``loc``, scales.
+        shape: leading dimensions of the result; () means only those of the parameters.
+        dtype: a float dtype; float32 by default.
 
     Returns:
         An array of ``shape`` and after it the shape of the parameters.
@@ -342,12 +336,11 @@ def geometric(
     """How many trials of probability ``p`` it takes until one succeeds: integers from 1.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        p: probabilities, floats.
-        shape: sizes of the result; None: those of ``p``.
-        dtype: an integer dtype, by default int32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        p: array of floats, probabilities.
+        shape: shape of the result; None uses the shape of ``p``.
+        dtype: an integer dtype; int32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -387,14 +380,13 @@ def multivariate_normal(
     """Random vectors of a normal distribution.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
+        key: a key from ``random.key``, or a raw key.
         mean: float[..., n].
         cov: float[..., n, n], symmetric and positive semidefinite.
-        shape: batch sizes of the result; None: those of the parameters.
-        dtype: the float dtype of the normal numbers; None: the common one of the parameters.
-        method: how ``cov`` is factored: ``"cholesky"``, ``"eigh"`` or ``"svd"``.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        shape: batch shape of the result; None uses the batch shape of the parameters.
+        dtype: the float dtype of the normal numbers; None uses the common dtype of the parameters.
+        method: factorization of ``cov``: ``"cholesky"``, ``"eigh"`` or ``"svd"``.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of shape ``shape + (n,)``.
@@ -453,13 +445,12 @@ def orthogonal(
     """Uniformly distributed orthogonal matrices, or with ``m`` columns: orthonormal ones.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
+        key: a key from ``random.key``, or a raw key.
         n: number of rows, an int.
-        shape: batch sizes of the result.
-        dtype: a float or complex dtype, by default float32.
-        m: number of columns; None: ``n``.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        shape: batch shape of the result.
+        dtype: a float or complex dtype; float32 by default.
+        m: number of columns; None uses ``n``.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of shape ``shape + (n, n)``, or ``shape + (n, m)``.

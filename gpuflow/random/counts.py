@@ -116,12 +116,11 @@ def poisson(
     """Random integers of the Poisson distribution with mean ``lam``.
 
     Args:
-        key: a key of threefry2x32.
-        lam: numbers >= 0.
-        shape: sizes of the result; None: those of ``lam``.
-        dtype: an integer dtype, by default int32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a threefry2x32 key.
+        lam: array of nonnegative numbers, the rates.
+        shape: shape of the result; None uses the shape of ``lam``.
+        dtype: an integer dtype; int32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -257,9 +256,9 @@ def binomial(
 
     Args:
         key: a key.
-        n: numbers of trials; those below 0 give nan.
-        p: probabilities; those outside of [0, 1] give nan.
-        shape: sizes of the result; None: those of the parameters.
+        n: array, numbers of trials; negative ones give nan.
+        p: array of probabilities; values outside of [0, 1] give nan.
+        shape: shape of the result; None uses the shape of the parameters.
         dtype: a float dtype.
 
     Returns:
@@ -293,10 +292,10 @@ def multinomial(
 
     Args:
         key: a key.
-        n: numbers of trials.
+        n: array, numbers of trials.
         p: the probability of each outcome, float[..., k].
-        shape: the shape of the result, which ends in k; None: that of ``p``.
-        dtype: of the counts, by default a float one; they are drawn in floats.
+        shape: shape of the result, which ends in k; None uses the shape of ``p``.
+        dtype: dtype of the counts; a float dtype by default. They are drawn as floats.
         unroll: accepted as in JAX.
 
     Returns:

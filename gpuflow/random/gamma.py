@@ -141,11 +141,10 @@ def gamma(
 
     Args:
         key: a key.
-        a: positive numbers, the shape parameter.
-        shape: sizes of the result; None: those of ``a``.
+        a: array of positive numbers, the shape parameter.
+        shape: shape of the result; None uses the shape of ``a``.
         dtype: a float dtype.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -168,12 +167,11 @@ def loggamma(
     """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        a: positive numbers, the shape parameter.
-        shape: sizes of the result; None: those of ``a``.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        a: array of positive numbers, the shape parameter.
+        shape: shape of the result; None uses the shape of ``a``.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -200,13 +198,12 @@ def beta(
     """Random numbers of the beta distribution, in [0, 1].
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        a: positive numbers.
-        b: positive numbers.
-        shape: sizes of the result; None: those of the parameters.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        a: array of positive numbers.
+        b: array of positive numbers.
+        shape: shape of the result; None uses the shape of the parameters.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -238,11 +235,10 @@ def dirichlet(
 
     Args:
         key: a key.
-        alpha: positive numbers, float[..., n].
-        shape: batch sizes of the result; None: those of ``alpha``.
+        alpha: float[..., n], positive.
+        shape: batch shape of the result; None uses the batch shape of ``alpha``.
         dtype: a float dtype.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of shape ``shape + (n,)`` that sums to 1 along its last axis.
@@ -279,12 +275,11 @@ def chisquare(
     """Random numbers of the chi-square distribution.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        df: degrees of freedom, positive numbers.
-        shape: sizes of the result; None: those of ``df``.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        df: array of positive numbers, the degrees of freedom.
+        shape: shape of the result; None uses the shape of ``df``.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -309,13 +304,12 @@ def f(
     """Random numbers of the F distribution.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        dfnum: degrees of freedom of the numerator, positive numbers.
-        dfden: those of the denominator.
-        shape: sizes of the result; None: those of the parameters.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        dfnum: array of positive numbers, the degrees of freedom of the numerator.
+        dfden: array of positive numbers, the degrees of freedom of the denominator.
+        shape: shape of the result; None uses the shape of the parameters.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -344,12 +338,11 @@ def t(
     """Random numbers of Student's t distribution.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        df: degrees of freedom, positive numbers.
-        shape: sizes of the result; None: those of ``df``.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        df: array of positive numbers, the degrees of freedom.
+        shape: shape of the result; None uses the shape of ``df``.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -378,12 +371,11 @@ def generalized_normal(
     """Random numbers with density proportional to ``exp(-abs(x) ** p)``.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
-        p: a positive number; 2 gives a normal, 1 a Laplace distribution.
-        shape: sizes of the result, by default one number.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        key: a key from ``random.key``, or a raw key.
+        p: a positive scalar; 2 gives a normal, 1 a Laplace distribution.
+        shape: shape of the result; a scalar by default.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -413,13 +405,12 @@ def ball(
     """Uniformly distributed points in the unit ball of the p-norm.
 
     Args:
-        key: a key of ``random.key``, or a raw one.
+        key: a key from ``random.key``, or a raw key.
         d: number of dimensions.
-        p: of the norm, a positive number.
-        shape: batch sizes of the result.
-        dtype: a float dtype, by default float32.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        p: order of the norm, a positive number.
+        shape: batch shape of the result.
+        dtype: a float dtype; float32 by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         float[shape..., d].

@@ -41,13 +41,12 @@ def gumbel(
 
     Args:
         key: a key.
-        shape: sizes of the result.
+        shape: shape of the result.
         dtype: a float dtype.
-        mode: ``"high"`` takes twice as many bits, for rare large numbers; ``"highest"`` makes full
-            use of them in float32, and is like ``"high"`` in other dtypes; None: ``"low"``, or
-            ``"high"`` with the setting ``high_dynamic_range_gumbel``.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        mode: ``"high"`` uses twice as many bits, for large numbers, which are rare; ``"highest"``
+            makes full use of them in float32, and is like ``"high"`` in other dtypes; None:
+            ``"low"``, or ``"high"`` with the setting ``high_dynamic_range_gumbel``.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.
@@ -123,13 +122,13 @@ def categorical(
 
     Args:
         key: a key.
-        logits: float array.
+        logits: float array, unnormalized log probabilities.
         axis: the axis of the categories.
-        shape: sizes of the result; must end in those of ``logits`` without ``axis``.
-        replace: whether a category may be drawn again; if not, the draws are the leading axes.
+        shape: shape of the result; its last dimensions must be those of ``logits`` without
+            ``axis``.
+        replace: whether to draw with replacement; without it, the draws are the leading dimensions.
         mode: as in ``gumbel``.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         int32 array of ``shape``, by default that of ``logits`` without ``axis``.

@@ -40,10 +40,10 @@ def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = Non
     """A typed key from an integer seed.
 
     Args:
-        seed: an integer, also a traced one.
+        seed: an integer; it may be traced.
         impl: the name of the generator, ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``; by
-            default the one of the setting ``default_prng_impl``.
-        dtype: another way to name the generator: the dtype of its keys.
+            default the setting ``default_prng_impl``.
+        dtype: the dtype of the generator's keys; use it instead of ``impl``.
 
     Returns:
         A key, of shape ().
@@ -86,8 +86,8 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
     """A raw key from an integer seed; ``key`` makes a typed one.
 
     Args:
-        seed: an integer, also a traced one.
-        impl: the name of the generator; by default the one of the setting ``default_prng_impl``.
+        seed: an integer; it may be traced.
+        impl: the name of the generator; by default the setting ``default_prng_impl``.
 
     Returns:
         u32[2], or u32[4] as the generator has it; with the setting ``enable_custom_prng`` a typed
@@ -154,8 +154,8 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
     """New keys from one.
 
     Args:
-        key: a key, which must not be used again.
-        num: how many, or a shape.
+        key: a key; do not use it again.
+        num: number of keys, or a shape.
 
     Returns:
         An array of ``num`` keys; of raw ones for a raw key, u32[num..., 2 or 4].
@@ -185,7 +185,7 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
 
     Args:
         key: a key.
-        data: an integer, also a traced one; its lowest 32 bits count.
+        data: an integer, which may be traced; its lowest 32 bits are used.
 
     Returns:
         A key.
@@ -236,9 +236,9 @@ def wrap_key_data(
     """Typed keys from their uint32 numbers.
 
     Args:
-        key_bits_array: u32[..., 2], or u32[..., 4] as the generator has it.
-        impl: the name of the generator; by default the one of the setting ``default_prng_impl``.
-        dtype: another way to name the generator: the dtype of its keys.
+        key_bits_array: u32[..., 2], or u32[..., 4], depending on the generator.
+        impl: the name of the generator; by default the setting ``default_prng_impl``.
+        dtype: the dtype of the generator's keys; use it instead of ``impl``.
 
     Returns:
         An array of keys of the leading shape.
@@ -284,7 +284,7 @@ def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
     """The dtype of the keys of a generator.
 
     Args:
-        impl_spec: the name of the generator, or that dtype; by default the setting
+        impl_spec: the name of the generator, or its dtype; by default the setting
             ``default_prng_impl``.
 
     Returns:

@@ -31,11 +31,10 @@ def permutation(
 
     Args:
         key: a key.
-        x: array, or one integer.
-        axis: the axis along which slices are exchanged.
-        independent: shuffle each vector along ``axis`` by itself.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        x: array, or an integer scalar.
+        axis: the axis to permute.
+        independent: whether to shuffle each vector along ``axis`` independently.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array like ``x``; for one integer int32[x].
@@ -94,12 +93,12 @@ def choice(
 
     Args:
         key: a key.
-        a: array, or one integer.
-        shape: how many, and in which shape they take the place of ``axis``.
-        replace: whether an element may be chosen again.
-        p: the probability of each element, f32[count]; None: all are equally likely.
+        a: array, or an integer scalar.
+        shape: shape of the samples, which replaces ``axis`` in the result.
+        replace: whether to draw with replacement.
+        p: f32[count], the probability of each element; None means uniform.
         axis: the axis along which to choose.
-        mode: how the draws without replacement and with ``p`` are made, as of ``gumbel``.
+        mode: mode of the draws without replacement and with ``p``, as for ``gumbel``.
 
     Returns:
         An array of the dtype of ``a``, in which ``shape`` takes the place of ``axis``; of integers

@@ -332,9 +332,9 @@ class Shard:
 
     Attributes:
         device: the device.
-        index: the slices of the whole array.
-        replica_id: how many devices before it have the same part.
-        data: the part, an Array on the device; None for a device of another process.
+        index: slices of the whole array.
+        replica_id: number of previous devices with the same shard.
+        data: the shard, an Array on the device; None for a device of another process.
     """
 
     device: Device

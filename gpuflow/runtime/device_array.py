@@ -31,7 +31,7 @@ class DeviceArray:
 
     Args:
         device: the driver of the device.
-        shape: sizes.
+        shape: shape of the result.
         dtype: of the elements, as they are stored.
         address: of the first element.
         block: keeps the memory alive.

@@ -17,8 +17,8 @@ looks sees what was there. What must hold for that:
   long as the Array lives (``numpy/exports.py``, ``targets/cuda/driver/exchange.py``).
 - What nobody else holds is measured, not assumed, and along the same calls: Python versions differ
   in what they count.
-- Without the global interpreter lock a count says nothing about what other threads hold: they
-  may take a reference after the question. Then every operand counts as shared, and donation
+- Without the global interpreter lock, a reference count does not include references of other
+  threads: they may take one after the check. Then every operand counts as shared, and donation
   deletes arrays but takes no memory.
 """
 

@@ -31,7 +31,7 @@ class PartedArray(Array):
     Args:
         parts: what each memory of this process has, in the order of ``local_memories``.
         aval: of the whole array.
-        sharding: which device has which part.
+        sharding: the sharding, which assigns shards to devices.
     """
 
     __slots__ = ("_sharding", "parts")

@@ -29,12 +29,11 @@ def dct(
     """The discrete cosine transform along an axis.
 
     Args:
-        x: array; real and imaginary parts are transformed apart. Of floats with 16 bits the result
-            is float32.
+        x: array; real and imaginary parts are transformed separately. 16-bit floats give float32.
         type: must be 2.
-        n: the size to cut or extend the axis to; None: as it is.
+        n: size to which the axis is truncated or zero-padded; None keeps it.
         axis: the axis.
-        norm: None or "backward": no factor; "ortho": orthonormal.
+        norm: None or "backward" for no factor; "ortho" for an orthonormal transform.
 
     Raises:
         NotImplementedError: if the type is not supported. ValueError: if the norm is unknown.
@@ -61,8 +60,8 @@ def dctn(
     """``dct`` along several axes.
 
     Args:
-        s: the sizes to cut or extend them to; None: unchanged.
-        axes: the axes; None: as many as ``s`` has elements, at the end, or all.
+        s: sizes to which the axes are truncated or zero-padded; None keeps them.
+        axes: the axes; None uses the last ``len(s)`` axes, or all.
         x, type, norm: as for ``dct``.
 
     Raises:

@@ -14,8 +14,8 @@ def trapezoid(
 
     Args:
         y: samples along ``axis``.
-        x: where they were taken; None: ``dx`` apart.
-        dx: the distance of samples.
+        x: coordinates of the samples; None uses the spacing ``dx``.
+        dx: sample spacing.
         axis: the axis.
     """
     return jnp.trapezoid(y, x, dx, axis)

@@ -25,12 +25,11 @@ class RegularGridInterpolator:
     """A function that is known on a grid with any spacing, between its points.
 
     Args:
-        points: for each axis of the grid its places, ascending.
-        values: an array with those axes, and any others after.
+        points: ascending coordinates for each axis of the grid.
+        values: an array with the axes of the grid, followed by any others.
         method: "linear", or "nearest".
         bounds_error: must be False.
-        fill_value: the value outside of the grid; None: the line through the last two points
-            goes on.
+        fill_value: value outside of the grid; None extrapolates linearly.
 
     Raises:
         ValueError: if the method is unknown, there are too few axes, or the dtype of ``values``

@@ -51,10 +51,10 @@ def map_coordinates(
 
     Args:
         input: array.
-        coordinates: for each axis of ``input`` an array of places; they broadcast.
+        coordinates: an array of coordinates for each axis of ``input``; they broadcast.
         order: 0: the nearest element; 1: linear between neighbors.
-        mode: values out of bounds: "constant": ``cval``; "nearest": the last element; "wrap": the
-            array again; "mirror", "reflect": the array backwards, without or with the last element.
+        mode: values out of bounds: "constant": ``cval``; "nearest": the last element; "wrap":
+            periodic; "mirror", "reflect": mirrored, without or with the last element.
         cval: a number.
 
     Returns:

@@ -152,7 +152,7 @@ class KernelCache:
         return self._given.get(key) or self._read(key)
 
     def once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
-        """The result of ``load()`` of the first call with ``key``, kept with this cache.
+        """Return the result of the first ``load()`` for ``key``, stored with this cache.
 
         Args:
             key: From ``cache_key``.

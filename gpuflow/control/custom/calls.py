@@ -197,7 +197,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     """The zero tangents of a tree.
 
     Args:
-        val: array or tree.
+        val: array or pytree.
         symbolic_zeros: whether to return SymbolicZeros instead of arrays of zeros.
     """
 

@@ -38,7 +38,7 @@ def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
 
     Args:
         fun: ``(*args) -> (out, rule)`` with ``rule(cotangent of out) -> cotangents``: a tuple with
-            one for each argument, or a single one. The rule may close over ``args``.
+            one cotangent for each argument, or a single one. The rule may close over ``args``.
 
     Returns:
         A function of the same arguments, as of ``custom_vjp``.

@@ -137,8 +137,8 @@ class custom_jvp(Generic[_P, _T]):
 
     Args:
         fun: the function.
-        nondiff_argnums: positions of arguments that are not arrays to differentiate.
-        nondiff_argnames: names of more such arguments.
+        nondiff_argnums: indices of arguments that are not differentiated.
+        nondiff_argnames: names of further arguments of this kind.
 
     Example:
         >>> @gpuflow.custom_jvp
@@ -165,8 +165,8 @@ class custom_jvp(Generic[_P, _T]):
         """Set the rule ``(*nondiff, primals, tangents) -> (out, out_tangent)``.
 
         Args:
-            jvp: the rule.
-            symbolic_zeros: tangents that are zero arrive as ``custom_derivatives.SymbolicZero``
+            jvp: the rule, ``(primals, tangents) -> (out, out_tangent)``.
+            symbolic_zeros: whether zero tangents arrive as ``custom_derivatives.SymbolicZero``
                 instead of arrays.
         """
         self.jvp = jvp

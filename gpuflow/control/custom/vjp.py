@@ -252,9 +252,9 @@ class custom_vjp(Generic[_P, _T]):
     and the gradient of a shared argument is the sum over them, as in a loop.
 
     Args:
-        fun: the function, of arrays or trees.
-        nondiff_argnums: positions of arguments that are not arrays, such as functions and settings.
-        nondiff_argnames: names of more such arguments.
+        fun: the function, of arrays or pytrees.
+        nondiff_argnums: indices of arguments that are not arrays, such as functions and settings.
+        nondiff_argnames: names of further arguments of this kind.
 
     Example:
         >>> @gpuflow.custom_vjp
@@ -295,13 +295,12 @@ class custom_vjp(Generic[_P, _T]):
         Args:
             fwd: ``(*args) -> (out, residuals)``, with the arguments of the function.
             bwd: ``(*nondiff, residuals, cotangent) -> cotangents``, a tuple with one tree for each
-                other argument; None, there or inside, is zero.
-            symbolic_zeros: fwd gets a ``custom_derivatives.CustomVJPPrimal`` for each leaf, with
-                ``value`` and ``perturbed``, and bwd a ``SymbolicZero`` for a cotangent that is
-                zero.
-            optimize_remat: in JAX, whether ``fun`` runs instead of ``fwd`` where nobody reads the
-                residuals. Here the ops that compute them are then removed op by op, with and
-                without it; callbacks of ``fwd`` stay.
+                differentiated argument; None, at any level, means zero.
+            symbolic_zeros: whether fwd gets a ``custom_derivatives.CustomVJPPrimal`` for each leaf,
+                with ``value`` and ``perturbed``, and bwd a ``SymbolicZero`` for a zero cotangent.
+            optimize_remat: in JAX, whether ``fun`` runs instead of ``fwd`` if the residuals are
+                unused. gpuflow removes unused ops of the residuals one by one with either value;
+                callbacks of ``fwd`` stay.
 
         Raises:
             NotImplementedError: if ``optimize_remat`` is combined with ``symbolic_zeros``.

@@ -225,8 +225,9 @@ class custom_vmap(Generic[_P, _T]):
         """Set the rule ``(axis_size, in_batched, *args) -> (out, out_batched)``.
 
         Args:
-            vmap_rule: ``in_batched`` has a tree of bools for each argument; mapped leaves have the
-                axis in front. ``out_batched`` is a tree of bools like ``out``.
+            vmap_rule: ``(axis_size, in_batched, *args) -> (out, out_batched)``. ``in_batched`` has
+                a tree of bools for each argument; the mapped axis of mapped leaves is axis 0.
+                ``out_batched`` is a tree of bools like ``out``.
         """
         self.vmap_rule = vmap_rule
         return vmap_rule

@@ -14,7 +14,7 @@ def set_cache_dir(path: str | os.PathLike[str]) -> None:
     the environment variable GPUFLOW_CACHE_DIR before gpuflow is imported.
 
     Args:
-        path: a folder, which is not used.
+        path: a folder; unused.
 
     Warns:
         UserWarning: once, that it means nothing here.

@@ -29,7 +29,7 @@ class JAXSparse:
     """A sparse array: a tree whose leaves are its stored arrays.
 
     Attributes:
-        data: the stored elements. Those whose index is out of bounds are padding.
+        data: the stored elements. Elements with an index out of bounds are padding.
     """
 
     data: Any

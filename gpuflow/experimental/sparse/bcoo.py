@@ -48,7 +48,7 @@ class BCOO(JAXSparse):
     are those of the data, so that ``vmap`` maps over a batch dimension as over one of an array.
 
     Attributes:
-        data: (*batch, nse, *dense). Batch dimensions of size 1 count for all.
+        data: (*batch, nse, *dense). Batch dimensions of size 1 broadcast.
         indices: (*batch, nse, n_sparse), integers.
         sparse_shape: the sizes of sparse dimensions.
         indices_sorted, unique_indices: flags of the indices.
@@ -245,7 +245,7 @@ class BCOO(JAXSparse):
         """With one element for each index, in ascending order.
 
         Args:
-            nse: see ``bcoo_sum_duplicates``. remove_zeros: stored zeros are not elements.
+            nse: see ``bcoo_sum_duplicates``. remove_zeros: whether to remove stored zeros.
         """
         return without_zeros(self, nse) if remove_zeros else bcoo_sum_duplicates(self, nse)
 
@@ -489,9 +489,9 @@ def bcoo_fromdense(
     """The elements of a dense array that are not zero.
 
     Args:
-        nse: how many are stored in each batch; by default as many as there are in the batch that
-            has the most, which is not known in traced functions.
-        n_batch, n_dense: the numbers of batch and of dense dimensions.
+        nse: number of stored elements in each batch; by default the largest number of nonzeros in a
+            batch, which cannot be used in traced functions.
+        n_batch, n_dense: number of batch and of dense dimensions.
 
     Raises:
         ConcretizationTypeError: if ``nse`` is needed and not given.

@@ -28,9 +28,9 @@ class BCSR(JAXSparse):
     """A sparse array of two sparse dimensions, rows and columns, after batch dimensions.
 
     Attributes:
-        data: (*batch, nse, *dense). Elements after the last row's are padding.
+        data: (*batch, nse, *dense). Elements after the end of the last row are padding.
         indices: (*batch, nse), the column of each element.
-        indptr: (*batch, rows + 1), the index in the data where each row starts.
+        indptr: (*batch, rows + 1), the index in the data at which each row starts.
         sparse_shape: (rows, columns).
     """
 

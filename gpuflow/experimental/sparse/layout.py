@@ -62,8 +62,8 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
     """With one element for each index, in ascending order.
 
     Args:
-        nse: how many there may be; the rest is left out, and if there are fewer, padding follows.
-            Without it, as many as there are, which is not known in traced functions.
+        nse: maximum number of stored elements; extra ones are dropped, and missing ones are padded.
+            By default the number of distinct elements, which cannot be used in traced functions.
 
     Raises:
         ValueError: if ``nse`` is needed and not given.
@@ -102,9 +102,9 @@ def bcoo_update_layout(
     """With other numbers of batch and dense dimensions.
 
     Args:
-        n_batch, n_dense: None: unchanged.
-        on_inefficient: ``"error"``, ``"warn"`` or None, if many zeros would be stored: where there
-            are more batch or dense dimensions than before, of sizes above 1.
+        n_batch, n_dense: number of batch and of dense dimensions; None keeps it.
+        on_inefficient: ``"error"``, ``"warn"`` or None: the reaction if many zeros would be stored,
+            because there are more batch or dense dimensions of sizes above 1 than before.
     """
     n_batch = mat.n_batch if n_batch is None else to_int(n_batch)
     n_dense = mat.n_dense if n_dense is None else to_int(n_dense)
@@ -231,7 +231,7 @@ def bcoo_reshape(
     """In another shape; batch, sparse and dense dimensions stay apart.
 
     Args:
-        dimensions: the order in which to read dimensions. sharding: accepted, and without effect.
+        dimensions: the order in which to read dimensions. sharding: accepted; no effect.
     """
     del sharding
     if dimensions is not None and [*dimensions] != [*range(mat.ndim)]:

@@ -30,7 +30,7 @@ def spsolve(
     Args:
         data, indices, indptr: the square matrix A in CSR format.
         b: a vector.
-        tol, reorder: accepted as in JAX, where they are for GPUs.
+        tol, reorder: accepted as in JAX, where they apply to GPUs.
 
     Returns:
         The solution, with derivatives with respect to ``data`` and ``b``.
@@ -80,14 +80,14 @@ def lobpcg_standard(
     their residuals.
 
     Args:
-        A: (n, n), dense or sparse, or a function that multiplies with (n, j).
-        X: (n, k) with 5 k < n, where to start, independent columns.
-        m: the most turns.
-        tol: a vector v is done where its residual is below ``10 tol n (eigenvalue + |A v|)``; by
+        A: (n, n), dense or sparse, or a function that multiplies with a matrix (n, j).
+        X: (n, k) with 5 k < n: linearly independent initial columns.
+        m: maximum number of iterations.
+        tol: a vector v has converged if its residual is below ``10 tol n (eigenvalue + |A v|)``; by
             default the dtype's precision.
 
     Returns:
-        ValueError: if the data do not have the shape of this process's shard of ``global_shape``.
+        Eigenvalues (k,), descending, eigenvectors (n, k), and the number of iterations.
 
     Source: Knyazev, Toward the optimal preconditioned eigensolver, SIAM J. Sci. Comput. 23 (2001),
     517; a basis from QR as in Duersch et al., A robust and efficient implementation of LOBPCG,

@@ -39,7 +39,7 @@ def empty(
     """Zeros, of which none is stored.
 
     Args:
-        kwds: ``n_batch``, ``n_dense``, and ``nse`` for room.
+        kwds: ``n_batch``, ``n_dense``, and ``nse`` for the capacity.
     """
     kind = _format("empty", sparse_format)
     return kind._empty(shape, dtype=dtype, index_dtype=index_dtype, **kwds)
@@ -74,9 +74,10 @@ def random_bcoo(
     """A random array.
 
     Args:
-        nse: how many elements are stored in each batch, or which part of all.
-        unique_indices: no index twice. sorted_indices: in ascending order.
-        generator: ``(key, shape, dtype, **kwds) -> array``, by default uniform in [0, 1).
+        nse: number of stored elements in each batch, or their fraction of all elements.
+        unique_indices: whether indices are distinct. sorted_indices: whether they are in ascending
+            order.
+        generator: ``(key, shape, dtype, **kwds) -> array``; uniform in [0, 1) by default.
     """
     sizes = tuple(to_int(size) for size in shape)
     end = len(sizes) - n_dense

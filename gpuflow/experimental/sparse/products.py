@@ -58,9 +58,9 @@ def bcoo_dot_general(
     """``lax.dot_general`` where an operand is sparse, or both.
 
     Args:
-        dimension_numbers: as those of ``lax.dot_general``; batch dimensions are batch or sparse
+        dimension_numbers: as for ``lax.dot_general``; batch dimensions are batch or sparse
             dimensions of the sparse operand.
-        precision: sums are in the dtype of the result. out_sharding: None.
+        precision: accepted; sums have the dtype of the result. out_sharding: must be None.
 
     Returns:
         A dense array; a sparse one if both are.
@@ -245,7 +245,8 @@ def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = No
     """The elements of a dense array at the indices of a sparse one; duplicates share it out as one.
 
     Args:
-        assume_unique: duplicates get the element each; by default, the flag of the array.
+        assume_unique: if True, duplicates each receive the element; the flag of the array by
+            default.
     """
     check(
         isinstance(sparr, JAXSparse),

@@ -40,10 +40,9 @@ def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., A
     """``f`` as a function that also takes and gives BCOO arrays.
 
     Args:
-        f: of dense arrays. Where it has an elementwise function of a sparse array that is not 0 at
-            0, or another operation without a sparse form, that is an error. Keyword arguments are
-            not traced.
-        use_tracer: accepted as in JAX; there is one way.
+        f: a function of dense arrays. Elementwise functions of a sparse array that are not 0 at 0,
+            and operations without a sparse form, raise an error. Keyword arguments are not traced.
+        use_tracer: accepted as in JAX; there is one implementation.
     """
     del use_tracer
 

@@ -165,12 +165,12 @@ def all_gather(
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: a name, or several: then the values are in row-major order.
-        axis_index_groups: groups of equal size that gather on their own.
-        axis: where the gathered dimension goes.
-        tiled: concatenate along ``axis`` instead of stacking.
-        to: the type of the result in shard_map: ``"varying"``, each device has a copy of its own
-            with a cotangent of its own; ``"invarying"``, one value with one cotangent.
+        axis_name: an axis name, or several, whose values are in row-major order.
+        axis_index_groups: groups of equal size; the gather runs within each group.
+        axis: position of the gathered dimension.
+        tiled: whether to concatenate along ``axis`` instead of stacking.
+        to: type of the result in shard_map: ``"varying"``: each device has its own copy and its own
+            cotangent; ``"invarying"``: one value with one cotangent.
 
     Returns:
         An array with a dimension more, of the size of the axis; with ``tiled`` of the same rank.
@@ -368,11 +368,11 @@ def psum_scatter(
     """Sum over a named axis, of which each element gets its own part.
 
     Args:
-        x: array of numbers, or a tree of them.
-        axis_name: a name, or several: then parts are dealt out in row-major order.
-        scatter_dimension: the dimension that is dealt out; its size is that of the axis.
-        axis_index_groups: groups of equal size that work on their own.
-        tiled: the dimension is kept and divided by the size of the axis.
+        x: array of numbers, or a pytree of them.
+        axis_name: an axis name, or several, over which shards are distributed in row-major order.
+        scatter_dimension: the dimension to distribute; its size is that of the axis.
+        axis_index_groups: groups of equal size; the collective runs within each group.
+        tiled: whether the dimension stays, divided by the size of the axis.
 
     Returns:
         An array without ``scatter_dimension``; with ``tiled`` of the same rank.

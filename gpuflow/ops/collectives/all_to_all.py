@@ -139,11 +139,12 @@ def all_to_all(
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: a name, or several as one row-major axis.
-        split_axis: the dimension of which element k goes to index k of the axis.
-        concat_axis: where the values that arrive are stacked.
-        axis_index_groups: groups of equal size that work on their own.
-        tiled: chunks instead of single elements: no dimension is added or removed.
+        axis_name: an axis name, or several names that form one row-major axis.
+        split_axis: the dimension to split: its element k is sent to index k of the axis.
+        concat_axis: position of the dimension of received values.
+        axis_index_groups: groups of equal size; the collective runs within each group.
+        tiled: whether to exchange chunks instead of single elements: no dimension is added or
+            removed.
 
     Returns:
         An array of the same size: ``split_axis`` is gone, and ``concat_axis`` is new.
@@ -198,9 +199,10 @@ def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: a name, or several as one row-major axis.
+        axis_name: an axis name, or several names that form one row-major axis.
         axis: the dimension.
-        axis_index_groups: groups of equal size that work on their own; None: all together.
+        axis_index_groups: groups of equal size; the collective runs within each group; None means
+            one group.
 
     Returns:
         An array of the shape and dtype of ``x``.

@@ -34,7 +34,7 @@ def axis_size(axis_name: Any) -> int:
     """The size of a named axis, or the product of several, as a Python int.
 
     Args:
-        axis_name: a name, or several.
+        axis_name: an axis name, or several.
 
     Returns:
         int.
@@ -67,7 +67,7 @@ def axis_index(axis_name: Any) -> Array:
     """The index of this element along a named axis.
 
     Args:
-        axis_name: a name, or several: then the index is row-major, the last one fastest.
+        axis_name: an axis name, or several; their index is row-major.
 
     Returns:
         An ``i32[]``.

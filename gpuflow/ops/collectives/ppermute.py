@@ -107,7 +107,7 @@ def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: a name, or several as one row-major axis.
+        axis_name: an axis name, or several names that form one row-major axis.
         perm: pairs of a source index and a target index.
 
     Returns:
@@ -138,8 +138,8 @@ def pshuffle(x: _T, axis_name: Any, perm: Sequence[int]) -> _T:
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: a name, or several as one row-major axis.
-        perm: each index once.
+        axis_name: an axis name, or several names that form one row-major axis.
+        perm: a permutation of the indices.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -216,8 +216,8 @@ def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: a name, or several as one row-major axis.
-        source: the index whose value is sent.
+        axis_name: an axis name, or several names that form one row-major axis.
+        source: the index that sends its value.
 
     Returns:
         An array of the shape and dtype of ``x``.

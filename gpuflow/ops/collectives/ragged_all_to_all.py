@@ -53,12 +53,12 @@ def ragged_all_to_all(
 
     Args:
         operand: the rows to send, [N, ...].
-        output: the result where nothing arrives, [M, ...] of the operand's dtype.
-        input_offsets, send_sizes, output_offsets: i[K], of the slices that are sent.
-        recv_sizes: i[K], of those that arrive: ``all_to_all(send_sizes, axis_name, 0, 0,
-            tiled=True)``.
-        axis_name: a name, or several as one row-major axis.
-        axis_index_groups: groups of equal size that work on their own.
+        output: initial value of the result, [M, ...] with the dtype of the operand.
+        input_offsets, send_sizes, output_offsets: i[K], the slices to send.
+        recv_sizes: i[K], the sizes of received slices:
+            ``all_to_all(send_sizes, axis_name, 0, 0, tiled=True)``.
+        axis_name: an axis name, or several names that form one row-major axis.
+        axis_index_groups: groups of equal size; the collective runs within each group.
 
     Returns:
         An array like ``output``. It has derivatives with respect to ``operand`` and ``output``.

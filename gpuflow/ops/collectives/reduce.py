@@ -115,9 +115,9 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Sum over named axes.
 
     Args:
-        x: array of numbers or bools (added as int32), or a tree of them.
-        axis_name: a name, or several; ints among them are dimensions of ``x``.
-        axis_index_groups: groups of indices that are summed on their own.
+        x: array of numbers or bools (summed as int32), or a pytree of them.
+        axis_name: an axis name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices; the sum runs within each group.
 
     Returns:
         The total, the same for all elements. A constant is multiplied by the size, so
@@ -164,9 +164,9 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Maximum over named axes; nan wins.
 
     Args:
-        x: array of real numbers or bools, or a tree of them.
-        axis_name: a name, or several; ints among them are dimensions of ``x``.
-        axis_index_groups: groups of indices that are reduced on their own.
+        x: array of real numbers or bools, or a pytree of them.
+        axis_name: an axis name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices; the reduction runs within each group.
 
     Returns:
         The maximum, the same for all elements.
@@ -187,9 +187,9 @@ def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Minimum over named axes; nan wins.
 
     Args:
-        x: array of real numbers or bools, or a tree of them.
-        axis_name: a name, or several; ints among them are dimensions of ``x``.
-        axis_index_groups: groups of indices that are reduced on their own.
+        x: array of real numbers or bools, or a pytree of them.
+        axis_name: an axis name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices; the reduction runs within each group.
 
     Returns:
         The minimum, the same for all elements.
@@ -230,9 +230,9 @@ def pmean(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
     """Mean over named axes.
 
     Args:
-        x: array of numbers, or a tree of them; integers give floats.
-        axis_name: a name, or several; ints among them are dimensions of ``x``.
-        axis_index_groups: groups of indices that are reduced on their own.
+        x: array of numbers, or a pytree of them; integers give floats.
+        axis_name: an axis name, or several; ints among them are dimensions of ``x``.
+        axis_index_groups: groups of indices; the reduction runs within each group.
 
     Returns:
         The mean, the same for all elements.

@@ -259,9 +259,9 @@ def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
     """Let values vary along named axes: each element has its own copy, with its own cotangent.
 
     Args:
-        x: an array or tree.
-        axis_name: a name, or several.
-        to: "varying".
+        x: an array or pytree.
+        axis_name: an axis name, or several.
+        to: must be "varying".
 
     Returns:
         The same values.
@@ -311,8 +311,8 @@ def pvary(x: Any, axis_name: Any) -> Any:
     """Let values vary along named axes, also those that vary already.
 
     Args:
-        x: an array or tree.
-        axis_name: a name, or several.
+        x: an array or pytree.
+        axis_name: an axis name, or several.
 
     Returns:
         The same values; each element has its own copy, with its own cotangent.

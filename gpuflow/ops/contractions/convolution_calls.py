@@ -45,7 +45,7 @@ def conv_dimension_numbers(
     """Dimension numbers from three strings such as ``("NHWC", "HWIO", "NHWC")``.
 
     Args:
-        lhs_shape, rhs_shape: of the operands, of one rank.
+        lhs_shape, rhs_shape: shapes of the operands, of equal rank.
         dimension_numbers: three strings, ConvDimensionNumbers, or None for ``NC...``, ``OI...``.
 
     Returns:
@@ -106,10 +106,10 @@ def padtype_to_pads(
     """The margins that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` mean; sizes include holes.
 
     Args:
-        in_shape: sizes of the input in space.
-        window_shape: sizes of the kernel in space.
-        window_strides: its steps.
-        padding: the name.
+        in_shape: spatial sizes of the input.
+        window_shape: spatial sizes of the kernel.
+        window_strides: strides of the window.
+        padding: ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``.
 
     Returns:
         A list of pairs (low, high).
@@ -184,22 +184,23 @@ def conv_general_dilated(
     """The convolution of machine learning: a kernel slides over an input and is not mirrored.
 
     Args:
-        lhs: the input: batch, channels and space, in the order of ``dimension_numbers``.
-        rhs: the kernel: outputs, inputs and space.
-        window_strides: the step of the kernel in each dimension of space.
+        lhs: the input: batch, channels and spatial dimensions, in the order of
+            ``dimension_numbers``.
+        rhs: the kernel: output channels, input channels and spatial dimensions.
+        window_strides: stride of the kernel in each spatial dimension.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high), which may be
             negative.
-        lhs_dilation: distance of elements of the input, with zeros between (transposed
-            convolution).
-        rhs_dilation: distance of elements of the kernel.
+        lhs_dilation: dilation of the input, with zeros in between (transposed convolution).
+        rhs_dilation: dilation of the kernel.
         dimension_numbers: see ``conv_dimension_numbers``.
-        feature_group_count: in how many groups channels are convolved apart.
-        batch_group_count: in how many groups examples meet groups of outputs.
-        precision: of float32 products, see ``Precision``; None: ``default_matmul_precision``.
-            Algorithms, which say how ``lax.dot_general`` multiplies, have no effect, as in JAX.
-        preferred_element_type: dtype of the result; of bools, which else give "any of all", the
-            dtype that they are counted in.
-        out_sharding: the sharding of the result; None: on the default device.
+        feature_group_count: number of groups of channels.
+        batch_group_count: number of groups of the batch, each with its own output channels.
+        precision: precision of float32 products, see ``Precision``; None uses
+            ``default_matmul_precision``. Algorithms, which specify how ``lax.dot_general``
+            multiplies, have no effect, as in JAX.
+        preferred_element_type: dtype of the result; for bools, which give "any of all" by default,
+            the dtype of the count.
+        out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
         An array in the order of ``dimension_numbers``.
@@ -375,12 +376,13 @@ def conv(
     """``conv_general_dilated`` with batch and channels, or outputs and inputs, in front.
 
     Args:
-        lhs: input: batch, channels and space.
-        rhs: kernel: outputs, inputs and space.
-        window_strides: the step of the kernel in each dimension of space.
+        lhs: input: batch, channels and spatial dimensions.
+        rhs: kernel: output channels, input channels and spatial dimensions.
+        window_strides: stride of the kernel in each spatial dimension.
         padding: ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``.
-        precision: of float32 products, see ``Precision``; None: ``default_matmul_precision``.
-        preferred_element_type: dtype of the result; None: that of the operands.
+        precision: precision of float32 products, see ``Precision``; None uses
+            ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the dtype of the operands.
 
     Returns:
         An array of batch, outputs and space.
@@ -410,14 +412,15 @@ def conv_with_general_padding(
     """``conv`` with margins and holes.
 
     Args:
-        lhs: input: batch, channels and space.
-        rhs: kernel: outputs, inputs and space.
-        window_strides: the step of the kernel in each dimension of space.
+        lhs: input: batch, channels and spatial dimensions.
+        rhs: kernel: output channels, input channels and spatial dimensions.
+        window_strides: stride of the kernel in each spatial dimension.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high).
-        lhs_dilation: distance of elements of the input, with zeros between; None: 1.
-        rhs_dilation: distance of elements of the kernel; None: 1.
-        precision: of float32 products, see ``Precision``; None: ``default_matmul_precision``.
-        preferred_element_type: dtype of the result; None: that of the operands.
+        lhs_dilation: dilation of the input, with zeros in between; None means 1.
+        rhs_dilation: dilation of the kernel; None means 1.
+        precision: precision of float32 products, see ``Precision``; None uses
+            ``default_matmul_precision``.
+        preferred_element_type: dtype of the result; None uses the dtype of the operands.
 
     Returns:
         An array of batch, outputs and space.
@@ -448,16 +451,17 @@ def conv_transpose(
     """The gradient of a convolution by its input, as a layer: it enlarges by ``strides``.
 
     Args:
-        lhs, rhs: input and kernel; by default ``NHC`` and ``HIO`` with as many letters of space.
-        strides: the distance between elements of the input.
-        padding: ``"SAME"``, ``"VALID"``, or the margins of the dilated input.
-        rhs_dilation: distance of elements of the kernel.
+        lhs, rhs: input and kernel; ``NHC`` and ``HIO`` by default, with one letter for each spatial
+            dimension.
+        strides: dilation of the input.
+        padding: ``"SAME"``, ``"VALID"``, or the padding of the dilated input.
+        rhs_dilation: dilation of the kernel.
         dimension_numbers: see ``conv_dimension_numbers``.
-        transpose_kernel: mirror the kernel and exchange its inputs and outputs, which makes it
-            the gradient of the convolution with that kernel.
+        transpose_kernel: whether to flip the kernel and swap its input and output channels, which
+            gives the gradient of the convolution with that kernel.
         precision, preferred_element_type: as in ``conv_general_dilated``.
-        use_consistent_padding: explicit margins mean those of the convolution whose gradient it
-            is.
+        use_consistent_padding: whether explicit padding is that of the convolution of which this is
+            the gradient.
 
     Returns:
         An array in the order of ``dimension_numbers``.
@@ -531,12 +535,12 @@ def conv_general_dilated_patches(
 
     Args:
         lhs: the input.
-        filter_shape: the kernel's sizes in space.
+        filter_shape: spatial sizes of the kernel.
         window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in
-            ``conv_general_dilated``; the kernel's layout is that of the numbers.
-        precision: one for the input; the kernel's, of zeros and ones, is exact with any. None:
-            elements are unchanged, whatever ``default_matmul_precision`` says.
-        preferred_element_type: as there.
+            ``conv_general_dilated``; the layout of the kernel is that of ``dimension_numbers``.
+        precision: precision of the input; the kernel of zeros and ones is exact with any. None
+            leaves elements unchanged, whatever ``default_matmul_precision`` is.
+        preferred_element_type: as in ``conv_general_dilated``.
 
     Returns:
         An array in the order of ``dimension_numbers``, with ``channels * prod(filter_shape)``

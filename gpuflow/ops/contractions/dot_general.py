@@ -432,12 +432,13 @@ def dot_general(
 
     Args:
         lhs: array of numbers or bools.
-        rhs: array; of mixed dtypes the wider one wins.
+        rhs: array; with mixed dtypes the wider one is used.
         dimension_numbers: ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``.
-        precision: of float32 products on GPUs; None: ``default_matmul_precision``; or an algorithm
-            with dtypes of its own: see ``Precision``, ``DotAlgorithmPreset`` and ``DotAlgorithm``.
-        preferred_element_type: dtype of the result; None: that of the operands.
-        out_sharding: the sharding of the result; None: on the default device.
+        precision: precision of float32 products on GPUs; None uses ``default_matmul_precision``; or
+            an algorithm with its own dtypes: see ``Precision``, ``DotAlgorithmPreset`` and
+            ``DotAlgorithm``.
+        preferred_element_type: dtype of the result; None uses the dtype of the operands.
+        out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
         An array of shape (batch, lhs free, rhs free). float16 and bfloat16 products are added in

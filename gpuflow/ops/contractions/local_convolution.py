@@ -29,13 +29,14 @@ def conv_general_dilated_local(
     """A convolution whose kernel differs from position to position of the result.
 
     Args:
-        lhs: the input: batch, channels and space.
-        rhs: the kernels: outputs, the elements under a kernel in the order (channels, *kernel), and
-            the space of the result, in the order of ``dimension_numbers``.
+        lhs: the input: batch, channels and spatial dimensions.
+        rhs: the kernels: output channels, the elements of a kernel in the order (channels,
+            *kernel), and the spatial dimensions of the result, in the order of
+            ``dimension_numbers``.
         window_strides, padding, lhs_dilation, rhs_dilation: as in ``conv_general_dilated``.
-        filter_shape: the kernel's sizes in space.
+        filter_shape: spatial sizes of the kernel.
         dimension_numbers: see ``conv_dimension_numbers``.
-        precision: as in ``dot_general``, but no algorithm.
+        precision: as in ``dot_general``, except algorithms.
 
     Returns:
         An array in the order of ``dimension_numbers``.

@@ -51,10 +51,10 @@ class DotAlgorithm(NamedTuple):
 
     Attributes:
         lhs_precision_type, rhs_precision_type: the dtype to which operands are rounded.
-        accumulation_type: the dtype in which products are added; they may be added in a wider one.
-        lhs_component_count, rhs_component_count, num_primitive_operations: of algorithms that
-            split operands; only 1 is taken.
-        allow_imprecise_accumulation: a permission, of which no use is made.
+        accumulation_type: the dtype of the sums; a wider one may be used.
+        lhs_component_count, rhs_component_count, num_primitive_operations: for algorithms that
+            split operands; only 1 is supported.
+        allow_imprecise_accumulation: permits less precise sums; no effect.
     """
 
     lhs_precision_type: Any

@@ -32,9 +32,9 @@ class RaggedDotDimensionNumbers:
 
     Attributes:
         dot_dimension_numbers: as in ``dot_general``.
-        lhs_ragged_dimensions: the one dimension of lhs that is cut into groups.
-        rhs_group_dimensions: the one dimension of rhs that goes over groups, where the ragged one
-            is neither contracting nor batch; else none.
+        lhs_ragged_dimensions: the single dimension of lhs that is divided into groups.
+        rhs_group_dimensions: the single group dimension of rhs, if the ragged one is neither
+            contracting nor batch; else empty.
     """
 
     dot_dimension_numbers: DotDimensionNumbers
@@ -61,8 +61,8 @@ def ragged_dot(
         rhs: f[g, k, n].
         group_sizes: i[g].
         precision, preferred_element_type: as in ``dot_general``.
-        group_offset: only None.
-        out_sharding: the sharding of the result; None: on the default device.
+        group_offset: must be None.
+        out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
         f[m, n]; 0 in rows beyond all groups.
@@ -102,13 +102,14 @@ def ragged_dot_general(
             the free (or contracting) ones before the ragged one.
         ragged_dot_dimension_numbers: see ``RaggedDotDimensionNumbers``. If the ragged dimension is
 
-            free: each group meets its own element of the group dimension of rhs
-            contracting: each group is summed apart; they are the first dimension of the result
-            batch: groups make no difference
+            free: each group is multiplied by its own element of the group dimension of rhs
+            contracting: each group is summed separately; groups are the first dimension of the
+                result
+            batch: groups have no effect
 
         precision, preferred_element_type: as in ``dot_general``.
-        group_offset: only None.
-        out_sharding: the sharding of the result; None: on the default device.
+        group_offset: must be None.
+        out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
         An array of shape (batch, lhs free, rhs free), with the groups in front where the ragged

@@ -24,7 +24,7 @@ def optimization_barrier(operand: _T) -> _T:
     is not computed before all leaves are there.
 
     Args:
-        operand: a tree of arrays.
+        operand: a pytree of arrays.
 
     Returns:
         The same tree. Nothing is copied in a compiled program.

@@ -18,7 +18,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """``x`` with a name, for ``checkpoint_policies.save_only_these_names`` and its like.
 
     Args:
-        x: a tree of arrays.
+        x: a pytree of arrays.
         name: any string; several values may share one.
 
     Returns:

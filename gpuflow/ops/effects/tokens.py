@@ -99,8 +99,8 @@ def dce_sink(val: Any, *, prevent_mlir_dce: bool = False) -> None:
     """Have the leaves of ``val`` computed though nobody reads them; for measurements.
 
     Args:
-        val: a tree of arrays.
-        prevent_mlir_dce: accepted as in JAX; nothing drops them later.
+        val: a pytree of arrays.
+        prevent_mlir_dce: accepted as in JAX; no effect.
 
     Returns:
         None.

@@ -19,9 +19,9 @@ class Tolerance:
     """The error that an elementary function may have.
 
     Args:
-        atol: absolute.
-        rtol: relative.
-        ulps: in units in the last place.
+        atol: absolute tolerance.
+        rtol: relative tolerance.
+        ulps: tolerance in units in the last place.
 
     Raises:
         ValueError: if one is negative, or all are 0.

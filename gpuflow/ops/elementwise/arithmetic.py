@@ -115,7 +115,7 @@ def add(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -135,7 +135,7 @@ def sub(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -284,8 +284,8 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
 
     Args:
         x: array of numbers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
-        out_dtype: the dtype in which they are multiplied; by default their own.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
+        out_dtype: dtype of the product; the dtype of the operands by default.
 
     Returns:
         An array of ``out_dtype`` and the common shape.
@@ -308,7 +308,7 @@ def div(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -328,7 +328,7 @@ def rem(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers or real floats.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -394,7 +394,7 @@ def max(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -414,7 +414,7 @@ def min(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.

@@ -142,7 +142,7 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
 
     Args:
         operand: array of integers or real floats.
-        new_dtype: the dtype to read them as; narrowed to 32 bits unless x64 is enabled.
+        new_dtype: the dtype of the result; narrowed to 32 bits unless x64 is enabled.
 
     Returns:
         An array of ``new_dtype``. A narrower dtype adds a last dimension of the parts, lowest

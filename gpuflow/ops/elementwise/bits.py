@@ -170,7 +170,7 @@ def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -228,7 +228,7 @@ def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
 
     Args:
         x1: array of real floats.
-        x2: array of the same dtype; sizes of 1 and scalars repeat.
+        x2: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.

@@ -82,7 +82,7 @@ def lt(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers, real floats or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A bool array of the common shape.
@@ -102,7 +102,7 @@ def le(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers, real floats or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A bool array of the common shape.
@@ -122,7 +122,7 @@ def gt(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers, real floats or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A bool array of the common shape.
@@ -142,7 +142,7 @@ def ge(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers, real floats or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A bool array of the common shape.
@@ -258,7 +258,7 @@ def bitwise_and(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -278,7 +278,7 @@ def bitwise_or(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -298,7 +298,7 @@ def bitwise_xor(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers or bools.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -409,7 +409,7 @@ def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -429,7 +429,7 @@ def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -449,7 +449,7 @@ def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of integers.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.

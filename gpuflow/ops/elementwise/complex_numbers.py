@@ -157,7 +157,7 @@ def complex(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of real parts, float32 or float64.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A complex array of the common shape.

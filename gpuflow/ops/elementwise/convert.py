@@ -218,7 +218,7 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any, weak_type: bool = F
     Args:
         operand: array of numbers or bools.
         new_dtype: a dtype or a Python number type; narrowed to 32 bits unless x64 is enabled.
-        weak_type: whether the result yields in promotion.
+        weak_type: whether the result is weakly typed.
 
     Returns:
         An array of ``new_dtype``. Floats become integers by truncation, saturate, and nan gives
@@ -295,7 +295,7 @@ def copy(x: Any) -> Any:
     """``x`` in new memory.
 
     Args:
-        x: array or number.
+        x: array or scalar.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -311,7 +311,7 @@ def stop_gradient(x: _T) -> _T:
     """``x``, a constant to every derivative.
 
     Args:
-        x: a tree of arrays and numbers.
+        x: a pytree of arrays and scalars.
 
     Returns:
         A tree with the same values.

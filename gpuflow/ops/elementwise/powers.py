@@ -84,7 +84,7 @@ def sqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -106,7 +106,7 @@ def rsqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -128,7 +128,7 @@ def cbrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of real floats.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -226,7 +226,7 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
 
     Args:
         x: array of numbers.
-        y: the exponent; negative ones take the reciprocal, and need inexact ``x``.
+        y: the exponent; negative ones take the reciprocal, and require float or complex ``x``.
 
     Returns:
         An array of the shape and dtype of ``x``.

@@ -165,8 +165,8 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
     """Choose elements from ``cases``.
 
     Args:
-        which: bool (False: the first case) or integer, a scalar or of the cases' shape. Integers
-            are clamped to the number of cases.
+        which: bool (False selects the first case) or integer, a scalar or of the shape of the
+            cases. Integers are clamped to the number of cases.
         cases: arrays of one dtype and shape.
 
     Returns:
@@ -202,7 +202,7 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """``on_true`` where ``pred`` holds, else ``on_false``; both are evaluated.
 
     Args:
-        pred: bool, a scalar or of the shape of the others.
+        pred: bool, a scalar or of the shape of the other operands.
         on_true: array of any dtype.
         on_false: array of the same dtype and shape.
 
@@ -290,7 +290,7 @@ def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     Args:
         min: scalar or array of the shape and dtype of ``x``.
         x: array of integers, real floats or bools.
-        max: like ``min``.
+        max: scalar or array of the shape and dtype of ``x``.
 
     Returns:
         An array of the shape and dtype of ``x``.

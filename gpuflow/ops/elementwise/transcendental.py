@@ -100,7 +100,7 @@ def exp(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -122,7 +122,7 @@ def exp2(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -144,7 +144,7 @@ def expm1(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -166,7 +166,7 @@ def log(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -188,7 +188,7 @@ def log1p(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -247,7 +247,7 @@ def sin(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -269,7 +269,7 @@ def cos(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -291,7 +291,7 @@ def tan(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -370,7 +370,7 @@ def atan2(y: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         y: array of floats or complex numbers.
-        x: array of the same dtype; sizes of 1 and scalars repeat.
+        x: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -451,7 +451,7 @@ def tanh(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.
@@ -579,7 +579,7 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        y: array of the dtype of ``x``, or of integers, which stay integers.
+        y: array of the dtype of ``x``, or of integers, which are not converted.
 
     Returns:
         An array of the dtype of ``x`` and the common shape.

@@ -185,7 +185,7 @@ def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Ar
     """A discrete Fourier transform over the last dimensions.
 
     Args:
-        x: array; it becomes complex, or real floats for RFFT.
+        x: array; it is converted to complex, or to real floats for RFFT.
         fft_type: an FftType, or its name in any case.
         fft_lengths: the lengths of the whole transform along the last one to three dimensions.
 

@@ -57,10 +57,12 @@ class GatherDimensionNumbers(NamedTuple):
     """The dimensions of a gather.
 
     Attributes:
-        offset_dims: dimensions of the result that run inside a window, increasing.
-        collapsed_slice_dims: dimensions of the array that a window has size 1 in and loses.
-        start_index_map: for each number of an index vector, the dimension it indexes.
-        operand_batching_dims, start_indices_batching_dims: dimensions that go together.
+        offset_dims: dimensions of the result that index into a window, increasing.
+        collapsed_slice_dims: dimensions of the operand in which windows have size 1 and that are
+            removed.
+        start_index_map: for each component of an index vector, the operand dimension that it
+            indexes.
+        operand_batching_dims, start_indices_batching_dims: corresponding batch dimensions.
     """
 
     offset_dims: Dims
@@ -74,10 +76,12 @@ class ScatterDimensionNumbers(NamedTuple):
     """The dimensions of a scatter.
 
     Attributes:
-        update_window_dims: dimensions of the updates that run inside a window, increasing.
-        inserted_window_dims: dimensions of the array that a window has size 1 in and lacks.
-        scatter_dims_to_operand_dims: for each number of an index vector, the dimension it indexes.
-        operand_batching_dims, scatter_indices_batching_dims: dimensions that go together.
+        update_window_dims: dimensions of the updates that index into a window, increasing.
+        inserted_window_dims: dimensions of the operand in which windows have size 1 and that
+            updates lack.
+        scatter_dims_to_operand_dims: for each component of an index vector, the operand dimension
+            that it indexes.
+        operand_batching_dims, scatter_indices_batching_dims: corresponding batch dimensions.
     """
 
     update_window_dims: Dims
@@ -92,7 +96,7 @@ class Windows:
     """What gather and scatter have in common.
 
     Attributes:
-        shape: of the array.
+        shape: shape of the array.
         sizes: of a window in each dimension of the array.
         mapped: for each number of an index vector, the dimension it indexes.
         batching: from a dimension of the array to the one of the indices that it goes with.

@@ -246,14 +246,14 @@ def gather(
 
     Args:
         operand: array of any dtype.
-        start_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        start_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         dimension_numbers: see ``GatherDimensionNumbers``.
         slice_sizes: the size of a window in each dimension of ``operand``.
-        unique_indices: a promise that no element is read twice.
-        indices_are_sorted: a promise that index vectors increase.
+        unique_indices: whether no element is guaranteed to be read twice.
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
         mode: ``clip``, ``fill`` (also named ``drop``) or ``promise_in_bounds``, the default:
-            windows that do not fit are moved inside, and have no gradient.
-        fill_value: what windows that do not fit are filled with; None: nan, the least signed or
+            windows that are out of bounds are clamped, and have no gradient.
+        fill_value: the value of windows that are out of bounds; None: nan, the smallest signed or
             the largest unsigned integer, True.
 
     Returns:
@@ -350,13 +350,13 @@ def scatter_add(
     """``operand`` with updates added at indices; repeated indices add up.
 
     Args:
-        operand: array of numbers; float16 and bfloat16 are added in float32.
-        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        operand: array of numbers; float16 and bfloat16 are summed in float32.
+        scatter_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted: a promise that index vectors increase.
-        unique_indices: a promise that no element is written twice.
-        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
+        unique_indices: whether no element is guaranteed to be written twice.
+        mode: ``clip``, ``drop`` (the default, skips windows that are out of bounds) or
             ``promise_in_bounds``.
 
     Returns:
@@ -384,13 +384,13 @@ def scatter_sub(
     """``operand`` with updates subtracted at indices; repeated indices add up.
 
     Args:
-        operand: array of numbers; float16 and bfloat16 are added in float32.
-        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        operand: array of numbers; float16 and bfloat16 are summed in float32.
+        scatter_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted: a promise that index vectors increase.
-        unique_indices: a promise that no element is written twice.
-        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
+        unique_indices: whether no element is guaranteed to be written twice.
+        mode: ``clip``, ``drop`` (the default, skips windows that are out of bounds) or
             ``promise_in_bounds``.
 
     Returns:

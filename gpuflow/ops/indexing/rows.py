@@ -248,9 +248,9 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
 
     Args:
         x: array of any dtype, of rank at least 1.
-        indices: integer array of any shape; negative ones are outside.
-        mode: the meaning of an index out of bounds, see the module's docstring.
-        batch_dims: how many leading dimensions ``x`` and ``indices`` share.
+        indices: integer array of any shape; negative ones are out of bounds.
+        mode: handling of out-of-bounds indices, see the module's docstring.
+        batch_dims: number of leading dimensions that ``x`` and ``indices`` share.
 
     Returns:
         An array of shape ``indices.shape + x.shape[batch_dims + 1:]``.
@@ -436,11 +436,12 @@ def row_scatter_add(
     """Add rows into an array of zeros: ``out[indices[j...], rest...] += rows[j..., rest...]``.
 
     Args:
-        rows: numbers, of shape ``indices.shape + shape[batch_dims + 1:]``.
-        indices: integer array; repeated ones add up. float16 and bfloat16 are added in float32.
+        rows: numeric array of shape ``indices.shape + shape[batch_dims + 1:]``.
+        indices: integer array; rows of repeated ones are summed. float16 and bfloat16 are summed in
+            float32.
         shape: shape of the result.
-        mode: ``clip`` moves an index outside to the nearest row; the others drop its row.
-        batch_dims: how many leading dimensions ``shape`` and ``indices`` share.
+        mode: ``clip`` clamps out-of-bounds indices to the nearest row; other modes drop these rows.
+        batch_dims: number of leading dimensions that ``shape`` and ``indices`` share.
 
     Returns:
         An array of ``shape`` and the dtype of ``rows``.

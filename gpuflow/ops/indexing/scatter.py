@@ -165,12 +165,12 @@ def scatter(
 
     Args:
         operand: array of any dtype.
-        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        scatter_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted: a promise that index vectors increase.
-        unique_indices: a promise that no element is written twice.
-        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
+        unique_indices: whether no element is guaranteed to be written twice.
+        mode: ``clip``, ``drop`` (the default, skips windows that are out of bounds) or
             ``promise_in_bounds``.
 
     Returns:
@@ -199,12 +199,12 @@ def scatter_mul(
 
     Args:
         operand: array of numbers.
-        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        scatter_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted: a promise that index vectors increase.
-        unique_indices: a promise that no element is written twice.
-        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
+        unique_indices: whether no element is guaranteed to be written twice.
+        mode: ``clip``, ``drop`` (the default, skips windows that are out of bounds) or
             ``promise_in_bounds``.
 
     Returns:
@@ -235,12 +235,12 @@ def scatter_min(
 
     Args:
         operand: array of numbers or bools.
-        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        scatter_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted: a promise that index vectors increase.
-        unique_indices: a promise that no element is written twice.
-        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
+        unique_indices: whether no element is guaranteed to be written twice.
+        mode: ``clip``, ``drop`` (the default, skips windows that are out of bounds) or
             ``promise_in_bounds``.
 
     Returns:
@@ -271,12 +271,12 @@ def scatter_max(
 
     Args:
         operand: array of numbers or bools.
-        scatter_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        scatter_indices: integers of shape ``batch + (n,)``: index vectors of length n.
         updates: array of the dtype of ``operand``.
         dimension_numbers: see ``ScatterDimensionNumbers``.
-        indices_are_sorted: a promise that index vectors increase.
-        unique_indices: a promise that no element is written twice.
-        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+        indices_are_sorted: whether index vectors are guaranteed to be in ascending order.
+        unique_indices: whether no element is guaranteed to be written twice.
+        mode: ``clip``, ``drop`` (the default, skips windows that are out of bounds) or
             ``promise_in_bounds``.
 
     Returns:

@@ -117,7 +117,7 @@ def _reduce(
     """One scatter into neutral elements, or one for each bucket.
 
     Args:
-        name: of the function.
+        name: name of the function.
         family: its scatter, its reduction, and its neutral element by dtype.
         promises: indices_are_sorted, unique_indices and mode.
         data, segment_ids, num_segments, bucket_size, out_sharding: see ``segment_sum``.

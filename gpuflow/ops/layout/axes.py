@@ -160,10 +160,9 @@ def broadcast_in_dim(
 
     Args:
         operand: array of any dtype and rank r.
-        shape: sizes of the result.
+        shape: shape of the result.
         broadcast_dimensions: r dimensions of the result, in any order.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` with the dtype of ``operand``.
@@ -274,10 +273,9 @@ def reduce_sum(
     """Sum over ``axes``.
 
     Args:
-        operand: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        operand: array of numbers. float16 and bfloat16 are summed in float32; integers wrap.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array without those dimensions, of the dtype of ``operand``. The empty sum is 0.
@@ -416,9 +414,8 @@ def reshape(
     Args:
         operand: the array.
         new_sizes: the sizes of the result.
-        dimensions: the order in which the dimensions of ``operand`` are read; by default their own.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        dimensions: the order in which the dimensions of ``operand`` are read; ascending by default.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of shape ``new_sizes`` and the dtype of ``operand``.

@@ -239,7 +239,7 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
 
     Args:
         operands: arrays of one dtype whose shapes agree except along ``dimension``.
-        dimension: where to join.
+        dimension: the dimension along which to concatenate.
 
     Returns:
         An array of that dtype.

@@ -72,8 +72,8 @@ def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Arr
 
     Args:
         dtype: an integer, float or complex dtype; integers wrap.
-        size: that of a vector, or the sizes of several dimensions.
-        dimension: the dimension that counts.
+        size: the size of a vector, or the sizes of several dimensions.
+        dimension: the dimension along which values increase.
 
     Returns:
         An array of these sizes and ``dtype``.
@@ -104,10 +104,9 @@ def broadcasted_iota(
 
     Args:
         dtype: an integer, float or complex dtype; integers wrap.
-        shape: sizes of the result.
-        dimension: the dimension that counts.
-        out_sharding: the sharding of the result, a Sharding or PartitionSpec; None: on the default
-            device.
+        shape: shape of the result.
+        dimension: the dimension along which values increase.
+        out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
         An array of ``shape`` and ``dtype``.

@@ -217,9 +217,9 @@ def slice_(
 
     Args:
         operand: array of any dtype and rank r.
-        start_indices: r first positions.
-        limit_indices: r positions after the last.
-        strides: r positive steps; None: all 1.
+        start_indices: r start indices.
+        limit_indices: r end indices, excluded.
+        strides: r positive strides; None means 1.
 
     Returns:
         An array with the dtype of ``operand``.
@@ -252,9 +252,9 @@ def slice_in_dim(
 
     Args:
         operand: array of any dtype.
-        start_index: first position; None: 0; negative ones count from the end.
-        limit_index: position after the last; None: the end.
-        stride: a positive step.
+        start_index: start index; None means 0; negative ones count from the end.
+        limit_index: end index, excluded; None means the end.
+        stride: a positive stride.
         axis: the axis.
 
     Returns:

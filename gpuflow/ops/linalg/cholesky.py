@@ -135,8 +135,8 @@ def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
 
     Args:
         x: symmetric or Hermitian positive definite matrices of shape (..., n, n).
-        symmetrize_input: whether to take the mean of ``x`` and its adjoint first, which makes the
-            gradient symmetric; otherwise only the lower triangle is read.
+        symmetrize_input: whether to replace ``x`` by the mean of ``x`` and its adjoint first, which
+            makes the gradient symmetric; otherwise only the lower triangle is read.
 
     Returns:
         An array like ``x``; nan for matrices that are not positive definite.
@@ -240,7 +240,7 @@ def symmetric_product(
     Args:
         a_matrix: matrices of shape (..., m, n).
         c_matrix: symmetric matrices of shape (..., m, m).
-        alpha, beta: numbers.
+        alpha, beta: scalars.
         symmetrize_output: whether to copy the lower triangle to the upper one.
 
     Returns:

@@ -215,12 +215,13 @@ def eig(
 
     Args:
         x: matrices of shape (..., n, n).
-        compute_left_eigenvectors: whether to give u with ``u^H A = w u^H``.
-        compute_right_eigenvectors: whether to give v with ``A v = w v``.
-        enable_eigvec_derivs: whether vectors may be differentiated; that is right only where all
-            eigenvalues differ and no vector has two largest components.
+        compute_left_eigenvectors: whether to return u with ``u^H A = w u^H``.
+        compute_right_eigenvectors: whether to return v with ``A v = w v``.
+        enable_eigvec_derivs: whether eigenvectors may be differentiated; derivatives are correct
+            only if all eigenvalues are distinct and no vector has two components of largest
+            magnitude.
         implementation: an ``EigImplementation`` of the CPU.
-        use_magma: may not be True: that library is not called.
+        use_magma: must not be True: MAGMA is not supported.
 
     Returns:
         The complex values (..., n) in no particular order, then left and right vectors (..., n, n)

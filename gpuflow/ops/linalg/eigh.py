@@ -176,10 +176,10 @@ def eigh(
 
     Args:
         x: matrices of shape (..., n, n).
-        lower: which triangle is read where ``symmetrize_input`` is False.
-        symmetrize_input: whether to take the mean of ``x`` and its adjoint first.
-        sort_eigenvalues: must the values ascend; they always do.
-        subset_by_index: a range of values to return, (start, stop); without derivatives.
+        lower: whether to read the lower triangle if ``symmetrize_input`` is False.
+        symmetrize_input: whether to replace ``x`` by the mean of ``x`` and its adjoint first.
+        sort_eigenvalues: whether eigenvalues must ascend; they always do.
+        subset_by_index: index range (start, stop) of the values to return; not differentiable.
         implementation: an ``EighImplementation`` of LAPACK.
 
     Returns:

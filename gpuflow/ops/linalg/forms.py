@@ -62,7 +62,7 @@ def schur(
 
     Args:
         x: matrices of shape (..., n, n).
-        compute_schur_vectors: whether to give V.
+        compute_schur_vectors: whether to return V.
         sort_eig_vals: must be False. select_callable: unused, as in JAX.
 
     Returns:
@@ -184,7 +184,7 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
 
     Args:
         a: matrices of shape (..., n, n).
-        lower: which triangle is read and written.
+        lower: whether to read and write the lower triangle.
 
     Returns:
         An array like ``a`` with the form and Householder vectors; the diagonal (..., n) and the

@@ -109,8 +109,8 @@ def ormqr(
     Args:
         a, taus: reflectors (..., m, n) and their factors (..., k), of ``geqrf``.
         c: matrices (..., rows, columns); m rows with ``left``, else m columns.
-        left: Q from the left, or from the right.
-        transpose: the adjoint of Q instead.
+        left: whether to multiply by Q from the left instead of the right.
+        transpose: whether to use the adjoint of Q.
 
     Returns:
         An array like ``c``. It has derivatives by ``c``.

@@ -134,7 +134,7 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
 
     Args:
         a: vectors below the diagonal of matrices of shape (..., m, n), m >= n.
-        taus: their factors, of shape (..., k), k <= n.
+        taus: factors of the reflectors, of shape (..., k), k <= n.
 
     Returns:
         Matrices of shape (..., m, n) with orthonormal columns.
@@ -269,10 +269,10 @@ def qr(
 
     Args:
         x: matrices of shape (..., m, n).
-        pivoting: whether to order columns so that the diagonal of R falls; then the third result
-            is i32[..., n] with ``x[..., permutation] == Q @ R``.
-        full_matrices: whether Q has m columns, or min(m, n).
-        use_magma: may not be True: that library is not called.
+        pivoting: whether to permute columns so that the diagonal of R is descending; the third
+            result is then i32[..., n] with ``x[..., permutation] == Q @ R``.
+        full_matrices: whether Q has m columns instead of min(m, n).
+        use_magma: must not be True: MAGMA is not supported.
 
     Returns:
         (Q, R), and the permutation with ``pivoting``: arrays of shapes (..., m, k) and (..., k, n),

@@ -105,7 +105,7 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """The permutation that row exchanges amount to.
 
     Args:
-        pivots: i32[..., k]: row i is exchanged with row ``pivots[i]``, in turn.
+        pivots: i32[..., k]: row i is swapped with row ``pivots[i]``, in this order.
         permutation_size: the number of rows, at least k.
 
     Returns:

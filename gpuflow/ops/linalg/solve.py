@@ -241,11 +241,11 @@ def triangular_solve(
         a: matrices of shape (..., m, m); only one triangle is read.
         b: right-hand sides (..., m, n), or (..., n, m) with the matrix on the right; or vectors
             (..., m).
-        left_side: whether ``op(A)`` stands on the left of ``X``.
+        left_side: whether ``op(A)`` is on the left of ``X``.
         lower: whether ``a`` is lower triangular.
         transpose_a: whether ``op`` transposes.
         conjugate_a: whether ``op`` conjugates.
-        unit_diagonal: whether the diagonal is taken to be ones, unread.
+        unit_diagonal: whether the diagonal is assumed to be ones and not read.
 
     Returns:
         An array like ``b``; inf and nan where the matrix is singular.

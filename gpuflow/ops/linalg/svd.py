@@ -184,10 +184,10 @@ def svd(
 
     Args:
         x: matrices of shape (..., m, n).
-        full_matrices: whether U and Vh are square, or have min(m, n) columns and rows.
-        compute_uv: whether to give more than the singular values.
-        subset_by_index: a range of values to return, (start, stop).
-        algorithm: a ``SvdAlgorithm`` of LAPACK; all give the same.
+        full_matrices: whether U and Vh are square; otherwise they have min(m, n) columns and rows.
+        compute_uv: whether to return the singular vectors too.
+        subset_by_index: index range (start, stop) of the values to return.
+        algorithm: a ``SvdAlgorithm`` of LAPACK; all give the same result.
 
     Returns:
         (U, s, Vh), or s; the real values ``s`` fall.

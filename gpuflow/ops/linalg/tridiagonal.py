@@ -153,8 +153,8 @@ def tridiagonal_solve(
         d: the main diagonal, of shape (..., m).
         du: the diagonal above it, of shape (..., m): ``du[i] = A[i, i+1]``.
         b: right-hand sides of shape (..., m, n).
-        perturb_singular: whether pivots that are 0, or so small that quotients overflow, are
-            replaced by a rounding error of the matrix; else a singular matrix gives nan.
+        perturb_singular: whether to replace pivots that are 0, or so small that quotients overflow,
+            by a rounding error of the matrix; otherwise a singular matrix gives nan.
 
     Returns:
         An array like ``b``.

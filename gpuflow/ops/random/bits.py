@@ -184,7 +184,7 @@ def _narrow(builder: Any, a: Any, b: Any, out: ShapedArray) -> Any:
 
 
 def _leading_batch(apply: Any) -> Any:
-    """The batch rule of an op on keys of any shape: mapped keys are one more leading dimension."""
+    """Batch rule of an op on keys of any shape: mapped keys are one more leading dimension."""
 
     def batch(
         axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any

@@ -22,7 +22,7 @@ def eq(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers, bools or keys.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A bool array of the common shape.
@@ -45,7 +45,7 @@ def ne(x: ArrayLike, y: ArrayLike) -> Array:
 
     Args:
         x: array of numbers, bools or keys.
-        y: array of the same dtype; sizes of 1 and scalars repeat.
+        y: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         A bool array of the common shape.

@@ -201,11 +201,11 @@ def rng_bit_generator(
     Under vmap each state gives what it gives alone (in JAX the first one counts for all).
 
     Args:
-        key: u32[4] or u64[2]: a key and a counter of 64 bits each, the lower word first.
-        shape: sizes of the result.
+        key: u32[4] or u64[2]: a 64-bit key and a 64-bit counter, low half first.
+        shape: shape of the result.
         dtype: an unsigned integer dtype.
         algorithm: a ``RandomAlgorithm``.
-        out_sharding: where the bits are; None: on the default device.
+        out_sharding: the sharding of the bits; None uses the default device.
 
     Returns:
         The state with its counter advanced, and the bits.

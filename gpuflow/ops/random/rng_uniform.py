@@ -115,7 +115,7 @@ def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
 
     Args:
         a, b: scalars of one dtype of real numbers; with b <= a the result is undefined.
-        shape: sizes of the result.
+        shape: shape of the result.
 
     Returns:
         An array of ``shape`` and the dtype of the bounds.

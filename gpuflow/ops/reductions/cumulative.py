@@ -300,9 +300,9 @@ def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """The sums of all elements up to each one, along ``axis``.
 
     Args:
-        operand: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
-        axis: a dimension of ``operand``, counted from the front.
-        reverse: add from the end.
+        operand: array of numbers. float16 and bfloat16 are summed in float32; integers wrap.
+        axis: a nonnegative dimension of ``operand``.
+        reverse: whether to accumulate from the end.
 
     Returns:
         An array of the type of ``operand``.
@@ -365,8 +365,8 @@ def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
     Args:
         operand: array of numbers; integers wrap.
-        axis: a dimension of ``operand``, counted from the front.
-        reverse: from the end.
+        axis: a nonnegative dimension of ``operand``.
+        reverse: whether to accumulate from the end.
 
     Returns:
         An array of the type of ``operand``.
@@ -425,8 +425,8 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
     Args:
         operand: array of numbers.
-        axis: a dimension of ``operand``, counted from the front.
-        reverse: from the end.
+        axis: a nonnegative dimension of ``operand``.
+        reverse: whether to accumulate from the end.
 
     Returns:
         An array of the type of ``operand``.
@@ -448,8 +448,8 @@ def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
     Args:
         operand: array of numbers.
-        axis: a dimension of ``operand``, counted from the front.
-        reverse: from the end.
+        axis: a nonnegative dimension of ``operand``.
+        reverse: whether to accumulate from the end.
 
     Returns:
         An array of the type of ``operand``.
@@ -510,8 +510,8 @@ def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Ar
 
     Args:
         operand: array of floats or complex numbers.
-        axis: a dimension of ``operand``, counted from the front.
-        reverse: from the end.
+        axis: a nonnegative dimension of ``operand``.
+        reverse: whether to accumulate from the end.
 
     Returns:
         An array of the type of ``operand``.

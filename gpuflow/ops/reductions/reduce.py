@@ -128,7 +128,7 @@ def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Args:
         operand: array of numbers or bools.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
         An array without those dimensions. The maximum of nothing is the lowest value.
@@ -150,7 +150,7 @@ def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Args:
         operand: array of numbers or bools.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
         An array without those dimensions. The minimum of nothing is the highest value.
@@ -255,7 +255,7 @@ def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Args:
         operand: array of numbers. float16 and bfloat16 are multiplied in float32; integers wrap.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
         An array without those dimensions. The empty product is 1.
@@ -323,7 +323,7 @@ def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Args:
         operand: array of integers or bools.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
         An array without those dimensions, of the dtype of ``operand``.
@@ -344,7 +344,7 @@ def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Args:
         operand: array of integers or bools.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
         An array without those dimensions, of the dtype of ``operand``.
@@ -365,7 +365,7 @@ def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
     Args:
         operand: array of integers or bools.
-        axes: dimensions of ``operand``; none: ``operand`` itself.
+        axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
         An array without those dimensions, of the dtype of ``operand``.

@@ -20,12 +20,12 @@ def approx_max_k(
     """The ``k`` largest elements along a dimension, and their positions; all of them are found.
 
     Args:
-        operand: floats.
-        k: how many, at least 1 and at most the size of the dimension.
-        reduction_dimension: along which to look.
+        operand: array of floats.
+        k: number of results, at least 1 and at most the size of the dimension.
+        reduction_dimension: the dimension to search.
         recall_target, reduction_input_size_override: accepted as in JAX, for approximations.
-        aggregate_to_topk: accepted as in JAX; without it there may be more than ``k`` results,
-            unsorted. Here there are ``k``, sorted.
+        aggregate_to_topk: accepted as in JAX, where False may return more than ``k`` unsorted
+            results. gpuflow always returns ``k`` sorted results.
 
     Returns:
         Values in descending order and their i32 positions; derivatives are those of ``top_k``.
@@ -50,11 +50,11 @@ def approx_min_k(
     """The ``k`` smallest elements along a dimension, and their positions; all of them are found.
 
     Args:
-        operand: floats.
-        k: how many, at least 1 and at most the size of the dimension.
-        reduction_dimension: along which to look.
+        operand: array of floats.
+        k: number of results, at least 1 and at most the size of the dimension.
+        reduction_dimension: the dimension to search.
         recall_target, reduction_input_size_override: accepted as in JAX, for approximations.
-        aggregate_to_topk: accepted as in JAX; here there are ``k`` results in any case, sorted.
+        aggregate_to_topk: accepted as in JAX; there are always ``k`` sorted results.
 
     Returns:
         Values in ascending order and their i32 positions; derivatives are those of ``top_k``.

@@ -232,10 +232,10 @@ def sort(
     """Sort an array, or several by the first ``num_keys`` of them, along ``dimension``.
 
     Args:
-        operand: array, or sequence of arrays of one shape; keys hold numbers or bools.
+        operand: array, or sequence of arrays of one shape; keys are numeric or bool.
         dimension: the dimension along which to sort.
         is_stable: whether equal elements must keep their order; they always do.
-        num_keys: how many arrays are keys, the first one primary.
+        num_keys: number of arrays that are keys, the first one primary.
 
     Returns:
         The array in ascending order, nan last; or a tuple of all arrays in that order.
@@ -367,8 +367,8 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
 
     Args:
         operand: array of integers, real floats or bools.
-        k: how many, at most the size of the axis.
-        axis: the axis along which to look.
+        k: number of elements, at most the size of the axis.
+        axis: the axis to search.
 
     Returns:
         A list of the values, of the dtype of ``operand``, and i32 positions; of equal elements the

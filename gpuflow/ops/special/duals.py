@@ -57,7 +57,7 @@ class Dual:
         return self.with_slope(-(inverse * inverse), inverse)
 
     def sqrt(self) -> Dual:
-        """TypeError: if indices are not integers, or rows are not numeric."""
+        """The square root of a positive number."""
         root = self.value.apply("sqrt")
         return self.with_slope(0.5 / root, root)
 

@@ -165,7 +165,7 @@ def logistic(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
 
     Args:
         x: array of floats or complex numbers.
-        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it changes nothing.
+        accuracy: None, a ``lax.AccuracyMode`` or a ``lax.Tolerance``; it has no effect.
 
     Returns:
         An array of the shape and dtype of ``x``.

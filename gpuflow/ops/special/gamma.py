@@ -309,7 +309,7 @@ def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         m: array of integers >= 0, real floats.
-        x: array of the same dtype; sizes of 1 and scalars repeat.
+        x: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -329,7 +329,7 @@ def zeta(x: ArrayLike, q: ArrayLike) -> Array:
 
     Args:
         x: array of real floats above 1.
-        q: array of the same dtype; sizes of 1 and scalars repeat.
+        q: array of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -349,7 +349,7 @@ def igamma(a: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a: array of positive real floats.
-        x: array of the same dtype, not negative; sizes of 1 and scalars repeat.
+        x: array of the same dtype, nonnegative; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -369,7 +369,7 @@ def igammac(a: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a: array of positive real floats.
-        x: array of the same dtype, not negative; sizes of 1 and scalars repeat.
+        x: array of the same dtype, nonnegative; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -389,7 +389,7 @@ def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a: array of positive real floats.
-        x: array of the same dtype, not negative; sizes of 1 and scalars repeat.
+        x: array of the same dtype, nonnegative; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.
@@ -409,7 +409,7 @@ def random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a: array of positive real floats, the shape parameters.
-        x: the samples, of the same dtype; sizes of 1 and scalars repeat.
+        x: the samples, of the same dtype; dimensions of size 1 and scalars broadcast.
 
     Returns:
         An array of that dtype and the common shape.

@@ -197,8 +197,9 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a: array of positive real floats.
-        b: likewise, of the same dtype; sizes of 1 and scalars repeat.
-        x: upper ends of the integral, in [0, 1], of the same dtype.
+        b: array of positive real floats of the same dtype; dimensions of size 1 and scalars
+            broadcast.
+        x: upper limits of the integral, in [0, 1], of the same dtype.
 
     Returns:
         An array of that dtype and the common shape.

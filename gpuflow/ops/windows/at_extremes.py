@@ -91,8 +91,8 @@ def select_and_gather_add(
 
     Args:
         tangents: array of the shape and dtype of ``operand``.
-        operand: array of real numbers, in which the first extreme of each window is looked for.
-        select_prim: ``lax.ge_p`` for the largest element, ``lax.le_p`` for the smallest.
+        operand: array of real numbers; the first extremum of each window is selected.
+        select_prim: ``lax.ge_p`` for the maximum, ``lax.le_p`` for the minimum.
         window_dimensions, window_strides, padding, base_dilation, window_dilation: as in
             ``reduce_window``.
 
@@ -188,8 +188,8 @@ def select_and_scatter_add(
     """The sum, for each element, of the source of all windows whose extreme it is.
 
     Args:
-        source: one number for each position of the window, of the dtype of ``operand``.
-        operand, select_prim: as in ``select_and_gather_add``, of which it is the transpose.
+        source: one value for each position of the window, of the dtype of ``operand``.
+        operand, select_prim: as in ``select_and_gather_add``; this function is its transpose.
         window_dimensions, window_strides, padding: as in ``reduce_window``.
 
     Returns:

@@ -29,9 +29,9 @@ def auto_axes(
     """A function inside of which the shardings along axes of the mesh are chosen for it.
 
     Args:
-        f: the function. Without it, a decorator.
-        axes: a name, or several; all axes of the mesh in force by default.
-        out_sharding: in which the results are wanted: PartitionSpecs, a tree prefix.
+        f: the function; if it is omitted, a decorator is returned.
+        axes: a mesh axis name, or several; all axes of the current mesh by default.
+        out_sharding: shardings of the results: a tree prefix of PartitionSpecs.
 
     Returns:
         The function. Without a mesh in force it is called as it is.
@@ -69,9 +69,9 @@ def explicit_axes(
     """A function inside of which the shardings along axes of the mesh are part of types.
 
     Args:
-        f: the function. Without it, a decorator.
-        axes: a name, or several; all axes of the mesh in force by default.
-        in_sharding: in which it gets its arguments: PartitionSpecs, a tree prefix.
+        f: the function; if it is omitted, a decorator is returned.
+        axes: a mesh axis name, or several; all axes of the current mesh by default.
+        in_sharding: shardings of the arguments: a tree prefix of PartitionSpecs.
 
     Returns:
         The function. Without a mesh in force it is called as it is.

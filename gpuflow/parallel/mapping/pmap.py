@@ -252,16 +252,16 @@ def pmap(
     Args:
         fun: a function of arrays or trees.
         axis_name: a hashable name for collectives over the devices, such as ``lax.pmean``.
-        in_axes: the mapped axis of each argument: an int, None (every device gets it whole), or a
+        in_axes: the mapped axis of each argument: an int, None (replicated on all devices), or a
             tree prefix of the arguments. Keyword arguments are mapped over axis 0.
-        out_axes: where the mapped axis goes in the outputs, likewise; None for outputs that are
-            equal on all devices: the first one's is taken (GPUFLOW_CHECK=1 compares them).
+        out_axes: position of the mapped axis in the outputs, in the same form; None for outputs
+            that are equal on all devices: the first one is used (GPUFLOW_CHECK=1 compares them).
         static_broadcasted_argnums: hashable arguments that are part of the signature.
-        devices: one for each element; by default this process's first ones.
-        backend: the platform whose devices those are.
-        axis_size: the size of the axis over all processes, needed only when no argument is mapped.
-        donate_argnums: arguments whose memory the outputs may use.
-        global_arg_shapes: no longer used; as in JAX.
+        devices: one for each element; the first devices of this process by default.
+        backend: the platform of the devices.
+        axis_size: size of the axis over all processes, required only if no argument is mapped.
+        donate_argnums: arguments whose memory outputs may reuse.
+        global_arg_shapes: deprecated; no effect, as in JAX.
 
     Returns:
         A function of the same arguments. Its results are Arrays whose ``sharding`` says which

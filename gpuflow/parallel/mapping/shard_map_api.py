@@ -273,17 +273,17 @@ def shard_map(
     """Write a program for blocks of arrays, one for each device of a mesh.
 
     Args:
-        f: a function of blocks: arrays or trees. Without it, a decorator.
-        out_specs: how the blocks of outputs are put together: a tree prefix of PartitionSpecs.
-        in_specs: how each argument is cut, likewise. Dimensions and axes that they do not name are
-            not cut: each device gets all. An argument of the spec None that is not an array is
-            passed unchanged. By default arguments are split by their sharding on a mesh of explicit
+        f: a function of blocks (arrays or pytrees); if it is omitted, a decorator is returned.
+        out_specs: how to assemble the outputs from blocks: a tree prefix of PartitionSpecs.
+        in_specs: how to shard each argument, in the same form. Dimensions and axes that are not
+            named are not sharded: each device gets all. A non-array argument with the spec None is
+            passed unchanged. By default arguments are sharded as they are on a mesh of explicit
             axes.
-        mesh: the devices, or an AbstractMesh, for which the context or the arguments have them; by
-            default the one that ``set_mesh`` chose, when the function is called.
-        axis_names: the axes over which ``f`` is written; all by default.
-        check_vma: outputs that ``out_specs`` does not split must be known to be equal, and
-            derivatives know which values are.
+        mesh: the mesh, or an AbstractMesh, if the context or the arguments provide the devices; by
+            default the mesh of ``set_mesh`` at the time of the call.
+        axis_names: the axes that are manual in ``f``; all by default.
+        check_vma: whether to check that outputs are equal along axes that ``out_specs`` does not
+            name, and to track which values vary, for derivatives.
 
     Returns:
         A function of whole arrays. Collectives in ``f`` name axes of the mesh.

@@ -33,11 +33,11 @@ def smap(
     """Write a program for blocks of arrays along one axis of the mesh that ``set_mesh`` chose.
 
     Args:
-        f: a function of blocks: arrays or trees. Without it, a decorator.
-        in_axes: the array axis along which arguments are cut: an int, None (all get the whole),
-            or a tuple with an item, or a tree of them, for each argument.
-        out_axes: along which array axis the blocks of outputs are put together, likewise.
-        axis_name: the axis of the mesh. Inside of ``f`` another ``smap`` may cut along another one.
+        f: a function of blocks (arrays or pytrees); if it is omitted, a decorator is returned.
+        in_axes: the array axis along which arguments are sharded: an int, None (replicated), or a
+            tuple with an entry, or a tree of entries, for each argument.
+        out_axes: the array axis along which blocks of outputs are concatenated, in the same form.
+        axis_name: the axis of the mesh. A nested ``smap`` in ``f`` may shard along another axis.
 
     Returns:
         A function of whole arrays.

@@ -114,22 +114,25 @@ def initialize(
     over sockets. Who joins must know the token in GPUFLOW_TOKEN; it may be absent on loopback.
 
     Args:
-        coordinator_address: ``host:port`` of process 0, where it listens.
-        num_processes: how many there are.
-        process_id: the number of this one, from 0.
-        local_device_ids: the numbers of the GPUs of this process; by default the one that the
-            launcher gave it, or that of its number on its machine. Not used on CPUs.
+        coordinator_address: ``host:port`` at which process 0 listens.
+        num_processes: number of processes.
+        process_id: index of this process, from 0.
+        local_device_ids: ids of the GPUs of this process; by default the GPU assigned by the
+            launcher, or the one with the process's index on its machine. Not used on CPUs.
         cluster_detection_method: "launch", "torchrun", "slurm" or "mpi"; by default all are tried.
-        initialization_timeout: seconds to wait for the others.
-        heartbeat_timeout_seconds: seconds after which a silent process counts as gone.
-        shutdown_timeout_seconds: seconds for which process 0 waits for the others at its end.
-        coordinator_bind_address: where process 0 listens, if not at ``coordinator_address``.
-        slice_index, partition_index: may only be None: there are no slices and partitions.
-        collective_timeout: seconds for which a collective waits for a process that does not come;
-            by default GPUFLOW_COLLECTIVE_TIMEOUT, else 300.
-        overlap_sums: whether sums of gradients run beside the backward pass, in a thread; by
-            default if processes are on several machines, or have more cores than threads. GPUs
-            need no thread: they always do, in a stream of their own.
+        initialization_timeout: maximum time to wait for other processes, in seconds.
+        heartbeat_timeout_seconds: time without a heartbeat after which a process counts as failed,
+            in seconds.
+        shutdown_timeout_seconds: maximum time for which process 0 waits for others at exit, in
+            seconds.
+        coordinator_bind_address: address at which process 0 listens, if it differs from
+            ``coordinator_address``.
+        slice_index, partition_index: must be None: slices and partitions are not supported.
+        collective_timeout: maximum time for which a collective waits for another process, in
+            seconds; by default GPUFLOW_COLLECTIVE_TIMEOUT, or 300.
+        overlap_sums: whether gradient sums overlap with the backward pass, in a thread; by default
+            if processes run on several machines, or have more cores than threads. On GPUs sums
+            always overlap, in their own stream.
 
     Raises:
         RuntimeError: if it was already called, or arrays already exist.

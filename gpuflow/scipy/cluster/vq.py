@@ -15,8 +15,8 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
     """The nearest entry of a code book for each observation.
 
     Args:
-        obs: (n, features), or n numbers. code_book: (entries, features), or numbers.
-        check_finite: accepted, and without effect.
+        obs: (n, features), or n scalars. code_book: (entries, features), or scalars.
+        check_finite: accepted; no effect.
 
     Returns:
         (i32[n], distances): which entry it is, and how far away.

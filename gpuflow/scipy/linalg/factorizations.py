@@ -52,9 +52,9 @@ def cholesky(
     """The upper triangular ``U`` with ``U.conj().T @ U == a``, or the lower ``L @ L.conj().T``.
 
     Args:
-        a: Hermitian positive definite matrices of shape (..., n, n), of which one triangle is read.
-        lower: whether to give the lower factor, from the lower triangle.
-        overwrite_a, check_finite: accepted, and without effect.
+        a: Hermitian positive definite matrices of shape (..., n, n); only one triangle is read.
+        lower: whether to return the lower factor, computed from the lower triangle.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         Floats or complex numbers of the shape of ``a``; nan for matrices that are not positive
@@ -82,9 +82,9 @@ def cho_factor(
     """``(cholesky(a, lower), lower)``, for ``cho_solve``.
 
     Args:
-        a: Hermitian positive definite matrices of shape (..., n, n), of which one triangle is read.
-        lower: whether to give the lower factor, from the lower triangle.
-        overwrite_a, check_finite: accepted, and without effect.
+        a: Hermitian positive definite matrices of shape (..., n, n); only one triangle is read.
+        lower: whether to return the lower factor, computed from the lower triangle.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         (factor, lower): an array of the shape of ``a``, and the argument.
@@ -119,9 +119,9 @@ def svd(
 
     Args:
         a: matrices of shape (..., m, n).
-        full_matrices: whether u and vh are square, or have min(m, n) columns and rows.
-        compute_uv: whether to give more than the singular values.
-        overwrite_a, check_finite, lapack_driver: accepted, and without effect.
+        full_matrices: whether u and vh are square; otherwise they have min(m, n) columns and rows.
+        compute_uv: whether to return the singular vectors too.
+        overwrite_a, check_finite, lapack_driver: accepted; no effect.
 
     Returns:
         (u, s, vh), or s; the real values fall.
@@ -168,9 +168,9 @@ def eigh(
         a: matrices of shape (..., n, n).
         b, eigvals: must be None.
         type: must be 1.
-        lower: accepted; the mean of ``a`` and its adjoint is decomposed, as in JAX.
-        eigvals_only: whether to give the eigenvalues alone.
-        overwrite_a, overwrite_b, turbo, check_finite: accepted, and without effect.
+        lower: accepted; as in JAX, the mean of ``a`` and its adjoint is decomposed.
+        eigvals_only: whether to return only the eigenvalues.
+        overwrite_a, overwrite_b, turbo, check_finite: accepted; no effect.
 
     Returns:
         (values, vectors), or values: they ascend, and vectors are columns.
@@ -211,7 +211,7 @@ def lu_factor(
 
     Args:
         a: matrices of shape (..., m, n).
-        overwrite_a, check_finite: accepted, and without effect.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         (factors, pivots): an array of the shape of ``a``, and int32 of shape (..., min(m, n)); row
@@ -242,8 +242,8 @@ def lu(
 
     Args:
         a: matrices of shape (..., m, n).
-        permute_l: whether to give ``p @ l`` instead of both.
-        overwrite_a, check_finite: accepted, and without effect.
+        permute_l: whether to return ``p @ l`` instead of both.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         (p, l, u), or (p @ l, u); p is real.
@@ -283,10 +283,10 @@ def qr(
 
     Args:
         a: matrices of shape (..., m, n).
-        mode: "full": q is square; "economic": q has min(m, n) columns; "r": r alone.
-        pivoting: whether to exchange columns, so that the diagonal of r falls; then the columns'
-            order is given too.
-        overwrite_a, lwork, check_finite: accepted, and without effect.
+        mode: "full": q is square; "economic": q has min(m, n) columns; "r": only r.
+        pivoting: whether to permute columns so that the diagonal of r is descending; the
+            permutation is then returned too.
+        overwrite_a, lwork, check_finite: accepted; no effect.
 
     Returns:
         (q, r), (q, r, p), (r,) or (r, p).
@@ -320,9 +320,9 @@ def qr_multiply(
         a: matrices of shape (..., m, n).
         c: "left": (..., min(m, n), k), or a vector; "right": (..., k, m), or a vector.
         mode: "left": ``q @ c``; "right": ``c @ q``.
-        pivoting: whether to exchange columns, so that the diagonal of r falls.
-        conjugate: whether to multiply with the conjugate of q.
-        overwrite_a, overwrite_c: accepted, and without effect.
+        pivoting: whether to permute columns so that the diagonal of r is descending.
+        conjugate: whether to multiply by the conjugate of q.
+        overwrite_a, overwrite_c: accepted; no effect.
 
     Returns:
         (product, r) or (product, r, p).

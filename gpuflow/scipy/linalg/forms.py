@@ -68,8 +68,8 @@ def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Arra
 
     Args:
         T: real Schur forms of shape (..., n, n).
-        Z: their vectors, of the same shape.
-        check_finite: accepted, and without effect.
+        Z: Schur vectors, of the same shape.
+        check_finite: accepted; no effect.
 
     Returns:
         (T, Z), complex, with a triangular T.
@@ -147,8 +147,8 @@ def hessenberg(
 
     Args:
         a: matrices of shape (..., n, n).
-        calc_q: whether to give q too.
-        overwrite_a, check_finite: accepted, and without effect.
+        calc_q: whether to return q too.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         h, or (h, q): below the first diagonal under the main one, h is 0.
@@ -196,10 +196,10 @@ def polar(
     Args:
         a: matrices of shape (..., m, n).
         side: "right": ``u @ p``; "left": ``p @ u``.
-        method: "qdwh": by Halley's iteration, which wants m >= n for "right" and m <= n for "left";
-            "svd": for all.
-        eps: the precision that the iteration aims at; None: that of the dtype.
-        max_iterations: of the iteration; None: 10.
+        method: "qdwh": Halley's iteration, which requires m >= n for "right" and m <= n for "left";
+            "svd": any shape.
+        eps: target precision of the iteration; None uses that of the dtype.
+        max_iterations: maximum number of iterations; None means 10.
 
     Returns:
         (u, p).

@@ -54,8 +54,9 @@ def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 1
 
     Args:
         A: matrices of shape (..., n, n).
-        upper_triangular: whether they are, which makes one step cheaper.
-        max_squarings: matrices with a norm that needs more give nan.
+        upper_triangular: whether the matrices are upper triangular, which makes one step cheaper.
+        max_squarings: maximum number of squarings; matrices with a norm that requires more give
+            nan.
 
     Returns:
         Floats or complex numbers of the shape of ``A``.
@@ -140,8 +141,8 @@ def expm_frechet(
 
     Args:
         A, E: matrices of one shape (..., n, n).
-        method: accepted, and without effect.
-        compute_expm: whether to give the exponential too.
+        method: accepted; no effect.
+        compute_expm: whether to return the exponential too.
 
     Returns:
         (exponential, derivative), or the derivative.
@@ -295,8 +296,8 @@ def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
 
     Args:
         A: a matrix of shape (n, n).
-        func: takes a complex vector, element by element.
-        disp: False: an estimate of the relative error is given too.
+        func: an elementwise function of a complex vector.
+        disp: if False, an estimate of the relative error is returned too.
 
     Returns:
         A complex matrix, or (matrix, error). Equal eigenvalues make it imprecise.

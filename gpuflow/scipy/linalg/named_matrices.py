@@ -47,7 +47,7 @@ def hilbert(n: int) -> Array:
     """The matrix of ``1 / (i + j + 1)``.
 
     Args:
-        n: its size.
+        n: size of the matrix.
 
     Returns:
         Floats of the default dtype, (n, n).
@@ -68,7 +68,7 @@ def invhilbert(n: int) -> Array:
     """The inverse of ``hilbert(n)``, from binomial coefficients.
 
     Args:
-        n: its size.
+        n: size of the matrix.
 
     Returns:
         Floats of the default dtype, (n, n), each rounded once.
@@ -112,7 +112,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
     """The matrix of binomial coefficients.
 
     Args:
-        n: its size.
+        n: size of the matrix.
         kind: "symmetric" (also for None): ``lower @ upper``; "lower": element (i, j) is i over j;
             "upper": the transpose of that.
 
@@ -145,7 +145,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
     """The inverse of ``pascal(n, kind)``, in the default float dtype.
 
     Args:
-        n: its size.
+        n: size of the matrix.
         kind: "symmetric" (also for None), "lower" or "upper".
 
     Returns:
@@ -174,7 +174,7 @@ def helmert(n: int, full: bool = False) -> Array:
 
     Args:
         n: the number of columns, positive.
-        full: whether to put a row of equal elements first, which makes the matrix square.
+        full: whether to add a first row of equal elements, which makes the matrix square.
 
     Returns:
         Floats of the default dtype, (n - 1, n) or (n, n).
@@ -204,8 +204,8 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
     """The matrix of 1 and -1 with orthogonal rows, of Sylvester's construction.
 
     Args:
-        n: its size, a power of 2.
-        dtype: of its elements, by default the default integer.
+        n: size of the matrix, a power of 2.
+        dtype: dtype of the result; the default integer dtype by default.
 
     Returns:
         An array of shape (n, n).
@@ -236,9 +236,9 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
     """The matrix of the discrete Fourier transform.
 
     Args:
-        n: its size.
+        n: size of the matrix.
         scale: None, "sqrtn": divided by the square root of n; "n": by n.
-        dtype: a complex dtype; None: the default one.
+        dtype: a complex dtype; None uses the default one.
 
     Returns:
         An array of shape (n, n): ``dft(n) @ x == jnp.fft.fft(x)``.

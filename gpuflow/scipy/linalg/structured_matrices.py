@@ -40,7 +40,7 @@ def block_diag(*arrs: ArrayLike) -> Array:
     """A matrix with other matrices along its diagonal, and zeros elsewhere.
 
     Args:
-        arrs: matrices, vectors (of which each is a row) and numbers.
+        arrs: matrices, vectors (which become rows) and scalars.
 
     Returns:
         A matrix of the common dtype, with the rows and the columns of all.
@@ -80,9 +80,9 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Matrices with constant diagonals.
 
     Args:
-        c: their first column, (..., m).
-        r: their first row, (..., n), of which the first element is not read; None: the conjugate
-            of ``c``.
+        c: first columns, of shape (..., m).
+        r: first rows, (..., n), of which the first element is ignored; None uses the conjugate of
+            ``c``.
 
     Returns:
         An array of shape (..., m, n).
@@ -108,8 +108,8 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Matrices with constant diagonals in the other direction.
 
     Args:
-        c: their first column, (..., m).
-        r: their last row, (..., n), of which the first element is not read; None: zeros.
+        c: first columns, of shape (..., m).
+        r: last rows, (..., n), of which the first element is ignored; None means zeros.
 
     Returns:
         An array of shape (..., m, n).
@@ -219,7 +219,7 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
         An array of shape (..., n, n).
 
     Raises:
-        ValueError: if lengths do not match.
+        operands: pytrees of arrays.
 
     Example:
         >>> gf.scipy.linalg.leslie(jnp.array([1., 2., 3.]), jnp.array([0.5, 0.25]))
@@ -251,7 +251,7 @@ def companion(a: ArrayLike) -> Array:
     """Matrices with the roots of polynomials as eigenvalues.
 
     Args:
-        a: coefficients (..., n) with n > 1, the highest power first.
+        a: coefficients (..., n) with n > 1, highest power first.
 
     Returns:
         Matrices of shape (..., n - 1, n - 1); inf and nan where the first coefficient is 0.
@@ -304,7 +304,7 @@ def fiedler_companion(a: ArrayLike) -> Array:
     """Banded matrices with the roots of polynomials as eigenvalues.
 
     Args:
-        a: coefficients (..., n), the highest power first.
+        a: coefficients (..., n), highest power first.
 
     Returns:
         Matrices of shape (..., n - 1, n - 1); inf and nan where the first coefficient is 0.

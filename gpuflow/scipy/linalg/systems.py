@@ -89,8 +89,8 @@ def solve_triangular(
         b: a vector of n elements, or matrices of shape (..., n, k).
         trans: 0 or "N": ``a``; 1 or "T": its transpose; 2 or "C": its adjoint.
         lower: whether ``a`` is lower triangular.
-        unit_diagonal: whether the diagonal is taken to be ones, unread.
-        overwrite_b, debug, check_finite: accepted, and without effect.
+        unit_diagonal: whether the diagonal is assumed to be ones and not read.
+        overwrite_b, debug, check_finite: accepted; no effect.
 
     Returns:
         An array of the shape of ``b``, batches broadcast.
@@ -122,7 +122,7 @@ def cho_solve(
     Args:
         c_and_lower: (factor, lower).
         b: a vector of n elements, or matrices of shape (..., n, k).
-        overwrite_b, check_finite: accepted, and without effect.
+        overwrite_b, check_finite: accepted; no effect.
 
     Returns:
         An array of the shape of ``b``, batches broadcast.
@@ -161,7 +161,7 @@ def lu_solve(
         lu_and_piv: (factors, pivots).
         b: a vector of n elements, or matrices of shape (..., n, k).
         trans: 0: ``a``; 1: its transpose; 2: its adjoint.
-        overwrite_b, check_finite: accepted, and without effect.
+        overwrite_b, check_finite: accepted; no effect.
 
     Returns:
         An array of the shape of ``b``, batches broadcast.
@@ -199,8 +199,8 @@ def solve(
     Args:
         a: square matrices of shape (..., n, n).
         b: a vector of n elements, or matrices of shape (..., n, k); batches broadcast.
-        lower: which triangle is read where ``assume_a`` is "pos".
-        overwrite_a, overwrite_b, debug, check_finite: accepted, and without effect.
+        lower: whether to read the lower triangle if ``assume_a`` is "pos".
+        overwrite_a, overwrite_b, debug, check_finite: accepted; no effect.
         assume_a: "gen", "sym", "her", or "pos" for Hermitian positive definite matrices, which
             are decomposed by Cholesky.
 
@@ -243,7 +243,7 @@ def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
 
     Args:
         a: matrices of shape (..., n, n).
-        overwrite_a, check_finite: accepted, and without effect.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         Floats or complex numbers of the shape of ``a``; inf and nan for singular ones.
@@ -266,7 +266,7 @@ def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
 
     Args:
         a: matrices of shape (..., n, n).
-        overwrite_a, check_finite: accepted, and without effect.
+        overwrite_a, check_finite: accepted; no effect.
 
     Returns:
         Floats or complex numbers of shape (...).
@@ -295,8 +295,8 @@ def solve_sylvester(
         A: matrices of shape (..., m, m).
         B: matrices of shape (..., n, n).
         C: matrices of shape (..., m, n).
-        method: "schur", or "eigen" for matrices with independent eigenvectors.
-        tol: where an eigenvalue of ``A`` and one of ``-B`` are closer than that, all is nan.
+        method: "schur", or "eigen" for diagonalizable matrices.
+        tol: if an eigenvalue of ``A`` and one of ``-B`` differ by less, the result is nan.
 
     Returns:
         An array of shape (..., m, n).

@@ -24,12 +24,13 @@ def eigh_tridiagonal(
     """Eigenvalues and eigenvectors of a symmetric or Hermitian tridiagonal matrix.
 
     Args:
-        d: the diagonal, of n elements; of complex numbers the real part counts.
-        e: the n - 1 elements above it.
-        eigvals_only: whether to give the eigenvalues alone.
-        select: "a": all; "i": those from ``select_range[0]`` to ``select_range[1]``, ascending.
-        select_range: the first and the last one.
-        tol, key: accepted: the matrix is decomposed to full precision, without random numbers.
+        d: n diagonal elements; the imaginary part is ignored.
+        e: n - 1 elements above the diagonal.
+        eigvals_only: whether to return only the eigenvalues.
+        select: "a": all; "i": indices from ``select_range[0]`` to ``select_range[1]``, ascending.
+        select_range: the first and the last index.
+        tol, key: accepted; no effect: the decomposition has full precision and uses no random
+            numbers.
 
     Returns:
         (values, vectors), or values: they ascend, and vectors are columns.

@@ -66,7 +66,7 @@ def minimize_bfgs(
 
     Args:
         fun: from a vector to a number.
-        x0: where to start, a vector of floats.
+        x0: initial guess, a vector of floats.
         maxiter: None: 200 for each element.
         norm: of the gradient, as for ``jnp.linalg.norm``. gtol: when to end.
         line_search_maxiter: the most trial steps until an interval is found.

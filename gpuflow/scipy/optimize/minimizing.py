@@ -29,11 +29,12 @@ class OptimizeResults(NamedTuple):
     """The result of ``minimize``.
 
     Args:
-        x: the point. fun, jac: its value and its gradient.
-        success: whether the gradient is small enough.
-        status: why it ended, 0 for success; the numbers are those of the method.
-        hess_inv: about the inverse of the Hessian, or None.
-        nfev, njev: evaluations of the function and of its gradient. nit: iterations.
+        x: the solution. fun, jac: value and gradient at ``x``.
+        success: whether the gradient is below the tolerance.
+        status: termination code, 0 for success; other codes depend on the method.
+        hess_inv: approximation of the inverse Hessian, or None.
+        nfev, njev: numbers of evaluations of the function and of its gradient. nit: number of
+            iterations.
     """
 
     x: Any
@@ -54,14 +55,14 @@ def minimize(
     """A local minimum of a function of a vector.
 
     Args:
-        fun: ``fun(x, *args)`` gives a number, and has a derivative.
-        x0: where to start, a vector of floats.
-        args: further arguments of ``fun``.
+        fun: a differentiable function ``fun(x, *args)`` that returns a scalar.
+        x0: initial guess, a vector of floats.
+        args: additional arguments of ``fun``.
         method: "BFGS", or "l-bfgs-experimental-do-not-rely-on-this".
-        tol: the norm of the gradient to end at, where ``options`` has no ``gtol``.
-        options: arguments of the method: ``maxiter``, ``norm``, ``gtol`` and
-            ``line_search_maxiter``; or ``maxiter``, ``norm``, ``maxcor``, ``ftol``, ``gtol``,
-            ``maxfun``, ``maxgrad`` and ``maxls``.
+        tol: tolerance of the gradient norm, unless ``options`` contains ``gtol``.
+        options: options of the method: ``maxiter``, ``norm``, ``gtol`` and ``line_search_maxiter``;
+            or ``maxiter``, ``norm``, ``maxcor``, ``ftol``, ``gtol``, ``maxfun``, ``maxgrad`` and
+            ``maxls``.
 
     Returns:
         The point with its value, and how it was found. There is no reverse mode through it.

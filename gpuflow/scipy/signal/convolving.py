@@ -81,10 +81,9 @@ def convolve(
 
     Args:
         in1, in2: arrays, one at least as large as the other along every axis.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
-            inside of the other.
+        mode: "full": the whole overlap; "same": the size of ``in1``; "valid": only full overlaps.
         method: "direct" (also for "auto"), or "fft".
-        precision: of the products, as for ``lax.dot``.
+        precision: precision of the products, as for ``lax.dot``.
 
     Returns:
         An array of floats or complex numbers, of the rank of the operands.
@@ -111,10 +110,9 @@ def correlate(
 
     Args:
         in1, in2: arrays, one at least as large as the other along every axis.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
-            inside of the other.
+        mode: "full": the whole overlap; "same": the size of ``in1``; "valid": only full overlaps.
         method: "direct" (also for "auto"), or "fft".
-        precision: of the products, as for ``lax.dot``.
+        precision: precision of the products, as for ``lax.dot``.
 
     Returns:
         An array of floats or complex numbers, of the rank of the operands.
@@ -156,11 +154,10 @@ def convolve2d(
 
     Args:
         in1, in2: matrices, one at least as large as the other along both axes.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
-            inside of the other.
+        mode: "full": the whole overlap; "same": the size of ``in1``; "valid": only full overlaps.
         boundary: must be "fill".
         fillvalue: must be 0.
-        precision: of the products, as for ``lax.dot``.
+        precision: precision of the products, as for ``lax.dot``.
 
     Returns:
         A matrix of floats or complex numbers.
@@ -188,11 +185,10 @@ def correlate2d(
 
     Args:
         in1, in2: matrices, one at least as large as the other along both axes.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
-            inside of the other.
+        mode: "full": the whole overlap; "same": the size of ``in1``; "valid": only full overlaps.
         boundary: must be "fill".
         fillvalue: must be 0.
-        precision: of the products, as for ``lax.dot``.
+        precision: precision of the products, as for ``lax.dot``.
 
     Returns:
         A matrix of floats or complex numbers.
@@ -227,9 +223,8 @@ def fftconvolve(
 
     Args:
         in1, in2: arrays of one rank.
-        mode: "full": wherever they overlap; "same": in the size of ``in1``; "valid": where one is
-            inside of the other.
-        axes: those to convolve along; None: all. The sizes of others must be equal.
+        mode: "full": the whole overlap; "same": the size of ``in1``; "valid": only full overlaps.
+        axes: the axes to convolve; None uses all. Other sizes must be equal.
 
     Returns:
         An array of floats or complex numbers, of the rank of the operands.

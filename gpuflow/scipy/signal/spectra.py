@@ -128,17 +128,17 @@ def stft(
 
     Args:
         x: signals along ``axis``.
-        fs: samples per unit of time.
-        window: a name of SciPy's, or the elements of a window.
-        nperseg: the size of a segment.
-        noverlap: the overlap of segments; None: half of it.
-        nfft: the size of transforms; None: ``nperseg``.
+        fs: sampling frequency.
+        window: the name of a SciPy window, or the values of a window.
+        nperseg: size of a segment.
+        noverlap: overlap of segments; None uses half a segment.
+        nfft: size of the transforms; None uses ``nperseg``.
         detrend: "constant", "linear", False or a function: the trend to subtract from each segment.
-        return_onesided: whether to leave out negative frequencies of real signals.
-        boundary: how to extend the signal at both ends by half a segment: "zeros", "even", "odd",
+        return_onesided: whether to omit negative frequencies of real signals.
+        boundary: how to extend the signal by half a segment at both ends: "zeros", "even", "odd",
             "constant", or None.
-        padded: whether to extend the end to an integer number of steps.
-        axis: the axis of time.
+        padded: whether to extend the end so that segments cover it.
+        axis: the time axis.
 
     Returns:
         (frequencies, times, transforms): frequencies replace ``axis``, times come last.
@@ -171,17 +171,18 @@ def csd(
     """The cross power spectral density of two signals, by Welch's method.
 
     Args:
-        x, y: signals along ``axis``; the shorter one is extended by zeros. None for ``y``: ``x``.
-        fs: samples per unit of time.
-        window: a name of SciPy's, or the elements of a window.
-        nperseg: the size of a segment; None: 256, or that of shorter signals.
-        noverlap: the overlap of segments; None: half of it.
-        nfft: the size of transforms; None: ``nperseg``.
+        x, y: signals along ``axis``; the shorter one is zero-padded. If ``y`` is None, ``x`` is
+            used.
+        fs: sampling frequency.
+        window: the name of a SciPy window, or the values of a window.
+        nperseg: size of a segment; None uses 256, or the size of shorter signals.
+        noverlap: overlap of segments; None uses half a segment.
+        nfft: size of the transforms; None uses ``nperseg``.
         detrend: "constant", "linear", False or a function: the trend to subtract from each segment.
-        return_onesided: whether to leave out negative frequencies of real signals.
-        scaling: "density": power per frequency; "spectrum": power.
-        axis: the axis of time.
-        average: of the segments, "mean" or "median".
+        return_onesided: whether to omit negative frequencies of real signals.
+        scaling: "density" for the power spectral density; "spectrum" for the power spectrum.
+        axis: the time axis.
+        average: how segments are averaged, "mean" or "median".
 
     Returns:
         (frequencies, densities): frequencies replace ``axis``; densities are complex.
@@ -211,16 +212,16 @@ def welch(
 
     Args:
         x: signals along ``axis``.
-        fs: samples per unit of time.
-        window: a name of SciPy's, or the elements of a window.
-        nperseg: the size of a segment; None: 256, or that of shorter signals.
-        noverlap: the overlap of segments; None: half of it.
-        nfft: the size of transforms; None: ``nperseg``.
+        fs: sampling frequency.
+        window: the name of a SciPy window, or the values of a window.
+        nperseg: size of a segment; None uses 256, or the size of shorter signals.
+        noverlap: overlap of segments; None uses half a segment.
+        nfft: size of the transforms; None uses ``nperseg``.
         detrend: "constant", "linear", False or a function: the trend to subtract from each segment.
-        return_onesided: whether to leave out negative frequencies of real signals.
-        scaling: "density": power per frequency; "spectrum": power.
-        axis: the axis of time.
-        average: of the segments, "mean" or "median".
+        return_onesided: whether to omit negative frequencies of real signals.
+        scaling: "density" for the power spectral density; "spectrum" for the power spectrum.
+        axis: the time axis.
+        average: how segments are averaged, "mean" or "median".
 
     Returns:
         (frequencies, densities): frequencies replace ``axis``; densities are real.

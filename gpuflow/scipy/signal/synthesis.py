@@ -28,14 +28,14 @@ def istft(
     """The signal of which ``stft`` gave the transforms of segments.
 
     Args:
-        Zxx: transforms.
-        fs: samples per unit of time.
-        window: as it was for ``stft``: a name of SciPy's, or the elements of a window.
-        nperseg, noverlap, nfft: as they were for ``stft``; by default the size that fits.
-        input_onesided: whether negative frequencies are left out.
+        Zxx: short-time Fourier transforms.
+        fs: sampling frequency.
+        window: window of ``stft``: the name of a SciPy window, or the values of a window.
+        nperseg, noverlap, nfft: arguments of ``stft``; by default inferred from the sizes.
+        input_onesided: whether negative frequencies are omitted.
         boundary: whether the signal was extended at both ends.
-        time_axis: the axis of segments.
-        freq_axis: the axis of frequencies.
+        time_axis: axis of the segments.
+        freq_axis: axis of the frequencies.
 
     Returns:
         (times, signals): along the last axis, or ``time_axis``.

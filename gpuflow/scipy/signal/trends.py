@@ -24,10 +24,10 @@ def detrend(
     """Signals without their mean, or without the straight line that is nearest to them.
 
     Args:
-        data: signals along ``axis``; integers become floats first.
-        axis: the axis of time.
+        data: signals along ``axis``; integers are converted to floats.
+        axis: the time axis.
         type: "constant" or "linear".
-        bp: places between which each part of the signal has a line of its own.
+        bp: breakpoints; a separate line is fitted to each segment between them.
         overwrite_data: must be None.
 
     Returns:

@@ -36,12 +36,14 @@ def cg(
     """Solve ``A x = b`` for a Hermitian positive definite ``A`` by conjugate gradients.
 
     Args:
-        A: a square matrix, or a function that multiplies with it; it maps trees like ``b``.
-        b: an array, or a tree of them.
-        x0: where to start; None: zeros.
-        tol, atol: it ends when the residual is at most ``max(tol * norm(b), atol)``.
-        maxiter: the most iterations; None: ten for each element.
-        M: like ``A``: about its inverse. It must be Hermitian positive definite too.
+        A: a square matrix, or a function that multiplies by it; it maps pytrees like ``b``.
+        b: an array, or a pytree of arrays.
+        x0: initial guess; None means zeros.
+        tol, atol: tolerances: iterations stop when the residual is at most ``max(tol * norm(b),
+            atol)``.
+        maxiter: maximum number of iterations; None means ten for each element.
+        M: preconditioner, an approximate inverse of ``A`` in the same form. It must be Hermitian
+            positive definite too.
 
     Returns:
         (x, None).
@@ -77,12 +79,11 @@ def gmres(
     """Solve ``A x = b`` by generalized minimal residuals; arguments as for ``cg``.
 
     Args:
-        restart: how many products span the space of which the best element is taken; the memory of
-            that many vectors is needed.
-        maxiter: the most such spaces, one after the other.
-        M: about the inverse of ``A``; the residual is measured after it.
-        solve_method: "batched": each space is completed, then solved; "incremental": the residual
-            is followed, and the last space ends early.
+        restart: dimension of the Krylov subspace; that many vectors are stored.
+        maxiter: maximum number of restarts.
+        M: preconditioner, an approximate inverse of ``A``; the preconditioned residual is measured.
+        solve_method: "batched": solves after each complete subspace; "incremental": tracks the
+            residual, so that the last subspace ends early.
 
     Returns:
         (x, info): info is -1 where x is nan, else 0.

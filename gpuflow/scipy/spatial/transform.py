@@ -31,7 +31,7 @@ class Rotation(NamedTuple):
     """One or more rotations.
 
     Args:
-        quat: unit quaternions (..., 4), of which the scalar part is the last element.
+        quat: unit quaternions (..., 4), scalar component last.
     """
 
     quat: Any
@@ -46,8 +46,8 @@ class Rotation(NamedTuple):
         """Rotations by one to three angles in turn.
 
         Args:
-            seq: the axes: "xyz" in lower case stay fixed, "XYZ" turn with the body.
-            angles: (..., axes), or a number for one axis.
+            seq: the axes: "xyz" in lower case for extrinsic, "XYZ" for intrinsic rotations.
+            angles: (..., axes), or a scalar for one axis.
             degrees: whether angles are in degrees.
 
         Raises:
@@ -167,8 +167,9 @@ class Rotation(NamedTuple):
         """Quaternions (..., 4).
 
         Args:
-            canonical: whether to choose that of two with a positive scalar part.
-            scalar_first: whether to put that part first.
+            canonical: whether to choose, of two equivalent quaternions, the one with a positive
+                scalar component.
+            scalar_first: whether the scalar component comes first.
         """
         quat = with_positive_end(self.quat) if canonical else self.quat
         return jnp.roll(quat, 1, -1) if scalar_first else quat
@@ -185,7 +186,7 @@ class Rotation(NamedTuple):
         """The rotation that is nearest to all, in the sense of least squares.
 
         Args:
-            weights: a number for each rotation; None: all are 1.
+            weights: weight of each rotation; None weights all equally.
 
         Raises:
             ValueError: if the number of weights does not match.
@@ -213,10 +214,10 @@ class Slerp(NamedTuple):
     """Rotations between given ones, at a constant speed from each to the next.
 
     Args:
-        times: when the rotations are reached, ascending.
-        timedelta: the times between.
-        rotations: all but the last one.
-        rotvecs: the rotations from each to the next, as vectors.
+        times: times of the rotations, ascending.
+        timedelta: differences of consecutive times.
+        rotations: all rotations except the last.
+        rotvecs: rotation vectors from each rotation to the next.
     """
 
     times: Any

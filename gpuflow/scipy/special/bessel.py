@@ -80,7 +80,7 @@ def i0e(x: ArrayLike) -> Array:
     """``exp(-abs(x)) i0(x)``, which does not overflow.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -99,7 +99,7 @@ def i0(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind, of order 0.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -118,7 +118,7 @@ def i1e(x: ArrayLike) -> Array:
     """``exp(-abs(x)) i1(x)``, which does not overflow.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -137,7 +137,7 @@ def i1(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind, of order 1.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -209,8 +209,8 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
 
     Args:
         z: array of real numbers.
-        v: the highest order, a known int >= 0.
-        n_iter: where the downward recurrence begins; it has to be well above ``abs(z)`` and ``v``.
+        v: the highest order, a static nonnegative int.
+        n_iter: start of the downward recurrence; it must be well above ``abs(z)`` and ``v``.
 
     Returns:
         Floats of shape ``(v + 1, *z.shape)``.

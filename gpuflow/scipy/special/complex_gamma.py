@@ -99,7 +99,7 @@ def gamma(x: ArrayLike) -> Array:
     """The gamma function of real or complex numbers; nan at its poles.
 
     Args:
-        x: array of real or complex numbers; integers become floats.
+        x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``; of complex numbers complex ones.

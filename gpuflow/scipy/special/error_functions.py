@@ -35,7 +35,7 @@ def erf(x: ArrayLike) -> Array:
     """The error function: ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -55,7 +55,7 @@ def erfc(x: ArrayLike) -> Array:
     """``1 - erf(x)``, with all its digits where x is large.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -119,7 +119,7 @@ def erfcx(x: ArrayLike) -> Array:
     """``exp(x**2) erfc(x)``; of complex numbers too.
 
     Args:
-        x: array of real or complex numbers; integers become floats.
+        x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``; of complex numbers complex ones.
@@ -159,7 +159,7 @@ def dawsn(x: ArrayLike) -> Array:
     """Dawson's integral: ``exp(-x**2)`` times the integral of ``exp(t**2)`` from 0 to x.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -248,7 +248,7 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
 
     Args:
         x: f32[...] or f64[...].
-        series_order: taken as JAX does; our series has all the terms that count.
+        series_order: accepted as in JAX; the series always has enough terms for full precision.
 
     Returns:
         Floats of the shape and dtype of ``x``.
@@ -351,7 +351,7 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """Owen's T function: the probability of ``X > h`` and ``0 < Y < a X``, X and Y normal.
 
     Args:
-        h, a: real arrays that broadcast; integers become floats.
+        h, a: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.

@@ -69,7 +69,7 @@ def expi(x: ArrayLike) -> Array:
     """The exponential integral Ei: the integral of ``exp(t) / t`` up to ``x``.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -93,7 +93,7 @@ def exp1(x: ArrayLike) -> Array:
     """The exponential integral E1: the integral of ``exp(-t) / t`` from ``x`` on; nan below 0.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -190,7 +190,8 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         n: integers >= 0; not differentiated.
-        x: real numbers >= 0, which broadcast with ``n``; the result is nan below.
+        x: nonnegative real numbers, which broadcast with ``n``; the result is nan for negative
+            ones.
 
     Returns:
         Floats of the common shape and dtype.
@@ -252,7 +253,7 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
     """The sine and cosine integrals Si and Ci; of negative numbers, the real part of Ci.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         (Si, Ci), floats of the shape of ``x``.

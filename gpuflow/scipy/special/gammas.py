@@ -44,7 +44,7 @@ def gammaln(x: ArrayLike) -> Array:
     """The logarithm of the absolute value of the gamma function.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -64,7 +64,7 @@ def digamma(x: ArrayLike) -> Array:
     """The derivative of ``gammaln``.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -97,7 +97,7 @@ def gammasgn(x: ArrayLike) -> Array:
     """The sign of the gamma function; nan at its poles, and that of the zero at 0.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         1, -1 or nan, floats of the shape of ``x``.
@@ -166,7 +166,7 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """``log(abs(beta(a, b)))``, with all its digits where one is much larger.
 
     Args:
-        a, b: real arrays that broadcast; integers become floats.
+        a, b: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -222,7 +222,7 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """The beta function ``gamma(a) gamma(b) / gamma(a + b)``.
 
     Args:
-        a, b: real arrays that broadcast; integers become floats.
+        a, b: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -243,7 +243,7 @@ def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """``gamma(n + 1)``, and 0 for negative ``n``; whole for whole ``n`` while the dtype can be.
 
     Args:
-        n: array of real numbers; integers become floats.
+        n: array of real numbers; integers are converted to floats.
         exact: must be False.
 
     Returns:
@@ -303,9 +303,9 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """The number of ways to choose ``k`` of ``N`` things.
 
     Args:
-        N: how many there are, real numbers.
-        k: how many are chosen; it broadcasts with ``N``.
-        repetition: whether one may be chosen again.
+        N: number of things, real numbers.
+        k: number of chosen things; it broadcasts with ``N``.
+        repetition: whether things may be chosen repeatedly.
 
     Returns:
         Floats of the common shape; 0 where ``k > N``, or one of them is negative.
@@ -356,7 +356,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """The rising factorial ``gamma(z + m) / gamma(z)``.
 
     Args:
-        z, m: real arrays that broadcast; integers become floats.
+        z, m: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -377,7 +377,7 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
 
     Args:
         a: array of real numbers, each above ``(d - 1) / 2``.
-        d: the dimension, a known int.
+        d: the dimension, a static int.
 
     Returns:
         Floats of the shape of ``a``.
@@ -402,8 +402,8 @@ def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized lower incomplete gamma function.
 
     Args:
-        a: positive numbers, the order.
-        x: numbers >= 0, the upper end of the integral of ``t**(a - 1) exp(-t)`` from 0; it
+        a: array of positive numbers, the order.
+        x: nonnegative numbers, the upper limit of the integral of ``t**(a - 1) exp(-t)`` from 0; it
             broadcasts with ``a``.
 
     Returns:
@@ -423,9 +423,9 @@ def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized upper incomplete gamma function, ``1 - gammainc(a, x)``.
 
     Args:
-        a: positive numbers, the order.
-        x: numbers >= 0, the lower end of the integral of ``t**(a - 1) exp(-t)``; it broadcasts with
-            ``a``.
+        a: array of positive numbers, the order.
+        x: nonnegative numbers, the lower limit of the integral of ``t**(a - 1) exp(-t)``; it
+            broadcasts with ``a``.
 
     Returns:
         Floats of the common shape and dtype, in [0, 1].
@@ -445,8 +445,8 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a, b: positive numbers, the orders.
-        x: numbers in [0, 1], the end of the integral of ``t**(a - 1) (1 - t)**(b - 1)`` from 0; all
-            broadcast.
+        x: numbers in [0, 1], the upper limit of the integral of ``t**(a - 1) (1 - t)**(b - 1)``
+            from 0; all broadcast.
 
     Returns:
         Floats of the common shape and dtype, in [0, 1].

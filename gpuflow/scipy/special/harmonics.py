@@ -63,8 +63,8 @@ def sph_harm_y(
         m: i32[...], orders, ``abs(m) <= n``.
         theta: polar angle in radians, from 0 to pi.
         phi: azimuth in radians.
-        diff_n: None; derivatives are those of ``jvp``.
-        n_max: the highest degree, a known int; needed where ``n`` is traced.
+        diff_n: must be None; use ``jvp`` for derivatives.
+        n_max: the highest degree, a static int; required if ``n`` is traced.
 
     Returns:
         complex64, or complex128 with x64, of the common shape; at least one-dimensional.
@@ -123,11 +123,11 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
     """Associated Legendre functions of the first kind, with the Condon-Shortley phase.
 
     Args:
-        m: the highest order, a known int equal to ``n``.
+        m: the highest order, a static int equal to ``n``.
         n: the highest degree.
         z: f32[k] or f64[k], from -1 to 1.
-        is_normalized: whether the functions times ``exp(1j * order * phi)`` are orthonormal on the
-            sphere.
+        is_normalized: whether to normalize so that the functions times ``exp(1j * order * phi)``
+            are orthonormal on the sphere.
 
     Returns:
         An array of shape ``(n + 1, n + 1, k)``, by order, degree and point; 0 where the order is

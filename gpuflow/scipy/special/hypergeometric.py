@@ -274,7 +274,7 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
 
     Args:
         a, b, c: parameters, real arrays.
-        x: real numbers <= 1; beyond, the result is inf unless the series ends. All broadcast.
+        x: real numbers <= 1; above 1 the result is inf unless the series terminates. All broadcast.
 
     Returns:
         Floats of the common shape and dtype.

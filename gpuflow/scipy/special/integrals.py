@@ -85,7 +85,7 @@ def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """The Fresnel integrals S and C, of the sine and cosine of ``pi t**2 / 2`` from 0 to x.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         (S, C), floats of the shape of ``x``.

@@ -24,7 +24,7 @@ def expit(x: ArrayLike) -> Array:
     """``1 / (1 + exp(-x))``, without overflow.
 
     Args:
-        x: array of real or complex numbers; integers become floats.
+        x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``; of complex numbers complex ones.
@@ -55,7 +55,7 @@ def logit(x: ArrayLike) -> Array:
     """``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1].
 
     Args:
-        x: array of real or complex numbers; integers become floats.
+        x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``; of complex numbers complex ones.
@@ -86,7 +86,7 @@ def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     """``x * log(y)``, and 0 where ``x`` is 0, whatever number ``y`` is.
 
     Args:
-        x, y: arrays that broadcast; integers become floats.
+        x, y: arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats or complex numbers of the common shape and dtype.
@@ -112,7 +112,7 @@ def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     """``x * log1p(y)``, and 0 where ``x`` is 0, whatever number ``y`` is.
 
     Args:
-        x, y: arrays that broadcast; integers become floats.
+        x, y: arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats or complex numbers of the common shape and dtype.
@@ -137,7 +137,7 @@ def entr(x: ArrayLike) -> Array:
     """The entropy ``-x * log(x)``: 0 at 0 and -inf below.
 
     Args:
-        x: array of real numbers; integers become floats.
+        x: array of real numbers; integers are converted to floats.
 
     Returns:
         Floats of the shape of ``x``.
@@ -170,7 +170,7 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     """Relative entropy ``p * log(p / q)``: 0 where p is 0, inf where a number is negative.
 
     Args:
-        p, q: real arrays that broadcast; integers become floats.
+        p, q: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype.
@@ -199,7 +199,7 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """``p * log(p / q) - p + q``, with all its digits where p is near q.
 
     Args:
-        p, q: real arrays that broadcast; integers become floats.
+        p, q: real arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats of the common shape and dtype. Inf where a number is negative.
@@ -255,7 +255,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0.
 
     Args:
-        x, lmbda: arrays that broadcast; integers become floats.
+        x, lmbda: arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats or complex numbers of the common shape and dtype.
@@ -275,7 +275,7 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """The Box-Cox transformation of ``1 + x``, with all its digits near 0.
 
     Args:
-        x, lmbda: arrays that broadcast; integers become floats.
+        x, lmbda: arrays that broadcast; integers are converted to floats.
 
     Returns:
         Floats or complex numbers of the common shape and dtype.

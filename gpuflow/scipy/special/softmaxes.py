@@ -10,8 +10,8 @@ def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """``exp(x) / sum(exp(x))`` over axes, without overflow.
 
     Args:
-        x: array of numbers; integers become floats.
-        axis: an axis, a tuple of axes, or None for all.
+        x: array of numbers; integers are converted to floats.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
 
     Returns:
         Floats of the shape of ``x``.
@@ -30,8 +30,8 @@ def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """``log(softmax(x))`` over axes, without overflow.
 
     Args:
-        x: array of numbers; integers become floats.
-        axis: an axis, a tuple of axes, or None for all.
+        x: array of numbers; integers are converted to floats.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
 
     Returns:
         Floats of the shape of ``x``.

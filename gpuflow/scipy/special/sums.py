@@ -39,11 +39,11 @@ def logsumexp(
 
     Args:
         a: array of real or complex numbers.
-        axis: an axis, a tuple of axes, or None for all.
+        axis: an axis, a tuple of axes, or None to reduce over all axes.
         b: weights of the exponentials; they may be negative. None: all are 1.
-        keepdims: keep the axes, with size 1.
-        return_sign: whether to return (log of the absolute sum, its sign, of complex sums on the
-            unit circle); without it, a negative sum of real numbers gives nan.
+        keepdims: whether reduced axes stay, with size 1.
+        return_sign: whether to return a pair: log of the absolute sum, and its sign (on the unit
+            circle for complex sums). Otherwise a negative real sum gives nan.
         where: mask of the elements to sum; None: all.
 
     Returns:

@@ -63,7 +63,7 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
 
     Args:
         x: real numbers above 1.
-        q: real numbers, which broadcast with ``x``; they must be given.
+        q: real numbers, which broadcast with ``x``; required.
 
     Returns:
         Floats of the common shape and dtype.
@@ -104,7 +104,7 @@ def bernoulli(n: int) -> Array:
     """The Bernoulli numbers B_0 to B_n, with B_1 = -1/2.
 
     Args:
-        n: a known int >= 0.
+        n: a static nonnegative int.
 
     Returns:
         Floats of the default dtype, n + 1 of them.

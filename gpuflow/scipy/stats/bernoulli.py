@@ -16,8 +16,8 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        p: the probability of 1, in [0, 1].
-        loc: by how much it is shifted.
+        p: probability of 1, in [0, 1].
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: -inf for impossible values, nan where a parameter is
@@ -43,8 +43,8 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        p: the probability of 1, in [0, 1].
-        loc: by how much it is shifted.
+        p: probability of 1, in [0, 1].
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: 0 for impossible values, nan where a parameter is
@@ -66,7 +66,7 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        p: the probability of 1, in [0, 1].
+        p: probability of 1, in [0, 1].
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -89,7 +89,7 @@ def ppf(q: ArrayLike, p: ArrayLike) -> Array:
 
     Args:
         q: probabilities, in [0, 1].
-        p: the probability of 1, in [0, 1].
+        p: probability of 1, in [0, 1].
 
     Returns:
         An array of floats of the common shape; nan where ``q`` is not a probability or a parameter

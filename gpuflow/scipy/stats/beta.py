@@ -38,8 +38,8 @@ def logpdf(
     Args:
         x: array of real numbers; all arguments broadcast.
         a, b: shape parameters, above 0.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -67,8 +67,8 @@ def pdf(
     Args:
         x: array of real numbers; all arguments broadcast.
         a, b: shape parameters, above 0.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -92,8 +92,8 @@ def cdf(
     Args:
         x: array of real numbers; all arguments broadcast.
         a, b: shape parameters, above 0.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -118,8 +118,8 @@ def logcdf(
     Args:
         x: array of real numbers; all arguments broadcast.
         a, b: shape parameters, above 0.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -142,8 +142,8 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
     Args:
         x: array of real numbers; all arguments broadcast.
         a, b: shape parameters, above 0.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -168,8 +168,8 @@ def logsf(
     Args:
         x: array of real numbers; all arguments broadcast.
         a, b: shape parameters, above 0.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.

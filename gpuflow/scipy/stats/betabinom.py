@@ -16,9 +16,9 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
 
     Args:
         k: array of numbers; all arguments broadcast.
-        n: number of trials, an integer not below 0.
+        n: number of trials, a nonnegative integer.
         a, b: parameters of the beta distribution of the probability, above 0.
-        loc: by how much it is shifted.
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: -inf for impossible values, nan where a parameter is
@@ -48,9 +48,9 @@ def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike =
 
     Args:
         k: array of numbers; all arguments broadcast.
-        n: number of trials, an integer not below 0.
+        n: number of trials, a nonnegative integer.
         a, b: parameters of the beta distribution of the probability, above 0.
-        loc: by how much it is shifted.
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: 0 for impossible values, nan where a parameter is

@@ -16,9 +16,9 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
     Args:
         k: array of numbers; all arguments broadcast.
-        n: number of trials, an integer not below 0.
-        p: the probability of each, in [0, 1].
-        loc: by how much it is shifted.
+        n: number of trials, a nonnegative integer.
+        p: probability of success, in [0, 1].
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: -inf for impossible values, nan where a parameter is
@@ -48,9 +48,9 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        n: number of trials, an integer not below 0.
-        p: the probability of each, in [0, 1].
-        loc: by how much it is shifted.
+        n: number of trials, a nonnegative integer.
+        p: probability of success, in [0, 1].
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: 0 for impossible values, nan where a parameter is

@@ -57,8 +57,9 @@ class gaussian_kde:
 
     Args:
         dataset: f32[d, n] or f32[n], n points of d dimensions.
-        bw_method: "scott" (default), "silverman", a number, or a function of the estimate.
-        weights: f32[n], of the points; default: equal.
+        bw_method: bandwidth: "scott" (default), "silverman", a number, or a function of the
+            estimate.
+        weights: f32[n], weights of the points; equal by default.
 
     Raises:
         NotImplementedError: if points are complex.

@@ -22,7 +22,7 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """The logarithm of the density of the Dirichlet distribution at ``x``.
 
     Args:
-        x: f32[n, ...] or f32[n - 1, ...], points; the last number may be left out.
+        x: f32[n, ...] or f32[n - 1, ...], points; the last component may be omitted.
         alpha: f32[n], concentrations, above 0.
 
     Returns:
@@ -75,7 +75,7 @@ def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """The density of the Dirichlet distribution at ``x``, proportional to ``prod(x**(alpha - 1))``.
 
     Args:
-        x: f32[n, ...] or f32[n - 1, ...], points; the last number may be left out.
+        x: f32[n, ...] or f32[n - 1, ...], points; the last component may be omitted.
         alpha: f32[n], concentrations, above 0.
 
     Returns:

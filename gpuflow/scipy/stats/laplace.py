@@ -15,8 +15,8 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -40,8 +40,8 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -63,8 +63,8 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.

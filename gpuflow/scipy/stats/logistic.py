@@ -17,8 +17,8 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -43,8 +43,8 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -67,8 +67,8 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -90,8 +90,8 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -113,8 +113,8 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: probabilities, in [0, 1].
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where ``x`` is not a probability or a parameter
@@ -137,8 +137,8 @@ def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: probabilities, in [0, 1].
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where ``x`` is not a probability or a parameter

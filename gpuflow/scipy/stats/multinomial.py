@@ -19,8 +19,8 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
     Args:
         x: i32[..., m], counts.
-        n: i32[...], how many there are in all.
-        p: f32[..., m], probabilities; they sum up to 1.
+        n: i32[...], total number of trials.
+        p: f32[..., m], probabilities with sum 1.
 
     Returns:
         f32[...]; -inf where the counts do not sum up to ``n``.
@@ -61,8 +61,8 @@ def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
     Args:
         x: i32[..., m], counts.
-        n: i32[...], how many there are in all.
-        p: f32[..., m], probabilities; they sum up to 1.
+        n: i32[...], total number of trials.
+        p: f32[..., m], probabilities with sum 1.
 
     Returns:
         f32[...]; 0 where the counts do not sum up to ``n``.

@@ -18,9 +18,9 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
 
     Args:
         x: f32[..., n].
-        mean: f32[..., n], or a number, for n = 1.
-        cov: f32[..., n, n], positive definite; or a number, the variance of each element.
-        allow_singular: only None.
+        mean: f32[..., n], or a scalar if n is 1.
+        cov: f32[..., n, n], positive definite; or a scalar, the variance of each component.
+        allow_singular: must be None.
 
     Returns:
         f32[...]; nan where ``cov`` is not positive definite.
@@ -72,8 +72,8 @@ def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
 
     Args:
         x: f32[..., n].
-        mean: f32[..., n], or a number, for n = 1.
-        cov: f32[..., n, n], positive definite; or a number, the variance of each element.
+        mean: f32[..., n], or a scalar if n is 1.
+        cov: f32[..., n, n], positive definite; or a scalar, the variance of each component.
 
     Returns:
         f32[...]; nan where ``cov`` is not positive definite.

@@ -16,8 +16,8 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
     Args:
         k: array of numbers; all arguments broadcast.
         n: number of successes, above 0.
-        p: the probability that a trial succeeds, in (0, 1].
-        loc: by how much it is shifted.
+        p: probability of success of a trial, in (0, 1].
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: -inf for impossible values, nan where a parameter is
@@ -48,8 +48,8 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     Args:
         k: array of numbers; all arguments broadcast.
         n: number of successes, above 0.
-        p: the probability that a trial succeeds, in (0, 1].
-        loc: by how much it is shifted.
+        p: probability of success of a trial, in (0, 1].
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: 0 for impossible values, nan where a parameter is

@@ -20,8 +20,8 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -45,8 +45,8 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -68,8 +68,8 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -91,8 +91,8 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -114,8 +114,8 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -137,8 +137,8 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -166,8 +166,8 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         q: probabilities, in [0, 1].
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
@@ -189,8 +189,8 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     Args:
         q: probabilities, in [0, 1].
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where ``q`` is not a probability or a parameter

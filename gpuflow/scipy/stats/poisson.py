@@ -24,8 +24,8 @@ def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        mu: the mean, not below 0.
-        loc: by how much it is shifted.
+        mu: mean, nonnegative.
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: -inf for impossible values, nan where a parameter is
@@ -52,8 +52,8 @@ def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        mu: the mean, not below 0.
-        loc: by how much it is shifted.
+        mu: mean, nonnegative.
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape: 0 for impossible values, nan where a parameter is
@@ -75,8 +75,8 @@ def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
     Args:
         k: array of numbers; all arguments broadcast.
-        mu: the mean, not below 0.
-        loc: by how much it is shifted.
+        mu: mean, nonnegative.
+        loc: location parameter (shift).
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -120,8 +120,8 @@ def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The entropy of the Poisson distribution in nats; it does not depend on ``loc``.
 
     Args:
-        mu: the mean, not below 0.
-        loc: it only broadcasts.
+        mu: mean, nonnegative.
+        loc: location parameter; it only broadcasts.
 
     Returns:
         An array of floats of the common shape; nan where ``mu`` is below 0.

@@ -68,9 +68,9 @@ def mode(
 
     Args:
         a: real array.
-        axis: the axis; None: all elements.
-        nan_policy: "propagate": nan is a value like others.
-        keepdims: keep the axis, with size 1.
+        axis: the axis; None flattens the array.
+        nan_policy: "propagate": nan is treated like other values.
+        keepdims: whether the axis stays, with size 1.
 
     Returns:
         A tuple of ``mode``, the values in the dtype of ``a``, and ``count``, default integers;
@@ -131,10 +131,10 @@ def rankdata(
 
     Args:
         a: real array.
-        method: the rank of equal elements: the "average", "min" or "max" of their ranks, "dense"
-            ranks without gaps, or "ordinal" ones in the order of occurrence.
-        axis: rank along this axis; None: all elements, flattened.
-        nan_policy: "propagate": nan makes all ranks beside it nan.
+        method: rank of equal elements: the "average", "min" or "max" of their ranks, "dense" ranks
+            without gaps, or "ordinal" ranks in the order of occurrence.
+        axis: the axis along which to rank; None flattens the array.
+        nan_policy: "propagate": nan makes all ranks of its slice nan.
 
     Returns:
         Array of the default float dtype.
@@ -177,11 +177,11 @@ def sem(
     """The standard error of the mean, in the dtype of ``a``, complex ones too.
 
     Args:
-        a: array; integers become floats first.
-        axis: the axis; None: all elements.
-        ddof: the reduction of the size in the variance.
-        nan_policy: "propagate", or "omit" to leave nan out.
-        keepdims: keep the axis, with size 1.
+        a: array; integers are converted to floats.
+        axis: the axis; None flattens the array.
+        ddof: delta degrees of freedom of the variance.
+        nan_policy: "propagate", or "omit" to ignore nan.
+        keepdims: whether the axis stays, with size 1.
 
     Returns:
         An array without the axis.

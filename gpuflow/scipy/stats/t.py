@@ -19,8 +19,8 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     Args:
         x: array of real numbers; all arguments broadcast.
         df: degrees of freedom, above 0; inf gives the normal distribution.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -59,8 +59,8 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
     Args:
         x: array of real numbers; all arguments broadcast.
         df: degrees of freedom, above 0; inf gives the normal distribution.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.

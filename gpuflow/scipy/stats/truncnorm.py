@@ -68,9 +68,9 @@ def logpdf(
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        a, b: where it is cut off below and above, as values of ``(x - loc) / scale``; a < b.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -98,9 +98,9 @@ def pdf(
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        a, b: where it is cut off below and above, as values of ``(x - loc) / scale``; a < b.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -123,9 +123,9 @@ def logcdf(
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        a, b: where it is cut off below and above, as values of ``(x - loc) / scale``; a < b.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -149,9 +149,9 @@ def cdf(
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        a, b: where it is cut off below and above, as values of ``(x - loc) / scale``; a < b.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -174,9 +174,9 @@ def logsf(
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        a, b: where it is cut off below and above, as values of ``(x - loc) / scale``; a < b.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -198,9 +198,9 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        a, b: where it is cut off below and above, as values of ``(x - loc) / scale``; a < b.
-        loc: by how much it is shifted.
-        scale: by how much it is stretched, above 0.
+        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
+        loc: location parameter (shift).
+        scale: scale parameter, above 0.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.

@@ -19,7 +19,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        kappa: concentration, not below 0.
+        kappa: concentration, nonnegative.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.
@@ -45,7 +45,7 @@ def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
 
     Args:
         x: array of real numbers; all arguments broadcast.
-        kappa: concentration, not below 0.
+        kappa: concentration, nonnegative.
 
     Returns:
         An array of floats of the common shape; nan where a parameter is not possible.

@@ -173,7 +173,7 @@ def linearize(
 
     Args:
         traceable: returns a sequence, with ``has_aux`` a pair of one and other values.
-        primals: its arguments.
+        primals: arguments of ``fun``, the point of linearization.
         has_aux: whether there are other values, which are returned as they are.
         is_vjp: without effect.
 

@@ -16,7 +16,7 @@ class FunctionText:
     """The text of one function under construction.
 
     Args:
-        name: of the function.
+        name: name of the function.
         arguments: types and names, ``[("ptr", "x"), ("i64", "count")]``.
         local: only functions of the same module call it.
     """

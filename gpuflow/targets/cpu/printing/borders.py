@@ -256,7 +256,7 @@ def _without_branches(facts: Facts, block: Block) -> Block:
 class _Flattener:
     """Makes selections of branches; new values get ``numbers``.
 
-    TypeError: if an argument is complex.
+    Loops over axes outside of branches remain: they are split at their own boundaries.
     """
 
     def __init__(self, numbers: Iterator[int]) -> None:

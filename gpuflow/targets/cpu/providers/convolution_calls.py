@@ -143,7 +143,7 @@ def _call(
     problem: Problem, form: int, columns: bool, right: View, out: Dims, dtype: np.dtype,
     threads: int,
 ) -> ConvolutionCall | None:  # fmt: skip
-    """TypeError: if the dtype is invalid."""
+    """The call with a packed matrix that has u along its rows (columns) or not, if there is one."""
     slides = problem.slides
     names = ("places", "taps") if form else ("taps", "places")
     i_sizes, j_sizes = (tuple(getattr(slide, name) for slide in slides) for name in names)

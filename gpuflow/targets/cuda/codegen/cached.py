@@ -129,7 +129,7 @@ def compile_cuda(
     of them, until one does not spill; ``built.spill_bytes`` is 0 unless all of them do.
 
     Args:
-        TypeError: if indices are not integers, or dimension numbers are inconsistent.
+        kernel: a kernel that ``kir.verify`` accepts.
         cache: keeps built kernels in memory and on disk; any thread may use it.
         compute_capability: of the GPU that will run it; none is needed here.
         vectorize: as for ``print_cuda``. Where the text does not allow 128-bit accesses, the same

@@ -194,7 +194,7 @@ def checked(library: Any, what: object, name: str, *arguments: Any) -> None:
     Args:
         library: from ``open_cudnn``.
         what: what the call is for, in errors.
-        name: of the function.
+        name: name of the function.
         arguments: its own.
 
     Raises:

@@ -41,7 +41,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
     """Print a kernel for CUDA.
 
     Args:
-        TypeError: if indices are not integers, or dimension numbers are inconsistent.
+        kernel: a kernel that ``kir.verify`` accepts.
         vectorize: use wide accesses where the text allows them (``launch.width`` > 1 then);
             arguments must then pass ``spread.may_launch``, and for those that do not a
             second variant is printed without.

@@ -207,7 +207,7 @@ def _absolute_difference(site: Site) -> Step:
 
 @instruction("dp4a", "dp2a")
 def _dot(site: Site) -> Step:
-    """c plus the dot product of four bytes each, or of two 16-bit parts and two bytes."""
+    """c plus the dot product of four bytes each, or of two 16-bit halves and two bytes."""
     types = [name for name in site.instruction.types() if name in ("u32", "s32")]
     kinds = ["i" if name == "s32" else "u" for name in types]
     four = site.instruction.opcode == "dp4a"
