@@ -1,4 +1,4 @@
-"""What belongs to ``gpuflow.checkpoint``: names for policies, and what is stored."""
+"""Rematerialization policies and functions that belong to ``gpuflow.checkpoint``."""
 
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish

@@ -1,4 +1,4 @@
-"""Functions with their own rules for vmap."""
+"""Functions with custom rules for vmap."""
 
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish

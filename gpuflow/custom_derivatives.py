@@ -1,4 +1,4 @@
-"""What belongs to ``custom_jvp`` and ``custom_vjp``."""
+"""Helpers of ``custom_jvp`` and ``custom_vjp``."""
 
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish

@@ -1,4 +1,4 @@
-"""Looking into running programs: printing and calling Python from traced functions."""
+"""Debugging of traced functions: printing, breakpoints and callbacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def callback(
     callback: Callable[..., Any] | None = None, *args: Any, ordered: bool = False,
     partitioned: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Call a Python function on the host whenever the program gets here.
+    """Call a Python function on the host at this point of the program.
 
     It also happens under jit, and once for each element under vmap. Derivatives ignore it.
 
@@ -82,7 +82,7 @@ def breakpoint(
     *, backend: str | None = None, filter_frames: bool = True, num_frames: int | None = None,
     ordered: bool = False, token: Any = None,
 ) -> None:  # fmt: skip
-    """Open Python's debugger whenever the program gets here, also under jit.
+    """Open Python's debugger at this point of the program, also under jit.
 
     It shows the frame of the call. Under jit, arrays are tracers there; ``debug.print`` and
     ``debug.callback`` show values.

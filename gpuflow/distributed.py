@@ -1,4 +1,4 @@
-"""Several processes: ``distributed.initialize()``. See docs/many_devices.md."""
+"""Multiple processes: ``distributed.initialize()``. See docs/many_devices.md."""
 
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish

@@ -15,7 +15,7 @@ from gpuflow.runtime import host_exchange
 
 
 def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Any:
-    """An array of another library; it shares the memory where it can.
+    """Convert an array of another library; memory is shared if possible.
 
     Args:
         external_array: an object with ``__dlpack__``, in host or GPU memory; or a capsule of host
@@ -34,7 +34,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
 
 
 def to_dlpack(x: Any) -> Any:
-    """The array as a capsule that shares its memory: do not write to it.
+    """Return the array as a DLPack capsule that shares its memory: do not write to it.
 
     Raises:
         BufferError: if the format does not support the dtype.
@@ -44,7 +44,7 @@ def to_dlpack(x: Any) -> Any:
 
 
 def is_supported_dtype(dtype: Any) -> bool:
-    """Whether arrays of ``dtype`` can be shared: bools, NumPy's numbers, bfloat16 and float8."""
+    """Return whether ``dtype`` can be shared: bools, NumPy's numbers, bfloat16 and float8."""
     return not dtypes.is_extended(dtype) and host_exchange.is_known(np.dtype(dtype))
 
 

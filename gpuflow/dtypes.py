@@ -1,4 +1,4 @@
-"""Dtypes and questions about them, under the names of jax.dtypes."""
+"""Dtypes and functions of dtypes, under the names of jax.dtypes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SCALAR_TYPES = {"b": bool, "c": complex}
 
 @explained
 def issubdtype(a: Any, b: Any) -> bool:
-    """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
+    """Return whether a dtype is of a category, such as ``jnp.floating``; bfloat16 is floating."""
     return scalar_types.issubdtype(a, b)
 
 
 @explained
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
-    """The dtype that arrays of ``dtype`` have: 64 bits become 32 unless x64 is on.
+    """Return the dtype of arrays of ``dtype``: 64 bits become 32 unless x64 is enabled.
 
     Args:
         dtype: a dtype, or the name of one.
@@ -55,7 +55,7 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
 
 
 def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
-    """The dtype that an operation on these arrays, numbers and dtypes gives.
+    """Return the dtype of the result of an operation on these arrays, scalars and dtypes.
 
     Args:
         args: arrays, scalars and dtypes.
@@ -67,7 +67,7 @@ def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
 
 @explained
 def scalar_type_of(x: Any) -> type:
-    """The type of Python numbers that correspond to ``x``: bool, int, float or complex.
+    """Return the Python scalar type that corresponds to ``x``: bool, int, float or complex.
 
     Raises:
         TypeError: if the dtype is not numeric.
@@ -86,7 +86,7 @@ def scalar_type_of(x: Any) -> type:
 
 @explained
 def itemsize_bits(dtype: DTypeLike) -> int:
-    """The number of bits of an element; int4 has 4."""
+    """Return the number of bits of an element; int4 has 4."""
     return base_dtypes.bits_of(dtype if base_dtypes.is_extended(dtype) else np.dtype(dtype))
 
 

@@ -1,4 +1,4 @@
-"""The exception classes users may want to catch."""
+"""Exception classes that you may want to catch."""
 
 from gpuflow.base.errors import CacheWarning as CacheWarning
 from gpuflow.base.errors import CheckpointError as CheckpointError

@@ -1,4 +1,4 @@
-"""Ops of your own: primitives from outside of gpuflow, and what their rules are given.
+"""Custom primitives, and the objects that their rules receive.
 
 See docs/adding_an_op.md, "From your own package".
 """

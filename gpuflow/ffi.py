@@ -23,7 +23,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def ffi_call(*args: Any, **kwargs: Any) -> Any:
-    """Raises NotImplementedError: ``gpuflow.pure_callback`` calls functions of the host."""
+    """Raises NotImplementedError: use ``gpuflow.pure_callback`` to call host functions."""
     _refuse("ffi_call")
 
 

@@ -1,4 +1,4 @@
-"""Pytrees of arrays as one vector, under the names of jax.flatten_util."""
+"""Conversion of pytrees of arrays to vectors, under the names of jax.flatten_util."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuflow.ops.zeros import full
 
 
 def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The leaves of a tree as one vector.
+    """Flatten a pytree of arrays into one vector.
 
     Args:
         pytree: a pytree of arrays, which are promoted to their common dtype.

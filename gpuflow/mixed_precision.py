@@ -1,4 +1,4 @@
-"""Mixed precision: which dtypes parameters, computations and results have, and loss scaling.
+"""Mixed precision: dtypes of parameters, computations and results, and loss scaling.
 
 See docs/mixed_precision.md. What is a float is cast or scaled; integers, keys and what is not an
 array are unchanged.
@@ -44,7 +44,7 @@ def _cast(values: _Tree, dtype: DTypeLike) -> _Tree:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The dtypes of a model: of its parameters, of its computation, and of its results.
+    """The dtypes of a model: of its parameters, its computation and its results.
 
     Args:
         param_dtype: dtype of parameters and of their updates.
@@ -63,7 +63,7 @@ class Policy:
     output_dtype: DTypeLike
 
     def cast_to_param(self, values: _Tree) -> _Tree:
-        """A tree whose floats have the dtype of parameters.
+        """Cast the floats of a pytree to the dtype of parameters.
 
         Args:
             values: a pytree; leaves that are not real floats are unchanged.
@@ -71,7 +71,7 @@ class Policy:
         return _cast(values, self.param_dtype)
 
     def cast_to_compute(self, values: _Tree) -> _Tree:
-        """A tree whose floats have the dtype of computations.
+        """Cast the floats of a pytree to the dtype of computations.
 
         Args:
             values: a pytree; leaves that are not real floats are unchanged.
@@ -79,7 +79,7 @@ class Policy:
         return _cast(values, self.compute_dtype)
 
     def cast_to_output(self, values: _Tree) -> _Tree:
-        """A tree whose floats have the dtype of results.
+        """Cast the floats of a pytree to the dtype of results.
 
         Args:
             values: a pytree; leaves that are not real floats are unchanged.
@@ -87,7 +87,7 @@ class Policy:
         return _cast(values, self.output_dtype)
 
     def with_output_dtype(self, output_dtype: DTypeLike) -> Policy:
-        """The policy with another dtype for results."""
+        """Return the policy with another dtype for results."""
         return dataclasses.replace(self, output_dtype=output_dtype)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Policy:
 
 @explained
 def get_policy(policy_name: str) -> Policy:
-    """The policy of a text such as ``params=float32,compute=bfloat16,output=float32``.
+    """Parse a policy such as ``params=float32,compute=bfloat16,output=float32``.
 
     Args:
         policy_name: components ``p=``, ``c=`` and ``o=`` (or ``params=``, ``compute=``,
@@ -162,23 +162,23 @@ def _scales(leaf: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale:
-    """No scaling: passed to a step that may scale where it need not."""
+    """No loss scaling, for steps with an optional loss scale."""
 
     @property
     def loss_scale(self) -> int:
-        """1."""
+        """The loss scale: 1."""
         return 1
 
     def scale(self, values: _Tree) -> _Tree:
-        """The tree itself."""
+        """Return the tree unchanged."""
         return values
 
     def unscale(self, values: _Tree) -> _Tree:
-        """The tree itself."""
+        """Return the tree unchanged."""
         return values
 
     def adjust(self, grads_finite: ArrayLike) -> NoOpLossScale:
-        """Itself."""
+        """Return the object unchanged."""
         del grads_finite
         return self
 
@@ -189,7 +189,7 @@ register_dataclass(NoOpLossScale, (), ())
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StaticLossScale:
-    """Scales by one factor.
+    """Loss scaling by a constant factor.
 
     Args:
         loss_scale: the factor, a float scalar.
@@ -198,15 +198,15 @@ class StaticLossScale:
     loss_scale: float | Array
 
     def scale(self, values: _Tree) -> _Tree:
-        """The tree, its floats times the factor."""
+        """Multiply the floats of a pytree by the factor."""
         return _multiplied(values, self.loss_scale)
 
     def unscale(self, values: _Tree) -> _Tree:
-        """The tree, its floats divided by the factor."""
+        """Divide the floats of a pytree by the factor."""
         return _multiplied(values, 1 / self.loss_scale)
 
     def adjust(self, grads_finite: ArrayLike) -> StaticLossScale:
-        """Itself."""
+        """Return the object unchanged."""
         del grads_finite
         return self
 
@@ -214,7 +214,7 @@ class StaticLossScale:
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale:
-    """Scales by the largest factor with which gradients stay finite, as far as that is known.
+    """Loss scaling by the largest factor with which gradients are expected to be finite.
 
     It is a tree of arrays: a jitted step takes it and returns the next one, of ``adjust``.
 
@@ -242,18 +242,18 @@ class DynamicLossScale:
     min_loss_scale: float | Array = 1.0
 
     def scale(self, values: _Tree) -> _Tree:
-        """The tree, its floats times the factor: a loss, before it is differentiated."""
+        """Multiply the floats of a pytree, a loss before differentiation, by the factor."""
         return _multiplied(values, self.loss_scale)
 
     def unscale(self, values: _Tree) -> _Tree:
-        """The tree, its floats divided by the factor: gradients.
+        """Divide the floats of a pytree, the gradients, by the factor.
 
         Those of float16 become float32 beside a factor of float32, so that small ones are kept.
         """
         return _multiplied(values, 1 / self.loss_scale)
 
     def adjust(self, grads_finite: ArrayLike) -> DynamicLossScale:
-        """The scale for the next step.
+        """Return the loss scale of the next step.
 
         Args:
             grads_finite: bool[], whether all gradients of this step were finite.
@@ -278,7 +278,7 @@ class DynamicLossScale:
 
 @explained
 def all_finite(values: Any) -> Array:
-    """Whether all elements of a tree are finite.
+    """Return whether all elements of a pytree are finite.
 
     Args:
         values: a pytree of arrays of any dtype; integers and empty trees are finite.
@@ -299,7 +299,7 @@ def all_finite(values: Any) -> Array:
 
 @explained
 def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
-    """One of two trees: the updated state where gradients were finite, else the one before.
+    """Select one of two pytrees: the updated state if gradients are finite, else the old one.
 
     Args:
         pred: bool[].

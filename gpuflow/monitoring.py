@@ -41,7 +41,7 @@ def _remove(name: str, listeners: list[Listener], callback: Listener) -> None:
 
 
 def record_event(event: str, **kwargs: str | int) -> None:
-    """Tell listeners that something happened.
+    """Record an event: call the registered listeners.
 
     Args:
         event: name of the event.
@@ -52,7 +52,7 @@ def record_event(event: str, **kwargs: str | int) -> None:
 
 
 def record_event_duration_secs(event: str, duration: float, **kwargs: str | int) -> None:
-    """Tell listeners how long something took, in seconds."""
+    """Record the duration of an event in seconds: call the registered listeners."""
     for listener in tuple(_listeners.durations):
         listener(event, duration, **kwargs)
 
@@ -60,13 +60,13 @@ def record_event_duration_secs(event: str, duration: float, **kwargs: str | int)
 def record_event_time_span(
     event: str, start_time: float, end_time: float, **kwargs: str | int
 ) -> None:
-    """Tell listeners when something began and ended."""
+    """Record the start and end of an event: call the registered listeners."""
     for listener in tuple(_listeners.spans):
         listener(event, start_time, end_time, **kwargs)
 
 
 def record_scalar(event: str, value: float | int, **kwargs: str | int) -> None:
-    """Tell listeners a number."""
+    """Record a scalar: call the registered listeners."""
     for listener in tuple(_listeners.scalars):
         listener(event, value, **kwargs)
 
@@ -92,27 +92,27 @@ def register_scalar_listener(callback: Listener) -> None:
 
 
 def unregister_event_listener(callback: Listener) -> None:
-    """Undo ``register_event_listener``; a listener that is not there is a ValueError."""
+    """Undo ``register_event_listener``; raises ValueError if it is not registered."""
     _remove("unregister_event_listener", _listeners.events, callback)
 
 
 def unregister_event_duration_listener(callback: Listener) -> None:
-    """Undo ``register_event_duration_secs_listener``; as above."""
+    """Undo ``register_event_duration_secs_listener``; raises ValueError if it is not registered."""
     _remove("unregister_event_duration_listener", _listeners.durations, callback)
 
 
 def unregister_event_time_span_listener(callback: Listener) -> None:
-    """Undo ``register_event_time_span_listener``; as above."""
+    """Undo ``register_event_time_span_listener``; raises ValueError if it is not registered."""
     _remove("unregister_event_time_span_listener", _listeners.spans, callback)
 
 
 def unregister_scalar_listener(callback: Listener) -> None:
-    """Undo ``register_scalar_listener``; as above."""
+    """Undo ``register_scalar_listener``; raises ValueError if it is not registered."""
     _remove("unregister_scalar_listener", _listeners.scalars, callback)
 
 
 def clear_event_listeners() -> None:
-    """Forget all listeners."""
+    """Remove all listeners."""
     for listeners in vars(_listeners).values():
         listeners.clear()
 

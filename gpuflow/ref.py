@@ -30,7 +30,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 
 @explained
 def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None = None) -> Ref:
-    """A cell that holds a copy of an array, whose shape and dtype it keeps.
+    """Create a mutable array with a copy of an array, of fixed shape and dtype.
 
     ``ref[i]`` reads it, ``ref[i] = x`` and ``ref[i] += x`` change it, also inside of jitted
     functions and loops. It is not an array: functions take ``ref[...]``.
@@ -78,7 +78,7 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
 
 @explained
 def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
-    """A ref of the shape and dtype of ``ty``; the array in it is zeros.
+    """Create a ref of zeros with the shape and dtype of ``ty``.
 
     Args:
         ty: an object with a shape and a dtype, such as a ShapeDtypeStruct.
@@ -107,7 +107,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
 
 
 def freeze(ref: Ref) -> Array:
-    """The array in ``ref``, which must not be used any more.
+    """Return the array in ``ref``, which cannot be used any more.
 
     Args:
         ref: a Ref.
@@ -129,7 +129,7 @@ def freeze(ref: Ref) -> Array:
 
 
 def free_ref(ref: Ref) -> tuple[()]:
-    """End the use of ``ref``, as ``freeze`` does.
+    """Free ``ref``, which cannot be used any more.
 
     Args:
         ref: a Ref.
@@ -153,7 +153,7 @@ def free_ref(ref: Ref) -> tuple[()]:
 
 
 def get(ref: Ref, idx: IndexLike = None) -> Array:
-    """``ref[idx]``; without ``idx`` the whole array.
+    """Return ``ref[idx]``; without ``idx`` the whole array.
 
     Raises:
         ValueError: if a static index is out of range, or the ref is frozen.
@@ -166,7 +166,7 @@ def get(ref: Ref, idx: IndexLike = None) -> Array:
 
 
 def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
-    """``ref[idx] = value``; returns the old value.
+    """Assign ``ref[idx] = value``, and return the old value.
 
     Args:
         ref: the ref.
@@ -184,12 +184,12 @@ def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
 
 
 def set(ref: Ref, idx: IndexLike, value: ArrayLike) -> None:
-    """``ref[idx] = value``; see ``swap``."""
+    """Assign ``ref[idx] = value``; see ``swap``."""
     _put("set", ref, idx, value)
 
 
 def addupdate(ref: Ref, idx: IndexLike, x: ArrayLike) -> None:
-    """``ref[idx] += x``, where places that an index array repeats add up; see ``swap``."""
+    """Compute ``ref[idx] += x``, with updates of repeated indices summed; see ``swap``."""
     _put("addupdate", ref, idx, x)
 
 
@@ -289,7 +289,7 @@ def _check_no_ref(op: str, value: Any) -> None:
 
 
 def _addupdate(self: Ref, x: ArrayLike, idx: IndexLike = ()) -> None:
-    """``ref[idx] += x``."""
+    """Compute ``ref[idx] += x``."""
     addupdate(self, idx, x)
 
 
@@ -312,7 +312,7 @@ def _deep_copy(self: Ref, memo: Any) -> Ref:
 
 
 def _wait(self: Ref) -> Ref:
-    """Wait until the array in it is computed."""
+    """Wait until the array in the ref is computed."""
     read(self).block_until_ready()
     return self
 

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class named_scope(contextlib.ContextDecorator):
-    """``with named_scope(name):``, or a decorator: names operations traced or run in it.
+    """Name the operations that are traced or run in a block or decorated function.
 
     A recording of the profiler shows the block on the row of the host. What a compiled program
     does is not changed by it.
@@ -54,7 +54,7 @@ class named_scope(contextlib.ContextDecorator):
 
 @explained
 def named_call(fun: Callable[_P, _T], *, name: str | None = None) -> Callable[_P, _T]:
-    """``fun`` inside a ``named_scope`` of its own name, or ``name``.
+    """Return ``fun`` inside a ``named_scope`` with its name, or ``name``.
 
     Args:
         fun: a function.

@@ -1,4 +1,4 @@
-"""What ``jit`` returns, and its stages ahead of time, under the names of jax.stages."""
+"""Results of ``jit`` and its ahead-of-time stages, under the names of jax.stages."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Wrapped(Protocol):
         raise NotImplementedError("[Wrapped] is a protocol. Fix: gpuflow.jit(f).")
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """The jaxpr for arguments of these types."""
+        """Trace the function for arguments of these types."""
         raise NotImplementedError("[Wrapped] is a protocol. Fix: gpuflow.jit(f).")
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The program for arguments of these types."""
+        """Lower the function for arguments of these types."""
         raise NotImplementedError("[Wrapped] is a protocol. Fix: gpuflow.jit(f).")
 
 

@@ -1,4 +1,4 @@
-"""Derivatives against finite differences, under the names of jax.test_util."""
+"""Checks of derivatives against finite differences, under the names of jax.test_util."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_grads(
     modes: str | Sequence[str] = ("fwd", "rev"), atol: Tolerance = None, rtol: Tolerance = None,
     eps: float | None = None,
 ) -> None:  # fmt: skip
-    """Compare derivatives of ``f`` at ``args`` with differences, in one random direction.
+    """Compare derivatives of ``f`` at ``args`` with finite differences, in a random direction.
 
     Args:
         f: function of arrays or pytrees of floats or complex numbers.
@@ -79,7 +79,7 @@ def check_jvp(
     f: Callable[..., Any], f_jvp: Callable[..., Any], args: Sequence[Any],
     atol: Tolerance = None, rtol: Tolerance = None, eps: float = EPS, err_msg: str = "",
 ) -> None:  # fmt: skip
-    """Compare ``f_jvp`` with differences of ``f``, in one random direction.
+    """Compare ``f_jvp`` with finite differences of ``f``, in a random direction.
 
     Args:
         f: function.
@@ -106,7 +106,7 @@ def check_vjp(
     f: Callable[..., Any], f_vjp: Callable[..., Any], args: Sequence[Any],
     atol: Tolerance = None, rtol: Tolerance = None, eps: float = EPS, err_msg: str = "",
 ) -> None:  # fmt: skip
-    """Compare ``f_vjp`` with differences of ``f``, in one random direction.
+    """Compare ``f_vjp`` with finite differences of ``f``, in a random direction.
 
     Args:
         f_vjp: ``(*args) -> (out, function of the cotangent)``, such as ``partial(gpuflow.vjp, f)``.

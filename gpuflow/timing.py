@@ -125,7 +125,7 @@ def timeit(
     runs: int | None = None,
     seconds: float = 0.5,
 ) -> Timing:
-    """Times `function(*args)` until its results are ready, after a warm-up.
+    """Time `function(*args)` until its results are ready, after a warm-up.
 
     Do not pass arguments that the function donates: they can be used once. Time a function of no
     arguments that carries its state along instead.

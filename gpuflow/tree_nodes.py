@@ -26,7 +26,7 @@ def register_pytree_node(
     unflatten_func: Callable[[Any, Any], _Node],
     flatten_with_keys_func: WithKeys | None = None,
 ) -> None:
-    """Make a class a pytree node.
+    """Register a class as a pytree node.
 
     Args:
         nodetype: the class.
@@ -62,7 +62,7 @@ def register_pytree_with_keys(
     unflatten_func: Callable[[Any, Any], _Node],
     flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]] | None = None,
 ) -> None:
-    """Make a class a pytree node whose children have names.
+    """Register a class as a pytree node with named children.
 
     Args:
         nodetype: the class.
@@ -107,7 +107,7 @@ def _check_methods(op: str, cls: Any, *names: str) -> None:
 
 @explained
 def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
-    """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node.
+    """Register a class with ``tree_flatten`` and the class method ``tree_unflatten`` as a node.
 
     Args:
         cls: a class; ``tree_flatten()`` returns ``(children, aux)``, ``tree_unflatten(aux,
@@ -140,7 +140,7 @@ def register_pytree_node_class(cls: type[_Node]) -> type[_Node]:
 
 @explained
 def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
-    """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node.
+    """Register a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` as a node.
 
     Args:
         cls: a class; ``tree_flatten_with_keys()`` returns ``(pairs (key, child), aux)``,
@@ -177,7 +177,7 @@ def register_pytree_with_keys_class(cls: type[_Node]) -> type[_Node]:
 
 @explained
 def register_static(cls: type[_Node]) -> type[_Node]:
-    """Make values of a class part of the structure: nodes without children.
+    """Register a class as static: its objects are nodes without children.
 
     Args:
         cls: a class with hashable and comparable objects.
@@ -201,7 +201,7 @@ def register_static(cls: type[_Node]) -> type[_Node]:
 
 @explained
 def static(**arguments: Any) -> Any:
-    """A field of a dataclass that is part of the structure, not a child.
+    """Declare a static field of a dataclass, which is not a child.
 
     Args:
         arguments: arguments of ``dataclasses.field``.
@@ -230,7 +230,7 @@ def register_dataclass(
     meta_fields: Iterable[str] | None = None,
     drop_fields: Iterable[str] = (),
 ) -> type[_Node]:
-    """Make a dataclass a pytree node.
+    """Register a dataclass as a pytree node.
 
     Args:
         nodetype: a dataclass.
@@ -306,7 +306,7 @@ def register_dataclass(
 
 
 class Partial(functools.partial[Any]):
-    """``functools.partial`` as a pytree: its arguments are children, its function structure.
+    """``functools.partial`` as a pytree: its arguments are children, its function is static.
 
     Another Partial is a function as any other: its arguments are not children of this one.
     """

@@ -37,7 +37,7 @@ _Node = TypeVar("_Node")
 
 @explained
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
-    """The leaves of ``tree`` and its structure.
+    """Return the leaves and the structure of ``tree``.
 
     Args:
         tree: a pytree.
@@ -59,7 +59,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
 
 @explained
 def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of ``tree``, in its order; those of a dict in the order of its keys.
+    """Return the leaves of ``tree`` in order; dicts are sorted by key.
 
     Args:
         tree: a pytree.
@@ -80,7 +80,7 @@ def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
 
 @explained
 def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
-    """The structure of ``tree``.
+    """Return the structure of ``tree``.
 
     Args:
         tree: a pytree.
@@ -101,7 +101,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
 
 @explained
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether no item is a container.
+    """Return whether all items are leaves.
 
     Args:
         iterable: items to check.
@@ -133,7 +133,7 @@ def tree_map(
 ) -> Any: ...  # fmt: skip
 @explained
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Apply ``f`` to the leaves of trees of one structure.
+    """Apply ``f`` to corresponding leaves of pytrees with the same structure.
 
     Args:
         f: a function of one leaf of each tree.
@@ -180,7 +180,7 @@ def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTree
 
 @explained
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of structure ``treedef`` with ``leaves``.
+    """Build a pytree from a structure and its leaves.
 
     Args:
         treedef: a PyTreeDef.
@@ -217,7 +217,7 @@ def tree_reduce(
     function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NOTHING,
     is_leaf: IsLeaf = None,
 ) -> Any:  # fmt: skip
-    """Combine leaves from left to right.
+    """Reduce the leaves from left to right.
 
     Args:
         function: ``(accumulated, leaf) -> accumulated``.
@@ -245,7 +245,7 @@ def tree_reduce(
 
 @explained
 def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves are true.
+    """Return whether all leaves are true.
 
     Args:
         tree: a pytree.
@@ -265,7 +265,7 @@ def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
 def tree_transpose(
     outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any
 ) -> Any:
-    """Turn a tree of trees inside out: outer of inner becomes inner of outer.
+    """Transpose a pytree of pytrees: swap the outer and the inner structure.
 
     Args:
         outer_treedef: the structure of the outer tree.
@@ -313,7 +313,7 @@ def tree_reduce_associative(
     operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _NOTHING,
     is_leaf: IsLeaf = None,
 ) -> Any:  # fmt: skip
-    """Combine leaves by an associative operation, pair by pair: a balanced tree of calls.
+    """Reduce the leaves with an associative operation, as a balanced tree of calls.
 
     Args:
         operation: ``(a, b) -> c``.
@@ -349,7 +349,7 @@ def tree_reduce_associative(
 
 @explained
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """``full_tree`` with each leaf replaced by the leaf of ``prefix_tree`` that stands above it.
+    """Broadcast the leaves of ``prefix_tree`` to the structure of ``full_tree``.
 
     Args:
         prefix_tree: a tree prefix of ``full_tree``.
@@ -378,7 +378,7 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
 
 @explained
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures of a node's children.
+    """Return the structures of a node's children.
 
     Args:
         treedef: a PyTreeDef.
@@ -395,7 +395,7 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
 
 @explained
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure has one node or none inside: a leaf, None, or an empty container.
+    """Return whether the structure is a single node: a leaf, None, or an empty container.
 
     Args:
         treedef: a PyTreeDef.
@@ -412,7 +412,7 @@ def treedef_is_leaf(treedef: PyTreeDef) -> bool:
 
 @explained
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of trees.
+    """Return the structure of a tuple of trees.
 
     Args:
         treedefs: PyTreeDefs.
@@ -430,7 +430,7 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
 
 @explained
 def is_tree_node(typ: type) -> bool:
-    """Whether values of a type are nodes.
+    """Return whether values of a type are nodes.
 
     Args:
         typ: a type.
@@ -447,7 +447,7 @@ def is_tree_node(typ: type) -> bool:
 
 @explained
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
-    """The children of a node, and the other data of the node.
+    """Return the children of a node, and its other data.
 
     Args:
         tree: a node, such as a list.
@@ -468,7 +468,7 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
 
 @explained
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """The children of a node as pairs (key, child), and the other data of the node.
+    """Return the children of a node as pairs (key, child), and its other data.
 
     Args:
         tree: a node, such as a list.
@@ -487,7 +487,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 class _Registry:
-    """The one registry of node types, with the methods that libraries call."""
+    """The registry of node types, with the methods that libraries call."""
 
     def flatten_one_level(self, tree: Any) -> tuple[list[Any], Any] | None:
         """As ``flatten_one_level``; None for a leaf."""
@@ -507,7 +507,7 @@ default_registry = _Registry()
 def tree_flatten_with_path(
     tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
-    """The leaves as pairs (path, leaf), and the structure; a path is a tuple of keys.
+    """Return the leaves as pairs (path, leaf), and the structure; a path is a tuple of keys.
 
     Args:
         tree: a pytree.
@@ -540,7 +540,7 @@ def tree_flatten_with_path(
 def tree_leaves_with_path(
     tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
-    """The leaves as pairs (path, leaf), in order; a path is a tuple of keys.
+    """Return the leaves as pairs (path, leaf), in order; a path is a tuple of keys.
 
     Args:
         tree: a pytree.
@@ -565,7 +565,7 @@ def tree_map_with_path(
     is_leaf: Callable[..., Any] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> Any:
-    """``tree_map`` of a function that gets the path first.
+    """Apply a function of key path and leaves to pytrees with the same structure.
 
     Args:
         f: a function of a path and of one leaf of each tree.

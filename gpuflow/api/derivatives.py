@@ -151,7 +151,7 @@ def jvp(
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> Any:
-    """Evaluate ``fun`` and its directional derivative.
+    """Compute ``fun`` and its directional derivative (forward mode).
 
     Args:
         fun: a function of arrays or trees.
@@ -214,7 +214,7 @@ def linearize(
 ) -> tuple[_T, Callable[..., _T], _Aux]: ...
 @explained
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """Evaluate ``fun`` and return its derivative at ``primals`` as a linear function.
+    """Compute ``fun`` and its derivative at ``primals`` as a linear function.
 
     Args:
         fun: a function of arrays or trees.
@@ -309,7 +309,7 @@ def vjp(
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
 ) -> Any:
-    """Evaluate ``fun`` and return its transposed derivative at ``primals``.
+    """Compute ``fun`` and its vector-Jacobian product at ``primals`` (reverse mode).
 
     Args:
         fun: a function of arrays or trees.
@@ -480,7 +480,7 @@ def value_and_grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Callable[_P, tuple[_T, Any]]:
-    """A function that returns the value and the gradient of ``fun``.
+    """Return a function that computes the value and the gradient of ``fun``.
 
     Args:
         fun: a function that returns a real scalar, or a pair of it and aux with ``has_aux``.
@@ -532,7 +532,7 @@ def grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Callable[_P, Any]:
-    """The gradient of ``fun`` as a function.
+    """Return a function that computes the gradient of ``fun``.
 
     Args:
         fun: a function that returns a real scalar, or a pair of it and aux with ``has_aux``.

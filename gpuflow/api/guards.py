@@ -109,7 +109,7 @@ class UserContext:
 
 
 def make_user_context(default_value: Any = None) -> UserContext:
-    """A context whose value functions may read: ``with context(3): f(x)``.
+    """Make a context with a value that functions can read: ``with context(3): f(x)``.
 
     Args:
         default_value: value outside of all blocks.

@@ -100,7 +100,7 @@ def jacfwd(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[_P, Any]:
-    """The Jacobian of ``fun`` by forward mode: one pass for all inputs together.
+    """Return a function that computes the Jacobian of ``fun`` in forward mode.
 
     Args:
         fun: a function of arrays or pytrees. Integer outputs have zero Jacobians.
@@ -181,7 +181,7 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[_P, Any]:
-    """The Jacobian of ``fun`` by reverse mode: one pass for all outputs together.
+    """Return a function that computes the Jacobian of ``fun`` in reverse mode.
 
     Args:
         fun: a function of arrays or trees.
@@ -251,7 +251,7 @@ def hessian(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[_P, Any]:
-    """The Hessian of ``fun``: ``jacfwd(jacrev(fun))``.
+    """Return a function that computes the Hessian of ``fun``: ``jacfwd(jacrev(fun))``.
 
     Args:
         fun: a function of arrays or trees.

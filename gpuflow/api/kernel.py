@@ -103,7 +103,7 @@ def _with_block(function: Any) -> _KernelFunction:
 def kernel(
     function: Callable[..., Any] | None = None, *, grid: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Make one kernel of a function of one index: exactly one, or an error that says why not.
+    """Compile a function of an index to exactly one kernel, or raise an error with the reason.
 
     The function is traced once for one index and may use it freely: read arrays at
     places that it computes, run loops of its own length, branch, draw random numbers. It returns

@@ -18,7 +18,7 @@ def fwd_and_bwd(
     fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False,
     jitted: bool = True,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
-    """The forward and the backward pass of ``fun`` as two functions.
+    """Return the forward and the backward pass of ``fun`` as two functions.
 
     Args:
         fun: a function of arrays or trees.

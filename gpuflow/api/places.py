@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @explained
 def devices(backend: str | None = None) -> list[Device]:
-    """All devices of ``backend`` (default: the default platform).
+    """Return all devices of ``backend`` (by default, of the default platform).
 
     Args:
         backend: the name of a platform, such as ``"cpu"``.
@@ -50,7 +50,7 @@ def devices(backend: str | None = None) -> list[Device]:
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> list[Device]:
-    """The devices of one process.
+    """Return the devices of one process.
 
     Args:
         process_index: index of the process; this process by default.
@@ -72,7 +72,7 @@ def local_devices(
 
 @explained
 def device_count(backend: str | None = None) -> int:
-    """The number of devices.
+    """Return the number of devices.
 
     Args:
         backend: the name of a platform; the default platform by default.
@@ -89,7 +89,7 @@ def device_count(backend: str | None = None) -> int:
 
 @explained
 def local_device_count(backend: str | None = None) -> int:
-    """The number of devices of this process.
+    """Return the number of devices of this process.
 
     Args:
         backend: the name of a platform; the default platform by default.
@@ -106,7 +106,7 @@ def local_device_count(backend: str | None = None) -> int:
 
 @explained
 def process_count(backend: str | None = None) -> int:
-    """The number of processes that work together; 1 in a single process.
+    """Return the number of processes in the group; 1 in a single process.
 
     Args:
         backend: accepted as in JAX; no effect.
@@ -124,7 +124,7 @@ def process_count(backend: str | None = None) -> int:
 
 @explained
 def process_index(backend: str | None = None) -> int:
-    """The number of this process; 0 in a single process.
+    """Return the index of this process; 0 in a single process.
 
     Args:
         backend: accepted as in JAX; no effect.
@@ -149,7 +149,7 @@ def _check_device(name: str, device: Any) -> None:
 
 @contextmanager
 def default_device(device: Device | str | None) -> Iterator[None]:
-    """Inside the block, new arrays are made on ``device``.
+    """Create new arrays on ``device`` inside the block.
 
     Args:
         device: a device, the name of a platform, or None for the first device of the default
@@ -187,7 +187,7 @@ def device_put(
     x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
     may_alias: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Copy the leaves of ``x`` to where they are wanted, as Arrays.
+    """Copy the leaves of ``x`` to a device or sharding, as Arrays.
 
     Args:
         x: an array, scalar or pytree.
@@ -223,7 +223,7 @@ def device_put(
 
 
 def device_get(x: Any) -> Any:
-    """The leaves of ``x`` as NumPy arrays; keys, numbers, traced values and other objects stay.
+    """Copy arrays in ``x`` to the host as NumPy arrays; other leaves and keys are unchanged.
 
     Args:
         x: a pytree of arrays.

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def live_arrays(platform: str | None = None) -> list[Array]:
-    """The arrays of this process that have not been deleted.
+    """Return the arrays of this process that are not deleted.
 
     Args:
         platform: the platform of the arrays; the default platform by default.
@@ -45,7 +45,7 @@ def live_arrays(platform: str | None = None) -> list[Array]:
 
 
 def copy_to_host_async(x: _T) -> _T:
-    """Start copying the leaves of ``x`` to the host, where they can, and return ``x``.
+    """Start to copy the leaves of ``x`` to the host, if they support it, and return ``x``.
 
     Args:
         x: a pytree of arrays, scalars and other objects.
@@ -66,7 +66,7 @@ def copy_to_host_async(x: _T) -> _T:
 
 
 def process_indices(backend: str | None = None) -> list[int]:
-    """The numbers of the processes that work together.
+    """Return the indices of all processes in the group.
 
     Args:
         backend: accepted as in JAX; no effect.
@@ -83,7 +83,7 @@ def process_indices(backend: str | None = None) -> list[int]:
 
 
 def host_count(backend: str | None = None) -> int:
-    """As ``process_count``, which is the newer name.
+    """Return ``process_count()``; an older name.
 
     Args:
         backend: accepted as in JAX; no effect.
@@ -99,7 +99,7 @@ def host_count(backend: str | None = None) -> int:
 
 
 def host_id(backend: str | None = None) -> int:
-    """As ``process_index``, which is the newer name.
+    """Return ``process_index()``; an older name.
 
     Args:
         backend: accepted as in JAX; no effect.
@@ -115,7 +115,7 @@ def host_id(backend: str | None = None) -> int:
 
 
 def host_ids(backend: str | None = None) -> list[int]:
-    """As ``process_indices``, which is the newer name.
+    """Return ``process_indices()``; an older name.
 
     Args:
         backend: accepted as in JAX; no effect.
@@ -131,7 +131,7 @@ def host_ids(backend: str | None = None) -> list[int]:
 
 
 def print_environment_info(return_string: bool = False) -> str | None:
-    """Print versions and devices, for a report of a problem.
+    """Print versions and devices, for bug reports.
 
     Args:
         return_string: whether to return the text instead of printing it.

@@ -93,7 +93,7 @@ def jit(
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
-    """Compile ``fun``: trace it once for each signature, fuse it, run the kernels.
+    """Compile ``fun``: trace it once per signature, fuse its operations, and run the kernels.
 
     All jitted functions of one plain function share its traces, as long as its globals, closure and
     defaults are the same objects.
@@ -140,7 +140,7 @@ def jit(
 
 
 def clear_caches() -> None:
-    """Forget all traced and compiled programs; kernels on disk stay.
+    """Clear all traced and compiled programs; kernels on disk are not deleted.
 
     Returns:
         None.
@@ -160,7 +160,7 @@ def clear_caches() -> None:
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """Inside the block ops on known values run at once, even while a function is traced.
+    """Evaluate ops on concrete values immediately inside the block, even during tracing.
 
     Those that get a traced value are traced.
 
@@ -182,7 +182,7 @@ def ensure_compile_time_eval() -> Iterator[None]:
 
 @contextmanager
 def disable_jit(disable: bool = True) -> Iterator[None]:
-    """Inside the block, jitted functions run op by op.
+    """Run jitted functions op by op inside the block.
 
     Args:
         disable: whether to disable compilation; False enables it again inside a block.
@@ -201,7 +201,7 @@ def disable_jit(disable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def enable_x64(enable: bool = True) -> Iterator[None]:
-    """Inside the block, 64-bit dtypes are kept.
+    """Enable 64-bit dtypes inside the block.
 
     Args:
         enable: whether to use 64-bit dtypes; False uses 32-bit dtypes.
@@ -267,7 +267,7 @@ def make_jaxpr(
     axis_env: Sequence[tuple[Any, int]] | None = None,
     return_shape: bool = False,
 ) -> Callable[_P, Any]:
-    """A function that returns the jaxpr of ``fun`` for given arguments.
+    """Return a function that traces ``fun`` for given arguments and returns its jaxpr.
 
     A ref that ``fun`` uses is an input of the jaxpr, and one that it writes an output after all
     others.
@@ -311,7 +311,7 @@ def explain(
     fun: Callable[..., Any], *args: Any, stage: str = "plan", platform: str | None = None,
     top: int | None = 10, measure: bool = False, **kwargs: Any,
 ) -> Explanation:  # fmt: skip
-    """How ``fun(*args, **kwargs)`` runs as a compiled program.
+    """Explain how ``fun(*args, **kwargs)`` runs as a compiled program.
 
     For each step: the kernel or library call, its equations with their source lines, what it reads
     and writes, floating-point operations and bytes, the file with the generated source, and why
@@ -364,7 +364,7 @@ def register_symbolic(cls: type, evaluate: Callable[..., Any]) -> None:
 
 @explained
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The shapes and dtypes of ``fun(*args, **kwargs)``, without computing anything.
+    """Return the shapes and dtypes of ``fun(*args, **kwargs)`` without computing it.
 
     Args:
         fun: the function.
@@ -393,7 +393,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def effects_barrier() -> None:
-    """Wait until the callbacks of all programs that were called have happened.
+    """Wait until the callbacks of all called programs have run.
 
     Programs call back from the thread that called them, before they return: nothing is left.
 
@@ -406,7 +406,7 @@ def effects_barrier() -> None:
 
 
 def typeof(x: Any) -> ShapedArray | AbstractRef:
-    """The aval of ``x``, or the type of a ref.
+    """Return the aval of ``x``, or the type of a Ref.
 
     In shard_map ``typeof(x).mat.varying`` are the axes along which ``x`` varies.
 

@@ -361,7 +361,7 @@ def raw_kernel(
     code: Function | str | None = None, *, grid: Any, out: Any = None, inout: Sequence[int] = (),
     arguments: Function | None = None, cpu: Function | None = None, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """Make an operation of a kernel in Numba or CUDA C.
+    """Make an operation from a kernel in Numba or CUDA C.
 
     The kernel gets the arguments of the call in their order, then its outputs, whose elements are
     anything before. Arrays are row-major. For Numba they are arrays, for CUDA C pointers. Python's

@@ -10,7 +10,7 @@ from gpuflow.base.config import config
 
 @contextmanager
 def debug_nans(enable: bool = True) -> Iterator[None]:
-    """Inside the block, an op whose result holds NaN raises FloatingPointError.
+    """Raise FloatingPointError inside the block if the result of an op contains NaN.
 
     Args:
         enable: whether to check; False disables the check of an enclosing block.
@@ -35,7 +35,7 @@ def debug_nans(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def debug_infs(enable: bool = True) -> Iterator[None]:
-    """Inside the block, an op whose result holds an infinity raises FloatingPointError.
+    """Raise FloatingPointError inside the block if the result of an op contains an infinity.
 
     Args:
         enable: whether to check; False disables the check of an enclosing block.
@@ -60,7 +60,7 @@ def debug_infs(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def debug_key_reuse(enable: bool = True) -> Iterator[None]:
-    """Inside the block, a random key that is used twice raises KeyReuseError.
+    """Raise KeyReuseError inside the block if a random key is used twice.
 
     Sampling and ``split`` use a key, ``fold_in`` and ``key_data`` do not, ``clone`` makes another.
     Raw keys are not followed.
@@ -90,7 +90,7 @@ def debug_key_reuse(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def numpy_rank_promotion(mode: str) -> Iterator[None]:
-    """Inside the block, operands of different rank are allowed, warned of or refused.
+    """Allow, warn about or reject operands of different rank inside the block.
 
     Args:
         mode: ``"allow"``, ``"warn"`` or ``"raise"``.
@@ -115,7 +115,7 @@ def numpy_rank_promotion(mode: str) -> Iterator[None]:
 
 @contextmanager
 def numpy_dtype_promotion(mode: str) -> Iterator[None]:
-    """Inside the block, operands of different dtypes are converted or refused.
+    """Convert or reject operands of different dtypes inside the block.
 
     Args:
         mode: ``"standard"``, or ``"strict"``: only Python numbers are converted.
@@ -140,7 +140,7 @@ def numpy_dtype_promotion(mode: str) -> Iterator[None]:
 
 @contextmanager
 def default_matmul_precision(precision: str | None) -> Iterator[None]:
-    """Inside the block, products and convolutions have this precision unless they name one.
+    """Set the default precision of products and convolutions inside the block.
 
     Args:
         precision: a value for ``precision=`` of ``lax.dot_general``. On GPUs float32 operands are
@@ -161,7 +161,7 @@ def default_matmul_precision(precision: str | None) -> Iterator[None]:
 
 @contextmanager
 def default_prng_impl(name: str) -> Iterator[None]:
-    """Inside the block, keys are made for this generator unless they name one.
+    """Set the default random number generator of new keys inside the block.
 
     Args:
         name: name of the generator: ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"``.
@@ -184,7 +184,7 @@ def default_prng_impl(name: str) -> Iterator[None]:
 
 @contextmanager
 def threefry_partitionable(enable: bool = True) -> Iterator[None]:
-    """Inside the block, random bits have the layout that can be computed in parts, or the old.
+    """Use the shardable layout of random bits, or the old one, inside the block.
 
     Args:
         enable: True for the layout that can be computed shard by shard.
@@ -204,7 +204,7 @@ def threefry_partitionable(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def log_compiles(enable: bool = True) -> Iterator[None]:
-    """Inside the block, ``jit`` logs each trace and compilation, and how long that takes.
+    """Log each trace and compilation of ``jit``, and its duration, inside the block.
 
     The logger is ``logging.getLogger("gpuflow")``, the level WARNING.
 
@@ -226,7 +226,7 @@ def log_compiles(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def explain_cache_misses(enable: bool = True) -> Iterator[None]:
-    """Inside the block, ``jit`` logs why a call could not use a program that it had.
+    """Log the reason of each new trace of ``jit`` inside the block.
 
     Args:
         enable: whether to log, to ``logging.getLogger("gpuflow")``.
@@ -246,7 +246,7 @@ def explain_cache_misses(enable: bool = True) -> Iterator[None]:
 
 @contextmanager
 def check_tracer_leaks(enable: bool = True) -> Iterator[None]:
-    """Inside the block, a transformation whose tracers are still referred to at its end raises.
+    """Raise an error inside the block if tracers are still referenced after a transformation.
 
     It says of each where it was made. Functions that were traced before are not traced again.
 
@@ -280,7 +280,7 @@ checking_leaks = check_tracer_leaks
 
 @contextmanager
 def no_tracing(enable: bool = True) -> Iterator[None]:
-    """Inside the block, a jitted function that would have to be traced raises RuntimeError.
+    """Raise RuntimeError inside the block if a jitted function needs to be traced.
 
     Args:
         enable: whether tracing is refused.

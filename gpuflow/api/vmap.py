@@ -43,7 +43,7 @@ def vmap(
     spmd_axis_name: Any = None,
     sum_match: bool = False,
 ) -> Callable[_P, _T]:
-    """Map ``fun`` over an axis of its arguments.
+    """Vectorize ``fun``: map it over an axis of its arguments.
 
     Args:
         fun: a function of arrays or trees.

@@ -1,4 +1,4 @@
-"""An opt-in alias: programs that ``import jax`` run on gpuflow, unchanged.
+"""Opt-in alias: programs that ``import jax`` run on gpuflow without changes.
 
 ``python -m gpuflow.as_jax script.py args`` runs a script so; :func:`install` does it for the
 running program. Nothing is copied: ``jax.numpy`` *is* ``gpuflow.numpy`` afterwards.
@@ -23,7 +23,7 @@ _modules: dict[type, str] = {}
 
 
 def install() -> None:
-    """Make ``import jax`` and its submodules give gpuflow, from here on in this process.
+    """Import gpuflow as ``jax`` from now on in this process, submodules included.
 
     ``importlib.metadata`` then knows versions of ``jax`` and ``jaxlib``: those whose names and
     semantics gpuflow follows. JAX's environment variables (``JAX_ENABLE_X64``,
@@ -56,7 +56,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Remove the alias: modules imported through it stay, new imports of ``jax`` do not."""
+    """Remove the alias; modules that were imported through it remain."""
     watch(None)
     for finder in (_alias, _versions):
         if finder in sys.meta_path:

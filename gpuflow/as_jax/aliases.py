@@ -45,12 +45,12 @@ class JaxModule(ModuleType):
 
 
 class AliasFinder(MetaPathFinder):
-    """Finds ``jax.X`` where ``MODULES`` or else the name says: ``gpuflow.X``."""
+    """Import finder that maps ``jax.X`` to the module in ``MODULES``, or to ``gpuflow.X``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
-        """A spec for JAX's modules that exist here, and none for all others.
+        """Return a spec for JAX modules with a counterpart, and None for all others.
 
         Raises:
             ModuleNotFoundError: if a program imports a JAX module without a counterpart in gpuflow.

@@ -38,14 +38,14 @@ class _AliasDistribution(Distribution):
 
 
 class VersionFinder(DistributionFinder):
-    """Knows the distributions ``jax`` and ``jaxlib`` while the alias is installed."""
+    """Finder of the distributions ``jax`` and ``jaxlib`` while the alias is installed."""
 
     def find_spec(self, *_: object) -> None:
-        """It finds no modules."""
+        """Return None: it finds no modules."""
 
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterable[Distribution]:
-        """Those of the two that are asked for."""
+        """Return the requested ones of the two distributions."""
         name = context.name if context is not None else None
         return [_AliasDistribution(alias) for alias in ("jax", "jaxlib") if name in (None, alias)]

@@ -279,7 +279,7 @@ class _Local(threading.local):
 
 
 class Config(FlagsAndValues):
-    """The settings in force: those of the process, and what blocks of a thread set instead.
+    """Current settings: those of the process, overridden by blocks of a thread.
 
     Attributes:
         environment: environment variables of the process at its start.

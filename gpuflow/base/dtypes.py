@@ -51,11 +51,11 @@ _SHORT_PREFIX = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat"
 
 
 class extended(np.generic):
-    """The kind of all dtypes that are no numbers."""
+    """Category of all dtypes that are not numeric."""
 
 
 class prng_key(extended):
-    """The kind of the dtypes of random keys."""
+    """Category of the dtypes of random keys."""
 
 
 class ExtendedDType:

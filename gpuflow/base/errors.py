@@ -10,19 +10,19 @@ from collections.abc import Callable
 
 
 class JAXTypeError(TypeError):
-    """Base of errors about traced values where a known one is needed."""
+    """Base class of errors about traced values that must be concrete."""
 
 
 class JAXIndexError(IndexError):
-    """Base of errors about indices."""
+    """Base class of errors about indices."""
 
 
 class JaxRuntimeError(RuntimeError):
-    """Base of errors while programs run."""
+    """Base class of errors at run time."""
 
 
 class ConcretizationTypeError(JAXTypeError):
-    """A traced value was needed as a concrete Python or NumPy value."""
+    """A traced value was used as a concrete Python or NumPy value."""
 
 
 class TracerBoolConversionError(ConcretizationTypeError):
@@ -30,7 +30,7 @@ class TracerBoolConversionError(ConcretizationTypeError):
 
 
 class TracerArrayConversionError(JAXTypeError):
-    """A traced value was handed to NumPy."""
+    """A traced value was passed to NumPy."""
 
 
 class TracerIntegerConversionError(JAXTypeError):
@@ -42,11 +42,11 @@ class TracedArgumentError(TracerIntegerConversionError, ConcretizationTypeError)
 
 
 class UnexpectedTracerError(JAXTypeError):
-    """A tracer was used after the transformation that made it had finished."""
+    """A tracer was used after its transformation had finished."""
 
 
 class NonConcreteBooleanIndexError(JAXIndexError):
-    """A boolean mask without known values was used as an index under a transformation."""
+    """A traced boolean mask was used as an index."""
 
 
 class TypePromotionError(ValueError):
@@ -54,7 +54,7 @@ class TypePromotionError(ValueError):
 
 
 class OutOfMemoryError(JaxRuntimeError, MemoryError):
-    """A device has less memory than an array or a program needs."""
+    """An array or a program needs more memory than the device has."""
 
 
 class DeletedArrayError(JaxRuntimeError, ValueError):
@@ -70,23 +70,23 @@ class CheckpointError(JaxRuntimeError):
 
 
 class ExportError(ValueError):
-    """A function cannot be exported, or an exported one cannot be read or called as it was."""
+    """A function cannot be exported, or an export cannot be read or called."""
 
 
 class KeyReuseError(JAXTypeError):
-    """A random key was used twice while ``debug_key_reuse`` was on."""
+    """A random key was used twice while ``debug_key_reuse`` was enabled."""
 
 
 class InconclusiveDimensionOperation(Exception):
-    """Unknown sizes of ``export.symbolic_shape`` were compared; in traced code sizes are known."""
+    """Symbolic sizes were compared outside of traced code, where they are unknown."""
 
 
 class CacheWarning(UserWarning):
-    """The kernel cache folder could not be used; kernels were built again."""
+    """The kernel cache folder could not be used; kernels were compiled again."""
 
 
 class UnpartitionedWarning(UserWarning):
-    """Each device computes all of an operation, on operands of more than 1 MB that are gathered.
+    """Every device computes the whole operation, after gathering operands of more than 1 MB.
 
     A program warns once for each line of the user's code.
     """

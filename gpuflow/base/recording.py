@@ -19,7 +19,7 @@ clock = time.perf_counter_ns
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time.
+    """An event with a duration.
 
     Attributes:
         row: where it is shown: "kernels", "copies", "builds", "libraries", "loops", "eager ops",

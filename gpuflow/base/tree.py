@@ -42,7 +42,7 @@ def _printed(treedef: TreeDef) -> PyTreeDef:
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
-    """The leaves of ``tree`` and its structure."""
+    """Return the leaves and the structure of ``tree``."""
     try:
         return optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
     except RuntimeError as error:
@@ -181,7 +181,7 @@ def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]
 
 
 def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> TreeDef:
-    """The structure of ``tree``."""
+    """Return the structure of ``tree``."""
     try:
         return optree.tree_structure(tree, is_leaf=is_leaf, namespace=NAMESPACE)
     except RuntimeError as error:
@@ -221,7 +221,7 @@ def tree_map(
 
 
 def all_leaves(items: Iterable[Any]) -> bool:
-    """Whether no item is a container."""
+    """Return whether all items are leaves."""
     return optree.all_leaves(items, namespace=NAMESPACE)
 
 

@@ -17,7 +17,7 @@ from gpuflow.base.tree import NAMESPACE, TreeDef
 
 @record
 class SequenceKey:
-    """A position in a list, tuple or deque."""
+    """Key path entry: an index in a list, tuple or deque."""
 
     idx: int
 
@@ -27,7 +27,7 @@ class SequenceKey:
 
 @record
 class DictKey:
-    """A key of a dict."""
+    """Key path entry: a key of a dict."""
 
     key: Any
 
@@ -37,7 +37,7 @@ class DictKey:
 
 @record
 class GetAttrKey:
-    """The name of an attribute: of a named tuple, a dataclass."""
+    """Key path entry: the name of an attribute of a named tuple or dataclass."""
 
     name: str
 
@@ -47,7 +47,7 @@ class GetAttrKey:
 
 @record
 class FlattenedIndexKey:
-    """A position among the children of a node that names none."""
+    """Key path entry: the index of a child of a node without names."""
 
     key: int
 
@@ -126,7 +126,7 @@ def is_leaf_type(item: Any) -> bool:
 
 
 def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "") -> str:
-    """A path as text.
+    """Format a key path as a string.
 
     Args:
         keys: a key path.

@@ -17,7 +17,7 @@ PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 
 
 def safe_zip(*sequences: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """``zip`` that demands equal lengths and returns a list."""
+    """Zip sequences of equal length to a list."""
     return list(zip(*sequences, strict=True))
 
 

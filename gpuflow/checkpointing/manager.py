@@ -23,7 +23,7 @@ _STEP = re.compile(r"step_(\d{8,18})", re.ASCII)
 
 
 class Manager:
-    """Saves steps of a training run into a folder, and finds the one to go on from.
+    """Manages checkpoints of a training run in a folder, and finds the step to resume from.
 
     One process writes into a folder, process 0 of a group; all of them do where arrays have parts
     in several. What a killed one left half-written does not count, and the next save deletes it.
@@ -78,11 +78,11 @@ class Manager:
         self.wait()
 
     def path(self, step: int) -> Path:
-        """The folder of a step's checkpoint, which need not be there."""
+        """Return the folder of a step's checkpoint, which may not exist."""
         return self.folder / f"step_{step:08d}"
 
     def steps(self) -> list[int]:
-        """The steps that have a complete checkpoint, in order.
+        """Return the steps with a complete checkpoint, in order.
 
         Returns:
             Their numbers; while a save is under way the step of it is not among them.
@@ -98,12 +98,12 @@ class Manager:
         return [(step, path) for step, path in found if path == self.path(step) and path.is_dir()]
 
     def latest_step(self) -> int | None:
-        """The newest complete step; None if there is none."""
+        """Return the most recent complete step, or None."""
         steps = self.steps()
         return steps[-1] if steps else None
 
     def best_step(self) -> int | None:
-        """The complete step with the best metric, of equal ones the last; None if none has it.
+        """Return the complete step with the best metric (the last of equal ones), or None.
 
         Raises:
             ValueError: if the manager was created without ``best=``.
@@ -120,7 +120,7 @@ class Manager:
         return -min(rated)[1] if rated else None
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics that were given with a step.
+        """Return the metrics that were saved with a step.
 
         Raises:
             FileNotFoundError: if the step has no complete checkpoint.
@@ -128,7 +128,7 @@ class Manager:
         return metrics_of(read_tree(self.path(step)))
 
     def save(self, step: int, tree: Any, metrics: Mapping[str, Any] | None = None) -> None:
-        """Save the state after a step, and delete steps that need not stay.
+        """Save the state after a step, and delete steps that are not to be kept.
 
         Args:
             step: number of the step, not below existing ones; the most recent step is replaced if
@@ -178,7 +178,7 @@ class Manager:
                     files.delete(path)
 
     def delete(self, step: int) -> None:
-        """Delete a step; files in its folder that no save wrote stay.
+        """Delete a step; files in its folder that ``save`` did not write are not deleted.
 
         Raises:
             FileNotFoundError: if the file does not exist, or is a link.
@@ -193,7 +193,7 @@ class Manager:
         files.delete(path)
 
     def wait(self) -> None:
-        """Return when all that was given to ``save`` is on the disk.
+        """Wait until everything that was passed to ``save`` is on disk.
 
         Raises:
             Exception: if the writing thread failed and its error was not raised yet.
@@ -201,7 +201,7 @@ class Manager:
         saving.wait_for_last()
 
     def restore(self, step: int | None = None, like: Any = None, *, sharding: Any = None) -> Any:
-        """The tree of a step, as ``checkpointing.restore`` gives it.
+        """Restore the tree of a step with ``checkpointing.restore``.
 
         Args:
             step: number of the step; the newest complete one by default.

@@ -21,7 +21,7 @@ from gpuflow.runtime.array import Array, from_numpy
 
 
 def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = None) -> Any:
-    """The tree that was saved.
+    """Restore a saved pytree.
 
     Args:
         path: path of the checkpoint.

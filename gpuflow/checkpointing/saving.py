@@ -153,7 +153,7 @@ def _named_pieces(snapshot: Snapshot) -> dict[str, tuple[int, leaves.Bounds, Any
 
 
 class Saving:
-    """A save that another thread writes; ``save_async`` gives one."""
+    """A running save in a background thread, returned by ``save_async``."""
 
     def __init__(self, path: Path, job: Callable[[], None]) -> None:
         self.path = path
@@ -171,11 +171,11 @@ class Saving:
             self._error = error
 
     def is_done(self) -> bool:
-        """Whether the checkpoint is on the disk, or the save has failed."""
+        """Return whether the checkpoint is on disk, or the save has failed."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when the checkpoint is on the disk.
+        """Wait until the checkpoint is on disk.
 
         Raises:
             Exception: if the writing thread failed: its error, with its traceback.
@@ -240,7 +240,7 @@ def start(path: Path, job: Callable[[], None]) -> Saving:
 
 
 def save(path: str | os.PathLike[str], tree: Any) -> None:
-    """Save a tree; when this returns, it is on the disk.
+    """Save a pytree; it is on disk when the function returns.
 
     A checkpoint that is at ``path`` already is replaced in one step: whoever is killed before
     leaves the earlier one.
@@ -281,7 +281,7 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
 
 
 def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
-    """Save a tree in another thread, as it is now.
+    """Save the current values of a pytree in a background thread.
 
     Arrays may be donated, deleted and written to as soon as this returns. There is one save at a
     time: the next one waits for it. So does the end of the interpreter.

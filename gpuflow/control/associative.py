@@ -25,7 +25,7 @@ Parts = list[Any]
 def associative_scan(
     fn: Callable[[_T, _T], _T], elems: _T, reverse: bool = False, axis: int = 0
 ) -> _T:
-    """All prefixes ``e0``, ``fn(e0, e1)``, ``fn(fn(e0, e1), e2)``, ... along an axis.
+    """Compute all prefixes ``e0``, ``fn(e0, e1)``, ``fn(fn(e0, e1), e2)``, ... along an axis.
 
     Args:
         fn: an associative function of two trees like ``elems``, elementwise over ``axis``.

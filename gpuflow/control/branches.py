@@ -36,7 +36,7 @@ def cond(
     pred: ArrayLike, true_fun: Callable[..., _T], false_fun: Callable[..., _T], *operands: Any,
     operand: Any = _MISSING, linear: Any = None,
 ) -> _T:  # fmt: skip
-    """``true_fun(*operands)`` where ``pred`` holds, else ``false_fun(*operands)``; only one runs.
+    """Call ``true_fun(*operands)`` if ``pred`` is True, else ``false_fun(*operands)``.
 
     Args:
         pred: a bool scalar, or a number, which is True unless it is 0.
@@ -112,7 +112,7 @@ def switch(
     index: ArrayLike, branches: Sequence[Callable[..., _T]], *operands: Any,
     operand: Any = _MISSING,
 ) -> _T:
-    """``branches[index](*operands)``; an index outside takes the nearest branch.
+    """Call ``branches[index](*operands)``; the index is clamped to the branches.
 
     Args:
         index: an integer scalar.

@@ -39,7 +39,7 @@ def checkpoint(
     static_argnames: str | Iterable[str] = (),
     concrete: bool = False,
 ) -> Callable[_P, _T]:
-    """``fun``, whose derivative computes intermediate values again instead of storing them.
+    """Rematerialize: the derivative of ``fun`` recomputes intermediate values.
 
     Args:
         fun: a function of arrays or trees.
@@ -240,6 +240,6 @@ def _origin(program: Jaxpr, atom: Atom) -> str:
 
 @explained
 def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Print what reverse mode of ``fun`` would store at these arguments, one array a line."""
+    """Print the residuals that reverse mode of ``fun`` would store, one array per line."""
     for line in saved_residuals(fun, *args, **kwargs):
         print(line)

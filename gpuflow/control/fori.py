@@ -45,7 +45,7 @@ def while_loop(
     *,
     max_steps: int | None = None,
 ) -> Any:
-    """Run ``val = body_fun(val)`` as long as ``cond_fun(val)`` holds.
+    """Run ``val = body_fun(val)`` while ``cond_fun(val)`` is True.
 
     Args:
         cond_fun: ``val -> bool scalar``.

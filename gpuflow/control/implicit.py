@@ -73,7 +73,7 @@ def custom_linear_solve(
     symmetric: bool = False,
     has_aux: bool = False,
 ) -> Any:
-    """``solve(matvec, b)``, differentiated as the ``x`` with ``matvec(x) = b``.
+    """Solve ``matvec(x) = b`` by ``solve``, with derivatives of the solution ``x``.
 
     Args:
         matvec: a linear function of the tree of ``b``. It is differentiated instead of the solver.
@@ -145,7 +145,7 @@ def custom_root(
     tangent_solve: Function,
     has_aux: bool = False,
 ) -> Any:
-    """``solve(f, initial_guess)``, differentiated as the ``x`` with ``f(x) = 0``.
+    """Solve ``f(x) = 0`` by ``solve``, with derivatives of the root ``x``.
 
     Derivatives are with respect to closed-over values of ``f``; those of the guess are zero.
 

@@ -30,7 +30,7 @@ Counts = tuple[int, int, int]
 def linear_call(
     fun: Callable[..., Any], fun_transpose: Callable[..., Any], residual_args: Any, linear_args: Any
 ) -> Any:
-    """``fun(residual_args, linear_args)``, which is transposed by ``fun_transpose``.
+    """Call ``fun(residual_args, linear_args)``, with ``fun_transpose`` as its transpose.
 
     Args:
         fun: a function that is linear in its second argument.

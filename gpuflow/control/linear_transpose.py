@@ -27,7 +27,7 @@ from gpuflow.transforms.transpose import backward_pass
 def linear_transpose(
     fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()
 ) -> Callable[..., Any]:
-    """The transpose of a function that is linear.
+    """Return the transpose of a linear function.
 
     Args:
         fun: a function of arrays or pytrees that is jointly linear in them; added constants are
@@ -136,7 +136,7 @@ def _check_dtypes(in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArr
 
 @explained
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, list[Any]]:
-    """``fun`` with the values that it closes over, and that may have a derivative, as arguments.
+    """Return ``fun`` with differentiable captured values as arguments, and these values.
 
     Args:
         fun: a function of arrays or trees.

@@ -256,7 +256,7 @@ def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> 
 
 @explained
 def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y:
-    """Apply ``f`` to each element along the leading axis of ``xs``, one after the other.
+    """Apply ``f`` to each element along the leading axis of ``xs``, sequentially.
 
     Args:
         f: a function of a pytree of arrays.

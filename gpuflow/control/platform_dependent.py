@@ -17,7 +17,7 @@ from gpuflow.runtime.device import default_device
 def platform_dependent(
     *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
 ) -> Any:
-    """Call the function for the platform of the default device, which is chosen when traced.
+    """Call the function for the platform of the default device, selected during tracing.
 
     Args:
         args: arguments of the function.
@@ -64,7 +64,7 @@ def platform_dependent(
 
 @explained
 def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
-    """A function that a compiler may know by name; here it always is its decomposition.
+    """Define a function by its decomposition, with a name for compilers.
 
     Args:
         decomposition: the definition of the function; its keyword arguments are attributes.

@@ -141,7 +141,7 @@ def reduce(
     operands: Any, init_values: Any, computation: Callable[[Any, Any], Any],
     dimensions: Sequence[int], out_sharding: ShardingLike = None,
 ) -> Any:  # fmt: skip
-    """Combine all elements along dimensions by an associative, commutative computation.
+    """Reduce dimensions with an associative and commutative function.
 
     Args:
         operands: a pytree of arrays of one shape.
@@ -234,7 +234,7 @@ def reduce_window(
     padding: str | Sequence[tuple[int, int]] = "VALID", base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:  # fmt: skip
-    """Combine the elements in each position of a sliding window.
+    """Reduce each position of a sliding window.
 
     Args:
         operand: an array, or a pytree of arrays of one shape.

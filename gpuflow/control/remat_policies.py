@@ -17,7 +17,7 @@ Policy = Callable[..., bool]
 
 
 class _Answer:
-    """What a policy may answer instead of True and False."""
+    """Possible results of a policy besides True and False."""
 
     def __init__(self, name: str, stores: bool) -> None:
         self._name, self._stores = name, stores
@@ -34,7 +34,7 @@ Recompute = _Answer("Recompute", False)
 
 
 class Offloadable:
-    """The answer that values be stored in another memory; there is none here.
+    """Policy result: offload values to another memory; gpuflow has a single memory.
 
     Raises:
         NotImplementedError: always: arrays have one memory.

@@ -28,7 +28,7 @@ def scatter_apply(
     dimension_numbers: ScatterDimensionNumbers, *, update_shape: Sequence[int] = (),
     indices_are_sorted: bool = False, unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with a function applied to its elements at indices.
+    """Apply a function to the elements of ``operand`` at indices.
 
     Args:
         operand: array.

@@ -29,7 +29,7 @@ def select_and_scatter(
     window_strides: Sequence[int], padding: Sequence[Sequence[int]], source: Any, init_value: Any,
     scatter: Callable[[Any, Any], Any],
 ) -> Any:  # fmt: skip
-    """Combine one value for each window into the element of the window that is selected.
+    """Scatter one value for each window to the selected element of the window.
 
     Args:
         operand: array from which elements are selected.

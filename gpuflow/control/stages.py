@@ -92,13 +92,13 @@ class ShapeDtypeStruct:
 
     @property
     def format(self) -> Format:
-        """The layout, which is row-major, and the sharding."""
+        """The layout (always row-major) and the sharding."""
         where = self.sharding if isinstance(self.sharding, Sharding) else None
         return format_of(len(self.shape), where)
 
     @property
     def is_ref(self) -> bool:
-        """Whether it stands for a Ref: it does not."""
+        """Whether it describes a Ref: always False."""
         return False
 
     @property
@@ -111,12 +111,12 @@ class ShapeDtypeStruct:
         return self.shape[0]
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
     @classmethod
     def like(cls, x: Any) -> ShapeDtypeStruct:
-        """The struct of an array.
+        """Return the ShapeDtypeStruct of an array.
 
         Example:
             >>> gf.ShapeDtypeStruct.like(jnp.ones((2, 3)))
@@ -177,7 +177,7 @@ def check_compiler_options(options: Mapping[str, Any] | None) -> None:
 
 @record
 class ArgInfo:
-    """An argument of a traced function, and whether its memory may be used for results."""
+    """An argument of a traced function, and whether it is donated."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -203,7 +203,7 @@ class Places:
 
 
 class Stage:
-    """Data of all stages: the types of arguments and results.
+    """Common data of all stages: the types of arguments and results.
 
     Args:
         entry: the program.
@@ -242,7 +242,7 @@ class Stage:
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
-        """The numbers of the leaves of the arguments whose memory results may use."""
+        """Indices of the argument leaves that are donated."""
         flags = [info.donated for info in tree.leaves(self.args_info)]
         return tuple(k for k, flag in enumerate(flags) if flag)
 
@@ -253,7 +253,7 @@ class Stage:
 
     @property
     def out_info(self) -> Any:
-        """The results as a tree of ShapeDtypeStructs; that they are weak only ``Traced`` tells."""
+        """The results as a tree of ShapeDtypeStructs; only ``Traced`` includes weak types."""
         avals = [aval.update(weak_type=False) for aval in self._result_avals]
         return tree.unflatten(self.out_tree, [struct_of(a) for a in avals])
 
@@ -264,7 +264,7 @@ class Stage:
 
 @record
 class MemoryAnalysis:
-    """Bytes that one call needs, in JAX's terms.
+    """Memory use of one call in bytes, in JAX's terms.
 
     Libraries and host functions may allocate besides. Each thread of the process keeps memory for
     packed matrices, whatever runs.
@@ -293,7 +293,7 @@ class MemoryAnalysis:
 
     @property
     def peak_memory_in_bytes(self) -> int:
-        """Operands, outputs and temporaries together; shared memory counts once."""
+        """Total size of operands, outputs and temporaries; shared memory counts once."""
         return (
             self.argument_size_in_bytes
             + self.output_size_in_bytes
@@ -328,7 +328,7 @@ class Compiled(Stage):
 
     @property
     def steps(self) -> tuple[plans.Step, ...]:
-        """The plan's steps, each with a ``kind``: kernel, library, copy or host."""
+        """The steps of the plan, each with a ``kind``: kernel, library, copy or host."""
         return self._compiled.plan.steps
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -359,13 +359,13 @@ class Compiled(Stage):
 
     @property
     def input_shardings(self) -> Any:
-        """Where the arguments are meant to be: a tuple of positional ones, and a dict."""
+        """Shardings of the arguments: a tuple of positional ones, and a dict."""
         inputs = _of_leaves(self._places.inputs, self.in_tree)
         return tree.unflatten(self.in_tree, self._on_device(inputs))
 
     @property
     def output_shardings(self) -> Any:
-        """Where the results are, as a tree."""
+        """Shardings of the results, as a tree."""
         inputs = _of_leaves(self._places.inputs, self.in_tree)
         asked = _of_leaves(self._places.outputs, self.out_tree)
         propagated = self._entry.shardings((*[None] * self._entry.hidden, *inputs)) or asked
@@ -379,13 +379,13 @@ class Compiled(Stage):
 
     @property
     def input_formats(self) -> Any:
-        """Layouts, which are row-major, and shardings of the arguments."""
+        """Layouts (always row-major) and shardings of the arguments."""
         avals = tree.leaves(self.in_avals)
         return _formats(self.in_tree, avals, self.input_shardings)
 
     @property
     def output_formats(self) -> Any:
-        """Layouts, which are row-major, and shardings of the results."""
+        """Layouts (always row-major) and shardings of the results."""
         return _formats(self.out_tree, self._result_avals, self.output_shardings)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -393,11 +393,11 @@ class Compiled(Stage):
         return self(*args, **kwargs)
 
     def runtime_executable(self) -> Executable:
-        """The code that runs the program, with ``explain`` and ``cost_analysis``."""
+        """Return the executable, with ``explain`` and ``cost_analysis``."""
         return self._executable
 
     def as_text(self) -> str:
-        """KernelIR of every kernel, and a line for every other step."""
+        """Return the KernelIR of every kernel, and a line for every other step."""
         parts = []
         for step in self.steps:
             if isinstance(step, plans.KernelStep):
@@ -407,15 +407,15 @@ class Compiled(Stage):
         return "\n\n".join(parts)
 
     def explain(self, stage: str = "plan", platform: str | None = None) -> str:
-        """The program at one of its stages, for people; see ``gpuflow.explain``."""
+        """Explain the program at one of its stages; see ``gpuflow.explain``."""
         return self._executable.explain(self.fun_name, stage, platform)
 
     def cost_analysis(self) -> dict[str, float]:
-        """``flops`` and ``bytes accessed`` of one call."""
+        """Return the ``flops`` and ``bytes accessed`` of one call."""
         return self._executable.cost_analysis()
 
     def memory_analysis(self) -> MemoryAnalysis:
-        """Bytes of operands, outputs and temporaries; the kernels are built."""
+        """Return the sizes of operands, outputs and temporaries; this compiles the kernels."""
         plan = self._compiled.plan
         return MemoryAnalysis(
             sum(map(plans.nbytes, plan.jaxpr.in_avals)),
@@ -432,13 +432,13 @@ class Lowered(Stage):
     def of_trees(
         self, in_tree: tree.TreeDef, out_tree: tree.TreeDef, name: str, finish: Finish
     ) -> Lowered:
-        """The program of leaves as one of trees, with ``finish`` applied to its outputs."""
+        """Wrap a program of leaves as one of trees, with ``finish`` applied to its outputs."""
         entry = replace(self._entry, out_tree=out_tree)
         return Lowered(entry, in_tree, name, finish)
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
-        """The traced program; closed-over arrays are its first inputs."""
+        """The traced program; captured arrays are its first inputs."""
         return self._entry.jaxpr
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
@@ -454,7 +454,7 @@ class Lowered(Stage):
         return Compiled(self._entry, self.in_tree, self.fun_name, self._finish, self._places)
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The traced program as text: a jaxpr.
+        """Return the traced program as text: a jaxpr.
 
         Args:
             dialect: ``"stablehlo"`` and ``"hlo"``, which programs written for JAX request, return
@@ -469,7 +469,7 @@ class Lowered(Stage):
         return str(self.jaxpr)
 
     def compiler_ir(self, dialect: str | None = None) -> ClosedJaxpr:
-        """The traced program: a jaxpr, whatever the dialect; see ``as_text``.
+        """Return the traced program: a jaxpr for any dialect; see ``as_text``.
 
         Raises:
             ValueError: if the dialect is unknown.
@@ -478,7 +478,7 @@ class Lowered(Stage):
         return self.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:
-        """As ``Compiled.cost_analysis``."""
+        """Return the costs, as ``Compiled.cost_analysis``."""
         return self.compile().cost_analysis()
 
 
@@ -487,12 +487,12 @@ class Traced(Stage):
 
     @property
     def entry(self) -> Entry:
-        """The traced signature that it stands for."""
+        """The traced signature."""
         return self._entry
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
-        """The traced program; closed-over arrays are its first inputs."""
+        """The traced program; captured arrays are its first inputs."""
         return self._entry.jaxpr
 
     @property
@@ -501,7 +501,7 @@ class Traced(Stage):
         return tree.unflatten(self.out_tree, [struct_of(a) for a in self._result_avals])
 
     def lower(self, *, lowering_platforms: tuple[str, ...] | None = None) -> Lowered:
-        """The next stage.
+        """Return the next stage.
 
         Args:
             lowering_platforms: no effect: a program is lowered at its first call, for the platform

@@ -25,7 +25,7 @@ _interned: dict[tuple[Any, ...], ShapedArray] = {}
 
 @record
 class ManualAxisType:
-    """Along which axes of shard_map a value varies, and along which sums are left open.
+    """The axes of shard_map along which a value varies or is a partial sum.
 
     Args:
         varying: axes along which each device has its own value.
@@ -43,12 +43,12 @@ class ManualAxisType:
         return not (self.varying or self.unreduced or self.reduced)
 
     def invarying(self, mesh: Any) -> frozenset[Any]:
-        """The axes over which a program is written along which its value is the same."""
+        """Return the manual axes along which the value is the same."""
         varying = self.varying | self.unreduced | self.reduced
         return frozenset(name for name in mesh.manual_axes if name not in varying)
 
     def update(self, **changes: Any) -> ManualAxisType:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         fields = {"varying": self.varying, "unreduced": self.unreduced, "reduced": self.reduced}
         return ManualAxisType(**{**fields, **changes})
 
@@ -150,7 +150,7 @@ class ShapedArray:
         return self.size * self.dtype.itemsize
 
     def update(self, **changes: Any) -> ShapedArray:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         fields = {
             "shape": self.shape, "dtype": self.dtype, "weak_type": self.weak_type, "mat": self.mat,
         }  # fmt: skip
@@ -248,7 +248,7 @@ class HasShape:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Return the number of axes."""
         return len(self.aval.shape)
 
     @property
@@ -258,7 +258,7 @@ class HasShape:
 
     @property
     def weak_type(self) -> bool:
-        """Whether the dtype gives way to others, as that of a Python number."""
+        """Whether the dtype is weak, as that of a Python scalar."""
         return self.aval.weak_type
 
     def __len__(self) -> int:

@@ -43,7 +43,7 @@ class Layout:
 
 @record
 class Format:
-    """A layout and a sharding, for ``device_put`` and of arrays.
+    """A layout and a sharding, for ``device_put`` and as an attribute of arrays.
 
     Args:
         layout: a Layout; None means row-major.

@@ -19,7 +19,7 @@ from gpuflow.base.errors import check
 
 
 class AxisType(enum.Enum):
-    """How the shardings along a mesh axis are chosen: kept for JAX's signatures."""
+    """Sharding modes of mesh axes, for JAX's signatures."""
 
     Auto = enum.auto()
     Explicit = enum.auto()
@@ -67,7 +67,7 @@ class _Axes:
 
     @property
     def manual_axes(self) -> tuple[Any, ...]:
-        """The axes of type Manual: those over which shard_map's programs are written."""
+        """The axes of type Manual: those of enclosing ``shard_map`` programs."""
         return self._of_type(AxisType.Manual)
 
     def _are_all(self, wanted: AxisType) -> bool:
@@ -75,17 +75,17 @@ class _Axes:
 
     @property
     def are_all_axes_auto(self) -> bool:
-        """Whether all are Auto, and there are some."""
+        """Whether there are axes and all are Auto."""
         return self._are_all(AxisType.Auto)
 
     @property
     def are_all_axes_explicit(self) -> bool:
-        """Whether all are Explicit, and there are some."""
+        """Whether there are axes and all are Explicit."""
         return self._are_all(AxisType.Explicit)
 
     @property
     def are_all_axes_manual(self) -> bool:
-        """Whether all are Manual, and there are some."""
+        """Whether there are axes and all are Manual."""
         return self._are_all(AxisType.Manual)
 
     def _described(self) -> str:
@@ -123,7 +123,7 @@ class DeviceOrder(tuple[Any, ...]):
 
 
 class Mesh(_Axes):
-    """Devices in an array whose axes have names.
+    """An array of devices with named axes.
 
     Args:
         devices: an array of devices, or nested sequences of them.
@@ -171,7 +171,7 @@ class Mesh(_Axes):
 
     @property
     def size(self) -> int:
-        """The number of devices."""
+        """Return the number of devices."""
         return 0 if self.empty else self.devices.size
 
     @cached_property
@@ -180,17 +180,17 @@ class Mesh(_Axes):
 
     @property
     def is_multi_process(self) -> bool:
-        """Whether devices of several processes are in it."""
+        """Whether it contains devices of several processes."""
         return len({device.process_index for device in self.devices.flat}) > 1
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is one device without axes."""
+        """Whether it is a single device without axes."""
         return self.devices.ndim == 0
 
     @property
     def local_mesh(self) -> Mesh:
-        """The part of the mesh whose devices are of this process.
+        """The submesh of this process's devices.
 
         Raises:
             ValueError: if these devices are not a block of the mesh.
@@ -217,7 +217,7 @@ class Mesh(_Axes):
         self, devices: Any = None, axis_names: Any = None,
         axis_types: Sequence[AxisType] | None = None,
     ) -> Mesh:  # fmt: skip
-        """The mesh with other devices, names or types of axes."""
+        """Return the mesh with other devices, names or types of axes."""
         return Mesh(
             self.devices if devices is None else devices, axis_names or self.axis_names,
             axis_types or self.axis_types,
@@ -293,7 +293,7 @@ class AbstractMesh(_Axes):
 
     @property
     def size(self) -> int:
-        """The number of places."""
+        """Total number of devices."""
         return prod(self.axis_sizes) if self.axis_sizes else 0
 
     @property
@@ -305,14 +305,14 @@ class AbstractMesh(_Axes):
         self, axis_sizes: Sequence[int] | None = None, axis_names: Sequence[Any] | None = None,
         axis_types: Sequence[AxisType] | None = None,
     ) -> AbstractMesh:  # fmt: skip
-        """The mesh with other sizes, names or types of axes."""
+        """Return the mesh with other sizes, names or types of axes."""
         return AbstractMesh(
             axis_sizes or self.axis_sizes, axis_names or self.axis_names,
             axis_types or self.axis_types,
         )  # fmt: skip
 
     def update_axis_types(self, changes: Mapping[Any, AxisType]) -> AbstractMesh:
-        """The mesh with other types of some axes, by name."""
+        """Return the mesh with other types of some axes, by name."""
         pairs = zip(self.axis_names, self.axis_types, strict=True)
         return self.update(axis_types=[changes.get(name, kind) for name, kind in pairs])
 

@@ -15,8 +15,7 @@ from gpuflow.core.sharding import Sharding
 
 
 class PositionalSharding(Sharding):
-    """Devices in an array of the rank of the array that they share, whose shape says how often it
-    is cut.
+    """Sharding by an array of devices with the rank of the sharded array.
 
     JAX has removed the class; scripts that use it still run.
 
@@ -40,16 +39,16 @@ class PositionalSharding(Sharding):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Into how many parts each dimension is cut."""
+        """Number of shards along each dimension."""
         return self._cells.shape
 
     @property
     def ndim(self) -> int:
-        """The rank of the arrays that it is for."""
+        """The rank of arrays with this sharding."""
         return self._cells.ndim
 
     def reshape(self, *shape: Any) -> PositionalSharding:
-        """The devices in an array of another shape.
+        """Reshape the array of devices.
 
         Raises:
             ValueError: if the size of the shape differs from the number of cells.
@@ -66,16 +65,16 @@ class PositionalSharding(Sharding):
         return self._with(cells)
 
     def transpose(self, *axes: Any) -> PositionalSharding:
-        """The devices with their axes in another order."""
+        """Transpose the array of devices."""
         return self._with(self._cells.transpose(*axes))
 
     @property
     def T(self) -> PositionalSharding:
-        """The devices with their axes in reverse."""
+        """The array of devices with reversed axes."""
         return self.transpose()
 
     def replicate(self, axis: int | None = None, keepdims: bool = True) -> PositionalSharding:
-        """All devices along an axis, or all there are, get the same part."""
+        """Replicate along an axis, or over all devices."""
         axes = range(self.ndim) if axis is None else (axis % self.ndim,)
         cells = self._cells
         for dim in sorted(axes, reverse=True):

@@ -56,11 +56,11 @@ class Ref(RefMethods):
 
     @property
     def format(self) -> Format:
-        """Layout, which is row-major, and sharding of the array in it."""
+        """Layout (always row-major) and sharding of the array in the ref."""
         return read(self).format
 
     def unsafe_buffer_pointer(self) -> int:
-        """The address of the array in it; the next write may change it."""
+        """Return the address of the array in the ref; the next write may change it."""
         return read(self).unsafe_buffer_pointer()
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ class _Unconstrained:
 
 
 class PartitionSpec:
-    """For each dimension of an array the mesh axes that it is split over.
+    """The mesh axes over which each dimension of an array is sharded.
 
     ``PartitionSpec("x", None, ("y", "z"))``: the first dimension over axis x, the second over none,
     the third over y and z, y being the slower one. Dimensions that are left out are not split.
@@ -65,11 +65,11 @@ class PartitionSpec:
         return self.partitions[index]
 
     def index(self, value: Any) -> int:
-        """The number of the first dimension of which this is the item."""
+        """Return the first dimension with this entry."""
         return self.partitions.index(_partition(value))
 
     def count(self, value: Any) -> int:
-        """Of how many dimensions this is the item."""
+        """Return the number of dimensions with this entry."""
         return self.partitions.count(_partition(value))
 
     def __add__(self, other: Any) -> PartitionSpec:
@@ -107,7 +107,7 @@ class PartitionSpec:
         return _restored_spec, self._key()
 
     def update(self, **changes: Any) -> PartitionSpec:
-        """The spec with other ``partitions``, ``unreduced`` or ``reduced``."""
+        """Return the spec with other ``partitions``, ``unreduced`` or ``reduced``."""
         partitions = changes.pop("partitions", self.partitions)
         axes = {"unreduced": self.unreduced, "reduced": self.reduced, **changes}
         return PartitionSpec(*partitions, **axes)
@@ -158,7 +158,7 @@ def names_of(partition: Any) -> tuple[Any, ...]:
 
 
 class Sharding:
-    """Which device has which part of an array. Subclasses say how dimensions are cut."""
+    """The assignment of shards of an array to devices, defined by subclasses."""
 
     @property
     def _devices(self) -> tuple[Any, ...]:
@@ -180,7 +180,7 @@ class Sharding:
 
     @property
     def num_devices(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
         return len(self._devices)
 
     @property
@@ -190,11 +190,11 @@ class Sharding:
 
     @property
     def has_addressable_devices(self) -> bool:
-        """Whether one of the devices is this process's."""
+        """Whether any of the devices belongs to this process."""
         return any(device.is_local for device in self._devices)
 
     def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
-        """Check that arrays of this shape may be split so.
+        """Check that arrays of this shape can have this sharding.
 
         Raises:
             ValueError: if the spec has more entries than the shape.
@@ -203,7 +203,7 @@ class Sharding:
 
     @property
     def is_fully_addressable(self) -> bool:
-        """Whether all devices are this process's."""
+        """Whether all devices belong to this process."""
         return all(device.is_local for device in self._devices)
 
     @property
@@ -216,7 +216,7 @@ class Sharding:
     is_of_types = False
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of each device's part of an array.
+        """Return the shape of the shard of each device.
 
         Raises:
             ValueError: if the shards would differ in size.
@@ -224,11 +224,11 @@ class Sharding:
         return _shard_shape(self, tuple(global_shape))
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
-        """For each device the slices of its part."""
+        """Return the slices of the shard of each device."""
         return dict(zip(self._devices, _indices(self, tuple(global_shape)), strict=True))
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
-        """The same for this process's devices."""
+        """Return the slices of the shard of each device of this process."""
         indices = self.devices_indices_map(global_shape)
         return {device: index for device, index in indices.items() if device.is_local}
 
@@ -238,13 +238,13 @@ class Sharding:
         return tuple(device for device in self._devices if device.is_local)
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
-        """Whether the same devices have the same parts of arrays of ``ndim`` dimensions."""
+        """Return whether the sharding is equivalent for arrays of ``ndim`` dimensions."""
         if self == other:
             return True
         return self._devices == other._devices and _cuts(self, ndim) == _cuts(other, ndim)
 
     def with_memory_kind(self, kind: str) -> Sharding:
-        """The same sharding: there is one kind of memory.
+        """Return the sharding unchanged: there is one kind of memory.
 
         Raises:
             ValueError: if the kind is not "device".
@@ -302,7 +302,7 @@ def check_memory_kind(kind: str | None) -> None:
 
 @record
 class NamedSharding(Sharding):
-    """A mesh, and the axes over which each dimension is split.
+    """A mesh, and the mesh axes over which each dimension of an array is sharded.
 
     Args:
         mesh: the devices.
@@ -357,7 +357,7 @@ class NamedSharding(Sharding):
 
     @property
     def replicated_axes(self) -> frozenset[Any]:
-        """The axes of the mesh along which devices have the same part."""
+        """The axes of the mesh along which arrays are replicated."""
         used = {name for part in self.spec for name in names_of(part)}
         return frozenset(self.mesh.axis_names) - used
 

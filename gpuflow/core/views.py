@@ -85,7 +85,7 @@ def reverse(view: View, dimensions: Sequence[int]) -> View:
 
 
 def squeeze(view: View, dimensions: Sequence[int]) -> View:
-    """Drop dimensions of size 1."""
+    """Remove dimensions of size 1."""
     keep = [d for d in range(len(view.shape)) if d not in dimensions]
     return View(
         tuple(view.shape[d] for d in keep),

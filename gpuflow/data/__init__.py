@@ -1,4 +1,4 @@
-"""Batches of arrays, and what makes them ready while a step runs. See docs/data.md."""
+"""Batches of arrays, and prefetching them to devices during a step. See docs/data.md."""
 
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names

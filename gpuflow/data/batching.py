@@ -15,7 +15,7 @@ from gpuflow.runtime.array import Array
 
 
 class Batches:
-    """The batches that ``batches`` describes; each iteration over it begins again.
+    """An iterable over batches; each iteration starts from the beginning.
 
     Attributes:
         per_epoch: number of batches in an epoch.
@@ -81,7 +81,7 @@ def batches(
     arrays: Any, batch_size: int, *, key: Any = None, drop_last: bool = False,
     epochs: int | None = 1, start: int = 0,
 ) -> Batches:  # fmt: skip
-    """Iterate over arrays, a few rows at a time.
+    """Iterate over batches of rows of arrays.
 
     Args:
         arrays: a pytree of arrays ``[rows, ...]`` of any dtypes: from NumPy, gpuflow (random keys

@@ -144,7 +144,7 @@ atexit.register(_stop_all)
 
 
 class Prefetched:
-    """An iterator over batches that another thread makes; ``prefetch_to_device`` gives one.
+    """Iterator over batches that a background thread prepares, returned by ``prefetch_to_device``.
 
     At its end, when it is closed, left as a ``with`` block, or forgotten, the thread ends.
     """
@@ -176,7 +176,7 @@ class Prefetched:
         raise StopIteration
 
     def close(self) -> None:
-        """Let go of the batches that are ready, and end the thread.
+        """Release prefetched batches, and stop the thread.
 
         It returns when the thread is through with the batch that it is making; where that takes
         longer than five seconds, the thread ends later, by itself.
@@ -198,7 +198,7 @@ class Prefetched:
 def prefetch_to_device(
     iterator: Iterable[Any], size: int = 2, *, sharding: Any = None
 ) -> Prefetched:
-    """Iterate over batches that are made, and put on devices, before they are asked for.
+    """Iterate over batches that a background thread loads and copies to devices in advance.
 
     Another thread takes them from the iterator, in order. On a GPU it copies them through pinned
     memory, on a stream of their own (``docs/data.md`` says what was measured).

@@ -1,4 +1,4 @@
-"""Small neural networks and optimizers, enough for examples: stax and optimizers."""
+"""Small neural networks and optimizers for examples: stax and optimizers."""
 
 from typing import TYPE_CHECKING
 

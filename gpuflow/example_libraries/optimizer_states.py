@@ -18,7 +18,7 @@ Step = int
 
 
 class OptimizerState(NamedTuple):
-    """The state of an optimizer: that of each parameter, and how to put them together.
+    """The state of an optimizer: the states of all parameters, and their structure.
 
     Attributes:
         packed_state: the leaves of the state of each parameter.
@@ -43,7 +43,7 @@ ParamsFn = Callable[[OptimizerState], Params]
 
 
 class Optimizer(NamedTuple):
-    """Three functions: make the state of parameters, step, and read the parameters."""
+    """Three functions: initialize the state, update it, and get the parameters."""
 
     init_fn: InitFn
     update_fn: UpdateFn
@@ -51,7 +51,7 @@ class Optimizer(NamedTuple):
 
 
 def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., Optimizer]:
-    """Decorator: make an optimizer of one array into one of trees of arrays.
+    """Decorator: convert an optimizer of one array to one of pytrees of arrays.
 
     Args:
         opt_maker: a function that returns ``(init, update, get_params)``. ``init(x)`` returns the
@@ -117,7 +117,7 @@ def _packed(states: list[Any], tree_def: Any) -> OptimizerState:
 
 
 class JoinPoint:
-    """Marks where a parameter's own state starts in an unpacked state; no pytree."""
+    """Marks the root of a parameter's state in an unpacked state; not a pytree."""
 
     def __init__(self, subtree: Any) -> None:
         self.subtree = subtree
@@ -128,13 +128,13 @@ class JoinPoint:
 
 
 def unpack_optimizer_state(opt_state: OptimizerState) -> Any:
-    """The tree of parameters with a JoinPoint of its state for each, to be pickled."""
+    """Return the tree of parameters with a JoinPoint of the state for each, for pickling."""
     marked = [JoinPoint(state) for state in _states(opt_state)]
     return base_tree.unflatten(opt_state.tree_def, marked)
 
 
 def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
-    """The result of ``unpack_optimizer_state``.
+    """Pack the result of ``unpack_optimizer_state`` into an optimizer state.
 
     Raises:
         TypeError: if a leaf is not a JoinPoint.

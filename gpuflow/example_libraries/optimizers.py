@@ -45,7 +45,7 @@ Array = Any
 
 
 def map(f: Callable[..., Any], *sequences: Any) -> list[Any]:
-    """``f`` of the items of sequences, which must be of one length."""
+    """Apply ``f`` to the items of sequences of equal length."""
     return [f(*items) for items in safe_zip(*sequences)]
 
 
@@ -212,12 +212,12 @@ def sm3(step_size: float | Schedule, momentum: float = 0.9) -> tuple[Any, Any, A
 
 
 def l2_norm(tree: Any) -> Array:
-    """The square root of the sum of squares of all elements of a tree."""
+    """Return the square root of the sum of squares of all elements of a pytree."""
     return jnp.sqrt(sum(jnp.sum(_squared(leaf)) for leaf in base_tree.leaves(tree)))
 
 
 def clip_grads(grad_tree: Any, max_norm: Any) -> Any:
-    """Scale a tree of gradients down to an l2 norm of at most ``max_norm``."""
+    """Scale a pytree of gradients to an l2 norm of at most ``max_norm``."""
     norm = l2_norm(grad_tree)
     scale = jnp.where(norm < max_norm, 1.0, max_norm / norm)
     return base_tree.tree_map(lambda g: g * scale.astype(jnp.real(g).dtype), grad_tree)

@@ -13,7 +13,7 @@ Schedule = Callable[[Any], Any]
 
 
 def make_schedule(scalar_or_schedule: float | Schedule) -> Schedule:
-    """A schedule as it is, or the constant one of a scalar.
+    """Return a schedule unchanged, or a constant schedule for a scalar.
 
     Raises:
         TypeError: if it is neither.
@@ -32,19 +32,19 @@ def make_schedule(scalar_or_schedule: float | Schedule) -> Schedule:
 
 
 def constant(step_size: Any) -> Schedule:
-    """Always ``step_size``."""
+    """Return a schedule that is always ``step_size``."""
     return lambda i: step_size
 
 
 def exponential_decay(step_size: Any, decay_steps: Any, decay_rate: Any) -> Schedule:
-    """``step_size`` times ``decay_rate`` for each ``decay_steps`` steps, smoothly."""
+    """Return the schedule ``step_size * decay_rate ** (i / decay_steps)``."""
     return lambda i: step_size * decay_rate ** (i / decay_steps)
 
 
 def inverse_time_decay(
     step_size: Any, decay_steps: Any, decay_rate: Any, staircase: bool = False
 ) -> Schedule:
-    """``step_size / (1 + decay_rate * i / decay_steps)``.
+    """Return the schedule ``step_size / (1 + decay_rate * i / decay_steps)``.
 
     Args:
         step_size: step size at step 0.
@@ -63,7 +63,7 @@ def inverse_time_decay(
 def polynomial_decay(
     step_size: Any, decay_steps: Any, final_step_size: Any, power: float = 1.0
 ) -> Schedule:
-    """From ``step_size`` to ``final_step_size`` in ``decay_steps`` steps, then constant."""
+    """Return a polynomial schedule from ``step_size`` to ``final_step_size``, then constant."""
 
     def schedule(i: Any) -> Any:
         left = 1 - jnp.minimum(i, decay_steps) / decay_steps
@@ -73,7 +73,7 @@ def polynomial_decay(
 
 
 def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
-    """``values[k]`` after the k-th boundary.
+    """Return a schedule that is ``values[k]`` after the k-th boundary.
 
     Raises:
         ValueError: if the number of values is not the number of boundaries plus one.

@@ -55,7 +55,7 @@ def Dense(
     W_init: Callable[..., Any] = _DENSE_WEIGHTS,
     b_init: Callable[..., Any] = _DENSE_BIAS,
 ) -> Layer:
-    """A fully connected layer: ``inputs @ W + b``.
+    """Fully connected layer: ``inputs @ W + b``.
 
     Args:
         out_dim: size of the last dimension of the outputs.
@@ -80,7 +80,7 @@ def BatchNorm(
     scale: bool = True, beta_init: Callable[..., Any] = zeros,
     gamma_init: Callable[..., Any] = ones,
 ) -> Layer:  # fmt: skip
-    """Batch normalization by the statistics of the batch itself (Ioffe and Szegedy 2015).
+    """Batch normalization layer with the statistics of the batch (Ioffe and Szegedy 2015).
 
     Args:
         axis: dimensions over which mean and variance are computed.
@@ -113,7 +113,7 @@ def BatchNorm(
 
 
 def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
-    """A layer that applies ``fun(inputs, **fun_kwargs)``, which keeps shapes."""
+    """Layer that applies ``fun(inputs, **fun_kwargs)``, which preserves shapes."""
     return (
         lambda rng, input_shape: (input_shape, ()),
         lambda params, inputs, **kwargs: fun(inputs, **fun_kwargs),
@@ -146,7 +146,7 @@ Flatten = (_flatten_init, _flatten_apply)
 
 
 def Dropout(rate: float, mode: str = "train") -> Layer:
-    """Keep each element with probability ``rate``, scaled by ``1 / rate``; zero the others.
+    """Dropout layer: keep each element with probability ``rate``, scaled by ``1 / rate``.
 
     Args:
         rate: the probability to keep an element.
@@ -175,7 +175,7 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
 
 
 def FanOut(num: int) -> Layer:
-    """A layer that gives its input ``num`` times, for ``parallel``."""
+    """Layer that returns its input ``num`` times, for ``parallel``."""
     return (
         lambda rng, input_shape: ([input_shape] * num, ()),
         lambda params, inputs, **kwargs: [inputs] * num,
@@ -189,7 +189,7 @@ FanInSum = (
 
 
 def FanInConcat(axis: int = -1) -> Layer:
-    """A layer that concatenates its inputs along ``axis``."""
+    """Layer that concatenates its inputs along ``axis``."""
 
     def init_fun(rng: Any, input_shape: Sequence[Shape]) -> tuple[Shape, tuple[()]]:
         place = axis % len(input_shape[0])
@@ -207,7 +207,7 @@ def _keys(rng: Any, number: int) -> Any:
 
 
 def serial(*layers: Layer) -> Layer:
-    """Layers one after another."""
+    """Compose layers sequentially."""
     init_funs, apply_funs = zip(*layers, strict=True) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> tuple[Any, list[Any]]:
@@ -228,7 +228,7 @@ def serial(*layers: Layer) -> Layer:
 
 
 def parallel(*layers: Layer) -> Layer:
-    """Layers side by side, each with its own one of a sequence of inputs, as FanOut gives."""
+    """Compose layers in parallel; each takes one of a sequence of inputs, as from FanOut."""
     init_funs, apply_funs = zip(*layers, strict=True)
 
     def init_fun(rng: Any, input_shape: Sequence[Any]) -> tuple[Any, Any]:
@@ -248,7 +248,7 @@ def parallel(*layers: Layer) -> Layer:
 
 
 def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
-    """A layer that ``make_layer(input_shape)`` makes once the shape of its input is known."""
+    """Layer that ``make_layer(input_shape)`` creates when the shape of its input is known."""
 
     def init_fun(rng: Any, input_shape: Shape) -> tuple[Any, Any]:
         return make_layer(input_shape)[0](rng, input_shape)

@@ -22,7 +22,7 @@ def GeneralConv(
     strides: Sequence[int] | None = None, padding: Any = "VALID",
     W_init: Callable[..., Any] | None = None, b_init: Callable[..., Any] = _BIAS,
 ) -> Layer:  # fmt: skip
-    """A convolution with a bias.
+    """Convolution layer with a bias.
 
     Args:
         dimension_numbers: dimensions of inputs, kernels and outputs, such as
@@ -50,7 +50,7 @@ def GeneralConvTranspose(
     strides: Sequence[int] | None = None, padding: Any = "VALID",
     W_init: Callable[..., Any] | None = None, b_init: Callable[..., Any] = _BIAS,
 ) -> Layer:  # fmt: skip
-    """A transposed convolution with a bias; arguments as those of GeneralConv."""
+    """Transposed convolution layer with a bias; arguments as for GeneralConv."""
     steps = tuple(strides or (1,) * len(filter_shape))
 
     def convolve(inputs: Any, kernel: Any) -> Any:
@@ -107,7 +107,7 @@ def _pooling(reducer: Callable[..., Any], start: float, average: bool) -> Callab
         window_shape: Sequence[int], strides: Sequence[int] | None = None,
         padding: str = "VALID", spec: str | None = None,
     ) -> Layer:  # fmt: skip
-        """A pooling layer.
+        """Pooling layer.
 
         Args:
             window_shape: spatial sizes of the window.

@@ -1,4 +1,4 @@
-"""What JAX keeps under jax.experimental."""
+"""Features under the names of jax.experimental."""
 
 from typing import TYPE_CHECKING
 

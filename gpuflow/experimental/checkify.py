@@ -1,4 +1,4 @@
-"""Checks of values in compiled functions, whose results say whether they held.
+"""Runtime checks of values in compiled functions, returned as errors.
 
 ``checkify(f)`` returns what failed first beside the result of ``f``. The function is traced once;
 its program then also computes, through loops, branches and functions under jit, which of its
@@ -37,19 +37,19 @@ __all__ = [
 
 
 class FailedCheckError(Exception):
-    """The category of ``check``."""
+    """Category of failed ``check`` calls."""
 
 
 class NaNError(Exception):
-    """The category of results that are nan."""
+    """Category of nan results."""
 
 
 class DivisionByZeroError(Exception):
-    """The category of divisions by 0."""
+    """Category of divisions by 0."""
 
 
 class OOBError(Exception):
-    """The category of indices outside of an array."""
+    """Category of out-of-bounds indices."""
 
 
 ErrorCategory = type[Exception]
@@ -69,7 +69,7 @@ all_checks = automatic_checks | user_checks
 
 @register_pytree_node_class
 class Error:
-    """The results of checks. It may be returned from jit and vmap.
+    """The results of checks. It can be returned from jit and vmap.
 
     Args:
         state: the first failed check, i32[...], 0 for none, with the axes of vmap; and the arrays
@@ -81,20 +81,20 @@ class Error:
         self._state, self._sites = tuple(state), tuple(sites)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The arrays, and the texts."""
+        """Return the arrays, and the texts."""
         return self._state, self._sites
 
     @classmethod
     def tree_unflatten(cls, sites: Any, children: Any) -> Error:
-        """Undoes ``tree_flatten``."""
+        """Invert ``tree_flatten``."""
         return cls(children, sites)
 
     def get(self) -> str | None:
-        """The text of the first check that failed, a line for each element of vmap; or None."""
+        """Return the message of the first failed check (one line per element of vmap), or None."""
         return message_of(self._state[0], self._state[1:], self._sites) if self._state else None
 
     def get_exception(self) -> Exception | None:
-        """The first failure as an exception of its category, or None."""
+        """Return the first failure as an exception of its category, or None."""
         text = self.get()
         if text is None:
             return None
@@ -116,7 +116,7 @@ init_error = Error()
 
 
 def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs: Any) -> None:
-    """Say that ``pred`` must hold.
+    """Check that ``pred`` is True.
 
     Args:
         pred: a bool, or bool[].
@@ -151,12 +151,12 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
 
 
 def debug_check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
-    """``check``, which does nothing in programs that nobody made with ``checkify``."""
+    """Check that ``pred`` is True; without ``checkify`` it does nothing."""
     check(pred, msg, *fmt_args, debug=True, **fmt_kwargs)
 
 
 def check_error(error: Error) -> None:
-    """Raise if ``error`` holds a failed check; inside ``checkify`` it is one more check.
+    """Raise if ``error`` contains a failed check; inside ``checkify``, add it as a check.
 
     Raises:
         TypeError: if an argument is not an Error.
@@ -178,7 +178,7 @@ _TRACED = (HasAval, np.ndarray, np.generic, float, complex)
 def checkify(
     f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_checks
 ) -> Callable[..., tuple[Error, Any]]:
-    """A function that returns the first failure, and the result.
+    """Return a function that returns the first failure together with the result.
 
     Args:
         f: a function that calls ``check``.

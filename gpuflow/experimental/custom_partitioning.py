@@ -1,4 +1,4 @@
-"""Functions that say themselves how they run on arrays split over several devices.
+"""Functions with custom sharding rules.
 
 Where such a function is called outside of jit on arrays that are on a mesh, its rules decide how
 arguments are split, and each device runs its part. On one device, under jit and other
@@ -28,7 +28,7 @@ from gpuflow.tree_util import tree_leaves, tree_map
 
 
 class custom_partitioning:
-    """A function with rules of its own for arrays that are split over devices.
+    """Function with custom rules for sharded arrays.
 
     Args:
         fun: a function of whole arrays, or pytrees of them.
@@ -64,7 +64,7 @@ class custom_partitioning:
         need_replication_factors: tuple[str, ...] = (), permutation_factors: tuple[str, ...] = (),
         **factor_sizes: int,
     ) -> Callable[..., Any]:  # fmt: skip
-        """Say how the function is split.
+        """Set the rules of sharding.
 
         Args:
             partition: ``(*static, mesh, arguments, result) -> (mesh, function, result shardings,

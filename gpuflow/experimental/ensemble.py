@@ -1,4 +1,4 @@
-"""Ordinary differential equations for ensembles: solvers that are loops inside of kernels.
+"""Ordinary differential equations for ensembles: solvers that run as loops inside kernels.
 
 ``solve`` solves one system. Its steps are one loop over a small state, which under ``vmap`` each
 lane runs for itself, with steps of its own length and number. See docs/design/0030-ensembles.md.
@@ -28,7 +28,7 @@ __all__ = ["RK4", "Solution", "Status", "Tsit5", "solve"]
 
 
 class Solution(NamedTuple):
-    """What ``solve`` returns, a tree of arrays.
+    """The result of ``solve``, a pytree of arrays.
 
     Attributes:
         ts: the times of ``ys``: a float for a span, f[n] for n times. Times after an event are the
@@ -51,7 +51,7 @@ def solve(
     f: Callable[..., Any], y0: Any, ts: Any, *args: Any, method: RK4 | Tsit5 | None = None,
     event: Callable[..., Any] | None = None, max_steps: int = 4096,
 ) -> Solution:  # fmt: skip
-    """Solve ``dy/dt = f(t, y, *args)`` from ``y0`` on.
+    """Solve ``dy/dt = f(t, y, *args)`` from the initial state ``y0``.
 
     Under ``vmap`` each lane has its own steps; with small states (up to 128 elements) all of them
     are one loop inside of a kernel. Call it in a jitted function: without, each call traces ``f``.

@@ -38,7 +38,7 @@ _LEAST_ERROR = 1e-4  # of the step before, as the formula sees it
 
 
 class Status(enum.IntEnum):
-    """How a solve ended."""
+    """Termination status of ``solve``."""
 
     DONE = 0  # at the last time
     EVENT = 1  # where the event's sign changed
@@ -50,7 +50,7 @@ class Status(enum.IntEnum):
 
 @record
 class RK4:
-    """The classical method of order 4, with equal steps.
+    """The classical Runge-Kutta method of order 4 with equal steps.
 
     The state between steps is the cubic through both ends and their slopes.
 
@@ -65,7 +65,7 @@ class RK4:
 
 @record
 class Tsit5:
-    """Tsitouras' method of order 5, with steps adapted to tolerances, or equal ones.
+    """Tsitouras' method of order 5 with adaptive or equal steps.
 
     The state between steps is that of the method's own interpolant of order 4.
 
@@ -115,7 +115,7 @@ class State(NamedTuple):
 
 @record(eq=False)
 class Problem:
-    """What does not change in a solve and has no derivative.
+    """The static parameters of a solve.
 
     Attributes:
         slope: ``(operands, t, y) -> dy/dt``. event: the same arguments, returns a scalar; or None.
@@ -143,18 +143,17 @@ class Problem:
 
     @property
     def most_steps(self) -> int:
-        """How many steps there may be."""
+        """The maximum number of steps."""
         return self.max_steps if self.count is None else min(self.count, self.max_steps)
 
     @property
     def looks_back(self) -> bool:
-        """Whether states within a step are wanted."""
+        """Whether states inside of steps are needed."""
         return not self.is_span or self.event is not None
 
 
 def step_count(module: Any, span: Any, step: float, dtype: Any) -> Any:
-    """How many equal steps a span has, by NumPy or our own; a rounding error is not a further
-    step."""
+    """Return the number of equal steps of a span; a rounding error does not add a step."""
     parts = module.abs(span) / step * (1 - 8 * float(jnp.finfo(dtype).eps))
     # Only spans that are not finite have more than fit into 32 bits.
     return module.nan_to_num(module.minimum(module.ceil(parts), 2.0**30), nan=2.0**30)

@@ -1,4 +1,4 @@
-"""Taylor mode: derivatives of all orders along a curve, in one pass."""
+"""Taylor-mode automatic differentiation: derivatives of all orders along a curve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def jet(
     fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Sequence[Any]],
     factorial_scaled: bool = True, **_: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The value of a function along a curve, and its derivatives with respect to the parameter.
+    """Compute a function along a curve, and its derivatives with respect to the parameter.
 
     With a curve ``x(t)`` in the place of each argument, ``fun(x(t))`` is a function of the number
     ``t``. Of ``x(0)`` and the derivatives of ``x`` at 0 this makes those of ``fun(x(t))``: the

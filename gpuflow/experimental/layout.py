@@ -1,4 +1,4 @@
-"""Formats of arrays, as programs written for JAX name them: all arrays are row-major."""
+"""Array formats under the names of JAX: all arrays are row-major."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ def create_device_mesh(
     contiguous_submeshes: bool = False,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray:
-    """Devices in an array, in the order of their numbers: neighbors are neighbors.
+    """Arrange devices in an array, in the order of their ids.
 
     Args:
         mesh_shape: shape of the array.
@@ -40,7 +40,7 @@ def create_hybrid_device_mesh(
     should_sort_granules_by_key: bool = True,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray:
-    """Devices of several processes: the slower part of each axis goes over processes.
+    """Arrange devices of several processes; the slower part of each axis is over processes.
 
     Args:
         mesh_shape: number of devices of one process along each axis.

@@ -1,4 +1,4 @@
-"""Values that several processes exchange outside of any program; each call is for all of them.
+"""Data exchange between processes outside of programs; all processes must make each call.
 
 In a single process they do what a group of one would.
 """
@@ -39,7 +39,7 @@ def _world() -> Communicator | None:
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
-    """The arrays of all processes, as NumPy arrays on each.
+    """Gather the arrays of all processes, as NumPy arrays on each.
 
     Of an array with parts in several processes it is the whole one, whatever ``tiled`` says.
 
@@ -73,7 +73,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """The arrays of one process, as NumPy arrays on each.
+    """Broadcast the arrays of one process, as NumPy arrays on each.
 
     Args:
         in_tree: a pytree of arrays with the same shapes on all processes.
@@ -101,7 +101,7 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 
 
 def sync_global_devices(name: str) -> None:
-    """Wait until all processes are here.
+    """Wait until all processes have made this call.
 
     Raises:
         AssertionError: if the names of the processes differ.
@@ -130,7 +130,7 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
 
 
 def reached_preemption_sync_point(step_id: int) -> bool:
-    """Whether the scheduler announced the end of a process, and all have come to this step.
+    """Return whether a preemption was announced and all processes have reached this step.
 
     Args:
         step_id: number of the step.

@@ -50,12 +50,12 @@ _MIDDLE = (
 
 
 def map(f: Callable[..., Any], *sequences: Any) -> list[Any]:
-    """A function of the elements of sequences, which must have equal lengths."""
+    """Apply a function to the elements of sequences of equal length."""
     return [f(*values) for values in safe_zip(*sequences)]
 
 
 def ravel_first_arg(f: Callable[..., Any], unravel: Callable[[Any], Any], debug_info: Any) -> Any:
-    """``f`` as a function of a vector and to a vector.
+    """Return ``f`` as a function from a vector to a vector.
 
     Args:
         f: a function from a pytree to a pytree. unravel: converts the vector to the pytree.
@@ -70,7 +70,7 @@ def ravel_first_arg(f: Callable[..., Any], unravel: Callable[[Any], Any], debug_
 
 
 def interp_fit_dopri(y0: Any, y1: Any, k: Any, dt: Any) -> Any:
-    """The polynomial of order 4 over one step, (5, n), from the slopes ``k`` of its stages."""
+    """Return the interpolation polynomial of order 4 of a step, (5, n), from its slopes ``k``."""
     middle = y0 + astype(dt, aval_of(y0).dtype) * combined(_MIDDLE, k)
     return jnp.stack(fit_4th_order_polynomial(y0, y1, middle, k[0], k[-1], dt))
 
@@ -78,7 +78,7 @@ def interp_fit_dopri(y0: Any, y1: Any, k: Any, dt: Any) -> Any:
 def fit_4th_order_polynomial(
     y0: Any, y1: Any, y_mid: Any, dy0: Any, dy1: Any, dt: Any
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """The polynomial with given values at 0, 1/2 and 1 and slopes at 0 and 1, in steps ``dt``."""
+    """Fit the polynomial with values at 0, 1/2 and 1 and slopes at 0 and 1, in steps ``dt``."""
     dt = astype(dt, aval_of(y0).dtype)
     a = 2 * dt * (dy1 - dy0) - 8 * (y0 + y1) + 16 * y_mid
     b = dt * (5 * dy0 - 3 * dy1) + 18 * y0 + 14 * y1 - 32 * y_mid
@@ -89,7 +89,7 @@ def fit_4th_order_polynomial(
 def initial_step_size(
     fun: Callable[..., Any], t0: Any, y0: Any, order: int, rtol: Any, atol: Any, f0: Any
 ) -> Any:
-    """A first step for a method of ``order``.
+    """Estimate the first step of a method of ``order``.
 
     Source: Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I (1993), II.4.
     """
@@ -100,7 +100,7 @@ def initial_step_size(
 def runge_kutta_step(
     func: Callable[..., Any], y0: Any, f0: Any, t0: Any, dt: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """One step: the new state, its slope, an estimate of the error, and the slopes (7, n)."""
+    """Compute a step: the new state, its slope, an error estimate, and the slopes (7, n)."""
     dtype = aval_of(f0).dtype
     y1, slopes = take_step(
         DORMAND_PRINCE, lambda t, y: astype(func(y, t), dtype), t0, y0, f0, dt
@@ -109,7 +109,7 @@ def runge_kutta_step(
 
 
 def mean_error_ratio(error_estimate: Any, rtol: Any, atol: Any, y0: Any, y1: Any) -> Any:
-    """The error of a step over the one that is tolerated, in the mean."""
+    """Return the mean ratio of the error of a step to the tolerated error."""
     return jnp.sqrt(mean_square_ratio(error_estimate, rtol, atol, y0, y1))
 
 
@@ -117,7 +117,7 @@ def optimal_step_size(
     last_step: Any, mean_error_ratio: Any, safety: float = 0.9, ifactor: float = 10.0,
     dfactor: float = 0.2, order: float = 5.0,
 ) -> Any:  # fmt: skip
-    """The next step: such that the error would have been just tolerated, with some margin."""
+    """Return the next step size, for which the error would be just below the tolerance."""
     least = jnp.where(mean_error_ratio < 1, 1.0, dfactor)
     exact = mean_error_ratio == 0
     ratio = where(exact, 1, mean_error_ratio)

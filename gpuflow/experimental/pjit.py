@@ -1,3 +1,3 @@
-"""``jit`` under its older name for programs on several devices."""
+"""``jit`` under its older name ``pjit``."""
 
 from gpuflow.api.programs import jit as pjit  # noqa: F401

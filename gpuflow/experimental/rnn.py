@@ -1,4 +1,4 @@
-"""LSTMs whose weights are one vector, in the order of cuDNN's, as under JAX.
+"""LSTMs with the weights in one vector in cuDNN's order, as in JAX.
 
 The weights of a layer in a direction are, each with the gates i, f, g and o along its first
 dimension: W_ih f[4 hidden, inputs], W_hh f[4 hidden, hidden], b_ih and b_hh f[4 hidden]. A layer in
@@ -40,7 +40,7 @@ def _shapes(
 def get_num_params_in_lstm(
     input_size: int, hidden_size: int, num_layers: int, bidirectional: bool
 ) -> int:
-    """The number of weights of an LSTM.
+    """Return the number of weights of an LSTM.
 
     Args:
         input_size: size of the inputs of the first layer.
@@ -63,7 +63,7 @@ def get_num_params_in_lstm(
 def init_lstm_weight(
     rng: ArrayLike, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool
 ) -> Array:
-    """Random weights between -k and k, where k is 1 over the root of ``hidden_size``.
+    """Return random weights, uniform in [-k, k] with ``k = 1 / sqrt(hidden_size)``.
 
     Args:
         rng: a random key.
@@ -86,7 +86,7 @@ def init_lstm_weight(
 def unpack_lstm_weights(
     weights: ArrayLike, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool
 ) -> tuple[_Weights, _Weights, _Weights, _Weights]:
-    """The weights of each layer and direction.
+    """Return the weights of each layer and direction.
 
     Args:
         weights: f[n], with n from ``get_num_params_in_lstm``.
@@ -128,7 +128,7 @@ def unpack_lstm_weights(
 def swap_lstm_gates(
     weights: ArrayLike, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool
 ) -> Array:
-    """The weights with the gates g and o in the place of each other.
+    """Return the weights with the gates g and o swapped.
 
     Args:
         weights: f[n], as in ``unpack_lstm_weights``.
@@ -160,7 +160,7 @@ def lstm(
     input_size: int, hidden_size: int, num_layers: int, dropout: float, bidirectional: bool,
     precision: Any = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """The outputs and last states of an LSTM over a batch of sequences.
+    """Compute the outputs and final states of an LSTM over a batch of sequences.
 
     It runs on every platform, and derivatives are those of its operations: it is a loop over time,
     compiled with the rest of a program.
@@ -201,7 +201,7 @@ def lstm_ref(
     b_hh: _Weights, seq_lengths: ArrayLike, input_size: int, hidden_size: int, num_layers: int,
     dropout: float, bidirectional: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """``lstm`` of weights as ``unpack_lstm_weights`` gives them.
+    """Compute ``lstm`` with weights from ``unpack_lstm_weights``.
 
     Args:
         x, h_0, c_0, seq_lengths, num_layers, dropout, bidirectional: as in ``lstm``.

@@ -12,7 +12,7 @@ from gpuflow.parallel.mapping.shard_map_api import shard_map as _shard_map
 def shard_map(
     f: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, check_rep: bool = True
 ) -> Any:
-    """``gpuflow.shard_map(f, mesh=..., check_vma=check_rep)``; see there."""
+    """Call ``gpuflow.shard_map(f, mesh=..., check_vma=check_rep)``."""
     return _shard_map(
         f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_rep
     )

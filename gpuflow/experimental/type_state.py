@@ -6,7 +6,7 @@ from typing import Any
 
 
 def cur_qdd(x: Any) -> Any:
-    """The state of a value's type, which changes while a program is traced.
+    """Return the mutable state of a value's type during tracing.
 
     Arrays have none. A value of a library's type has one if it has a method ``cur_qdd``.
 

@@ -1,4 +1,4 @@
-"""Functions in files: a jitted function's program and kernels, called where its source is not.
+"""Export of jitted functions to files: a program and kernels that run without the source.
 
 See docs/export.md. The names are those of ``jax.export``.
 """

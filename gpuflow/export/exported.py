@@ -40,7 +40,7 @@ maximum_supported_calling_convention_version = 1
 
 
 def default_export_platform() -> str:
-    """The platform for which ``export`` builds kernels: that of new arrays.
+    """Return the platform for which ``export`` compiles kernels: that of new arrays.
 
     Returns:
         "cpu", "cuda" or "cuda_sim".
@@ -55,7 +55,7 @@ def default_export_platform() -> str:
 
 @record
 class DisabledSafetyCheck:
-    """A check that ``export`` or a call leaves out.
+    """A check that ``export`` or a call skips.
 
     Example:
         >>> from gpuflow import export
@@ -67,16 +67,16 @@ class DisabledSafetyCheck:
 
     @classmethod
     def platform(cls) -> DisabledSafetyCheck:
-        """Let a function run on other platforms than those that it was exported for."""
+        """Disable the check of the platform."""
         return cls("platform")
 
     @classmethod
     def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """As in JAX; there are no custom calls here, so that it changes nothing."""
+        """Accepted as in JAX; no effect, because there are no custom calls."""
         return cls(f"custom_call:{target_name}")
 
     def is_custom_call(self) -> str | None:
-        """The target that ``custom_call`` was given."""
+        """Return the target that was passed to ``custom_call``."""
         kind, _, name = self._impl.partition(":")
         return name if kind == "custom_call" else None
 
@@ -86,7 +86,7 @@ class DisabledSafetyCheck:
 
 @record(eq=False, repr=False)
 class Exported:
-    """A function that can be written to bytes, and called where its source is not.
+    """A function that can be serialized to bytes, and called without its source.
 
     Attributes:
         fun_name: name of the function.
@@ -146,7 +146,7 @@ class Exported:
 
     @property
     def module_kept_var_idx(self) -> tuple[int, ...]:
-        """The leaves that the program takes: all."""
+        """The leaves that the program takes: always all."""
         return tuple(range(len(self.in_avals)))
 
     @property
@@ -158,7 +158,7 @@ class Exported:
         return f"Exported(fun_name={self.fun_name}, ...)"
 
     def mlir_module(self, serialized: bool = True) -> str:
-        """The program as text: a jaxpr, as there is no MLIR here.
+        """Return the program as text: a jaxpr, not MLIR.
 
         Args:
             serialized: no effect.
@@ -170,7 +170,7 @@ class Exported:
         return str(self._program.at(self._classes()[0] if self._program.symbols else {}))
 
     def has_vjp(self) -> bool:
-        """Whether ``vjp`` has an answer: always, unless it was read from bytes without."""
+        """Return whether ``vjp`` is available: always, unless it was deserialized without."""
         return self._get_vjp is not None
 
     @cached_property
@@ -179,7 +179,7 @@ class Exported:
         return self._get_vjp()
 
     def vjp(self) -> Exported:
-        """The function ``(*leaves of arguments, *cotangents) -> cotangents`` of flat values.
+        """Return the function ``(*leaves of arguments, *cotangents) -> cotangents`` of flat values.
 
         Raises:
             ValueError: if it was read from bytes that contain none.
@@ -193,7 +193,7 @@ class Exported:
     def serialize(
         self, vjp_order: int = 0, *, sizes: Sequence[Mapping[str, int]] | None = None
     ) -> bytearray:
-        """The function as bytes: its program, and kernels for the default device.
+        """Serialize the function to bytes: its program, and kernels for the default device.
 
         Args:
             vjp_order: how many times the deserialized function can be differentiated.
@@ -390,7 +390,7 @@ def _usual(sizes: list[dict[str, int]]) -> list[dict[str, int]]:
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:
-    """The function of bytes that ``Exported.serialize`` gave.
+    """Deserialize a function from the bytes of ``Exported.serialize``.
 
     Args:
         blob: the bytes. They contain machine code that is executed: trust them as you would trust a

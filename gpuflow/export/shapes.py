@@ -20,7 +20,7 @@ def symbolic_shape(
     scope: SymbolicScope | None = None,
     like: Sequence[int | None] | None = None,
 ) -> tuple[Any, ...]:
-    """A shape with sizes that are known at the call of an exported function.
+    """Return a shape with symbolic sizes, which the call of an exported function determines.
 
     Args:
         shape_spec: sizes separated by commas: ``"b, 3"``, ``"2*b, _"``; ``_`` and ``...`` are taken
@@ -94,7 +94,7 @@ def symbolic_args_specs(
     constraints: Sequence[str] = (),
     scope: SymbolicScope | None = None,
 ) -> Any:
-    """Arguments as ShapeDtypeStructs with symbolic sizes, for ``export``.
+    """Return arguments as ShapeDtypeStructs with symbolic sizes, for ``export``.
 
     Args:
         args: a pytree of arrays or ShapeDtypeStructs.
@@ -126,7 +126,7 @@ def symbolic_args_specs(
 
 
 def is_symbolic_dim(p: Any) -> bool:
-    """Whether a size is symbolic.
+    """Return whether a size is symbolic.
 
     Args:
         p: an element of a shape.

@@ -36,7 +36,7 @@ class Constraint:
 
 
 class SymbolicScope:
-    """Conditions on the symbolic sizes of one exported function.
+    """Constraints on the symbolic sizes of one exported function.
 
     Args:
         constraints_str: conditions such as ``"b >= 8"``, ``"mod(b, 8) == 0"`` or ``"a == 2*b"``.
@@ -61,7 +61,7 @@ class SymbolicScope:
         return f"SymbolicScope([{', '.join(repr(one.text) for one in self.constraints)}])"
 
     def least(self, symbol: str) -> int:
-        """The least size that a symbol may have, by the conditions on it alone."""
+        """Return the minimum size of a symbol according to the constraints on it alone."""
         least = 1
         for one in self.constraints:
             if str(one.left) == symbol and isinstance(one.right, int):
@@ -72,7 +72,7 @@ class SymbolicScope:
         return least
 
     def most(self, symbol: str) -> int | None:
-        """The largest size, likewise; None: there is none."""
+        """Return the maximum size of a symbol, or None if it is unbounded."""
         most = None
         for one in self.constraints:
             if str(one.left) == symbol and isinstance(one.right, int):

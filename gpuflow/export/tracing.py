@@ -34,7 +34,7 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[DisabledSafetyCheck] = (),
 ) -> Callable[..., Exported]:
-    """Make a jitted function one that can be written to bytes.
+    """Convert a jitted function to one that can be serialized.
 
     Args:
         fun_jit: a function returned by ``jit``.

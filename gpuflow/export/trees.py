@@ -80,7 +80,7 @@ def register_pytree_node_serialization(
     deserialize_auxdata: Callable[[bytes], Any],
     from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
 ) -> type[_Node]:
-    """Let arguments and results of exported functions have nodes of a class.
+    """Register the serialization of a pytree class, for arguments and results of exports.
 
     Call it in the process that exports and in the one that loads, after
     ``tree_util.register_pytree_node``.
@@ -135,7 +135,7 @@ def register_pytree_node_serialization(
 def register_namedtuple_serialization(
     nodetype: type[_Node], *, serialized_name: str
 ) -> type[_Node]:
-    """Let arguments and results of exported functions have a namedtuple.
+    """Register the serialization of a namedtuple, for arguments and results of exports.
 
     Args:
         nodetype: the class.

@@ -1,4 +1,4 @@
-"""Images: resizing, with all methods of jax.image, and moving by fractions of pixels."""
+"""Image resizing with all methods of jax.image, and shifts by fractions of pixels."""
 
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.base.names import publish as _publish

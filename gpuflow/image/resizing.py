@@ -27,7 +27,7 @@ def resize(
     antialias: bool = True,
     precision: Any = lax.Precision.HIGHEST,
 ) -> Any:
-    """``image`` with another shape.
+    """Resize ``image`` to another shape.
 
     Args:
         image: array.
@@ -79,7 +79,7 @@ def scale_and_translate(
     antialias: bool = True,
     precision: Any = lax.Precision.HIGHEST,
 ) -> Any:
-    """``image`` drawn larger or smaller, and moved: ``x`` goes to ``x * scale + translation``.
+    """Resample ``image`` with ``x`` mapped to ``x * scale + translation``.
 
     Pixels of the result that come from outside of the image are 0.
 

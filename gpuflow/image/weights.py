@@ -13,7 +13,7 @@ import numpy as np
 
 
 class ResizeMethod(enum.Enum):
-    """How pixels between pixels are computed.
+    """Interpolation methods between pixels.
 
     ``NEAREST``: the pixel that covers the place. ``LINEAR``: by lines. ``LANCZOS3``, ``LANCZOS5``:
     by windowed sinc functions of those radii. ``CUBIC``: by Keys' cubics. ``CUBIC_PYTORCH``: the

@@ -1,4 +1,4 @@
-"""The ops themselves, one Python function each, with exact dtypes and shapes.
+"""Primitive operations as Python functions, with exact dtypes and shapes.
 
 Operands must have one dtype, Python numbers too, and one rank up to scalars. gpuflow.numpy is the
 friendly surface over these.

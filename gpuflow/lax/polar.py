@@ -102,7 +102,7 @@ def qdwh(
     x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None,
     eps: float | None = None, dynamic_shape: tuple[Any, Any] | None = None,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
-    """The polar decomposition ``x == u @ h``: orthonormal columns times a Hermitian matrix.
+    """Compute the polar decomposition ``x == u @ h`` with orthonormal columns and Hermitian h.
 
     Args:
         x: a matrix of full rank, of shape (m, n) with m >= n.

@@ -37,7 +37,7 @@ def full(
     shape: int | Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
     sharding: Any = None,
 ) -> Array:  # fmt: skip
-    """An array of ``shape`` filled with a scalar.
+    """Return an array of ``shape`` filled with a scalar.
 
     Args:
         shape: shape of the result.
@@ -73,7 +73,7 @@ def full_like(
     x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None,
     shape: Sequence[int] | None = None, sharding: Any = None,
 ) -> Array:  # fmt: skip
-    """An array of the shape and type of ``x``, weak where that is, filled with a scalar.
+    """Return an array of the shape and type of ``x`` (also weak types) filled with a scalar.
 
     In shard_map it varies as ``x`` does.
 
@@ -103,7 +103,7 @@ def full_like(
 
 
 def asarray(x: ArrayLike) -> Array:
-    """``x`` as an array.
+    """Convert ``x`` to an array.
 
     Args:
         x: array, NumPy array or scalar; traced values are returned unchanged.
@@ -131,7 +131,7 @@ def asarray(x: ArrayLike) -> Array:
 
 
 def dtype(x: Any) -> Any:
-    """The dtype that ``x`` has as an array; that of arrays, if ``x`` is a dtype or a type.
+    """Return the dtype of ``x`` as an array; for a dtype or type, the dtype of its arrays.
 
     Args:
         x: array, scalar, dtype or type.
@@ -154,7 +154,7 @@ def dtype(x: Any) -> Any:
 def broadcast(
     operand: ArrayLike, sizes: Sequence[int], *, out_sharding: ShardingLike = None
 ) -> Array:
-    """``operand`` repeated along new leading dimensions.
+    """Broadcast ``operand`` along new leading dimensions.
 
     Args:
         operand: array of any dtype.
@@ -177,7 +177,7 @@ def broadcast(
 
 @explained
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The common shape of shapes that NumPy would broadcast.
+    """Return the shape to which NumPy would broadcast the shapes.
 
     Args:
         shapes: shapes, as sequences of ints.
@@ -202,7 +202,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """``array`` with new dimensions of size 1.
+    """Insert dimensions of size 1 into ``array``.
 
     Args:
         array: array of any dtype.
@@ -235,7 +235,7 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
 def collapse(
     operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """``operand`` with a range of dimensions joined into one.
+    """Merge a range of dimensions of ``operand`` into one.
 
     Args:
         operand: array of any dtype.
@@ -257,7 +257,7 @@ def collapse(
 
 @explained
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """Consecutive parts of ``operand`` along ``axis``.
+    """Split ``operand`` into consecutive pieces along ``axis``.
 
     Args:
         operand: array of any dtype.
@@ -293,7 +293,7 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
 
 @explained
 def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
-    """Arrays of one shape along a new dimension.
+    """Stack arrays of one shape along a new dimension.
 
     Args:
         operands: arrays of one shape and dtype.
@@ -323,7 +323,7 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
 
 @composite
 def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
-    """``operand`` repeated ``reps[d]`` times along each dimension d.
+    """Repeat ``operand`` ``reps[d]`` times along each dimension d.
 
     Args:
         operand: array of any dtype.
@@ -382,7 +382,7 @@ def dot(
     precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The product of two vectors or matrices; with dimension numbers, ``dot_general``.
+    """Return the product of two vectors or matrices; with dimension numbers, ``dot_general``.
 
     Args:
         lhs: array of rank 1 or 2.
@@ -419,7 +419,7 @@ def dot(
 
 @composite
 def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None) -> Array:
-    """Products of matrices; leading dimensions go together.
+    """Return products of matrices over shared leading dimensions.
 
     Args:
         lhs: array of shape ``[..., n, k]``.
@@ -452,7 +452,7 @@ def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: PrecisionLike = None
 def empty(
     shape: Sequence[int], dtype: DTypeLike | None, *, out_sharding: ShardingLike = None
 ) -> Array:
-    """An array of ``shape``; it is filled with zeros.
+    """Return an array of ``shape``, filled with zeros.
 
     Args:
         shape: shape of the result.

@@ -25,7 +25,7 @@ Padding = str | Sequence[tuple[int, int]]
 
 @explained
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
-    """``x`` with leading dimensions of size 1, so that it has at least ``rank`` dimensions.
+    """Add leading dimensions of size 1 to ``x`` up to ``rank`` dimensions.
 
     Args:
         x: array.
@@ -44,7 +44,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
 
 @explained
 def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
-    """``arr`` broadcast to the shape of another array, as NumPy does.
+    """Broadcast ``arr`` to the shape of another array.
 
     Args:
         arr: array.
@@ -67,7 +67,7 @@ def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
 
 @explained
 def shape_as_value(shape: Sequence[int]) -> Any:
-    """A shape as a vector of int32; int64 where a size needs it.
+    """Return a shape as a vector of int32, or int64 if a size requires it.
 
     An array of sizes becomes one of the default integers.
 
@@ -105,7 +105,7 @@ def reduce_window_shape_tuple(
     window_strides: Sequence[int], padding: Sequence[tuple[int, int]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> Shape:  # fmt: skip
-    """The shape of the result of ``reduce_window``.
+    """Return the shape of the result of ``reduce_window``.
 
     Args:
         operand_shape: shape of the operand.
@@ -152,7 +152,7 @@ def conv_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int], pads: Padding,
     batch_group_count: int = 1,
 ) -> Shape:  # fmt: skip
-    """The shape of a convolution of (batch, channels, *space) with (outputs, inputs, *space).
+    """Return the shape of a convolution in the layouts (N, C, *space) and (O, I, *space).
 
     Args:
         lhs_shape: (batch, channels, *spatial).
@@ -198,7 +198,7 @@ def conv_shape_tuple(
 
 @explained
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, Shape, Shape]:
-    """From strings such as ``("NHWC", "HWIO", "NHWC")`` to where each dimension is.
+    """Convert strings such as ``("NHWC", "HWIO", "NHWC")`` to permutations of dimensions.
 
     Args:
         dimension_numbers: three strings.
@@ -243,7 +243,7 @@ def conv_general_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
     padding: Padding, dimension_numbers: Sequence[str],
 ) -> Shape:  # fmt: skip
-    """The shape of a convolution with dimension numbers as strings.
+    """Return the shape of a convolution with dimension numbers as strings.
 
     Args:
         lhs_shape: shape of the input.
@@ -277,7 +277,7 @@ def conv_transpose_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
     padding: Padding, dimension_numbers: Sequence[str],
 ) -> Shape:  # fmt: skip
-    """The shape of a transposed convolution with dimension numbers as strings.
+    """Return the shape of a transposed convolution with dimension numbers as strings.
 
     Args:
         lhs_shape: shape of the input.

@@ -39,7 +39,7 @@ _MOST_PARTS = 64
 
 @explained
 def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
-    """One element along ``axis``, at a Python int that may count from the end.
+    """Return the element at a Python int along ``axis``; negative indices count from the end.
 
     Args:
         operand: array of any dtype.
@@ -95,7 +95,7 @@ def dynamic_slice(
     operand: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], slice_sizes: Sequence[int],
     *, allow_negative_indices: Choice = True,
 ) -> Array:  # fmt: skip
-    """A window of known sizes at an index known at run time; it is moved inside.
+    """Return a window of static size at a dynamic start index, clamped to the bounds.
 
     Args:
         operand: array of any dtype and rank r.
@@ -132,7 +132,7 @@ def dynamic_update_slice(
     operand: ArrayLike, update: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], *,
     allow_negative_indices: Choice = True,
 ) -> Array:  # fmt: skip
-    """``operand`` with a window replaced, at an index known at run time; it is moved inside.
+    """Replace a window of ``operand`` at a dynamic start index, clamped to the bounds.
 
     Args:
         operand: array of any dtype and rank r.
@@ -244,7 +244,7 @@ def dynamic_slice_in_dim(
     operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
     allow_negative_indices: bool = True,
 ) -> Array:  # fmt: skip
-    """``dynamic_slice`` along one axis; the others are whole.
+    """Compute ``dynamic_slice`` along one axis.
 
     Args:
         operand: array of any dtype.
@@ -294,7 +294,7 @@ def dynamic_index_in_dim(
     operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
     allow_negative_indices: bool = True,
 ) -> Array:  # fmt: skip
-    """One element along ``axis``, at an index known at run time.
+    """Return the element at a dynamic index along ``axis``.
 
     Args:
         operand: array of any dtype.
@@ -324,7 +324,7 @@ def dynamic_update_slice_in_dim(
     operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
 ) -> Array:  # fmt: skip
-    """``dynamic_update_slice`` along one axis.
+    """Compute ``dynamic_update_slice`` along one axis.
 
     Args:
         operand: array of any dtype.
@@ -366,7 +366,7 @@ def dynamic_update_index_in_dim(
     operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
     allow_negative_indices: bool = True,
 ) -> Array:  # fmt: skip
-    """``operand`` with one element along ``axis`` replaced.
+    """Replace the element at a dynamic index along ``axis``.
 
     Args:
         operand: array of any dtype.
@@ -402,7 +402,7 @@ def _only(operand: Any, place: int, start: Any) -> list[Any]:
 
 @composite
 def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
-    """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front.
+    """Gather elements of ``src`` at index vectors along ``axes``, which become one leading axis.
 
     Indices outside are taken modulo the size of their axis.
 
@@ -448,7 +448,7 @@ def _modulo(index: Any, size: int) -> Any:
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
-    """The elements along a dimension, which they lose.
+    """Return the slices along a dimension, without the dimension.
 
     Args:
         x: array of any dtype, of rank at least 1.

@@ -29,7 +29,7 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 @custom_jvp
 def relu(x: ArrayLike) -> Array:
-    """``max(x, 0)``, with derivative 0 at 0.
+    """Compute ``max(x, 0)``, with derivative 0 at 0.
 
     Args:
         x: array of real numbers, of any shape.
@@ -52,7 +52,7 @@ def _relu_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @custom_jvp
 def relu6(x: ArrayLike) -> Array:
-    """``min(max(x, 0), 6)``, with derivative 0 at 0 and at 6.
+    """Compute ``min(max(x, 0), 6)``, with derivative 0 at 0 and at 6.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -76,7 +76,7 @@ def _relu6_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @composite
 def sigmoid(x: ArrayLike) -> Array:
-    """``1 / (1 + exp(-x))``.
+    """Compute the sigmoid ``1 / (1 + exp(-x))``.
 
     Args:
         x: array of floats or complex numbers, of any shape.
@@ -104,7 +104,7 @@ def _above_minus_infinity(x: ArrayLike) -> Any:
 
 @composite
 def silu(x: ArrayLike) -> Array:
-    """``x * sigmoid(x)``; also called swish.
+    """Compute ``x * sigmoid(x)``; also called swish.
 
     Args:
         x: array of floats or complex numbers, of any shape.
@@ -132,7 +132,7 @@ swish = silu
 
 
 def tanh(x: ArrayLike) -> Array:
-    """The hyperbolic tangent.
+    """Compute the hyperbolic tangent.
 
     Args:
         x: array of real or complex numbers, of any shape; integers are converted to floats.
@@ -149,7 +149,7 @@ def tanh(x: ArrayLike) -> Array:
 
 @composite
 def softplus(x: ArrayLike) -> Array:
-    """``log(1 + exp(x))`` without overflow.
+    """Compute ``log(1 + exp(x))`` without overflow.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -166,7 +166,7 @@ def softplus(x: ArrayLike) -> Array:
 
 @composite
 def log_sigmoid(x: ArrayLike) -> Array:
-    """``log(sigmoid(x))`` without overflow.
+    """Compute ``log(sigmoid(x))`` without overflow.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -183,7 +183,7 @@ def log_sigmoid(x: ArrayLike) -> Array:
 
 @composite
 def soft_sign(x: ArrayLike) -> Array:
-    """``x / (1 + abs(x))``.
+    """Compute ``x / (1 + abs(x))``.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -216,7 +216,7 @@ def _soft_sign_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @composite
 def mish(x: ArrayLike) -> Array:
-    """``x * tanh(softplus(x))``.
+    """Compute ``x * tanh(softplus(x))``.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -238,7 +238,7 @@ def _mish(x: Any) -> Any:
 
 @composite
 def gelu(x: ArrayLike, approximate: bool = True) -> Array:
-    """``x`` times the normal distribution function of ``x``.
+    """Compute ``x`` times the normal cumulative distribution function of ``x``.
 
     Args:
         x: array.
@@ -267,7 +267,7 @@ def _gelu(x: Any) -> Any:
 
 @composite
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 1e-2) -> Array:
-    """``x`` where positive, else ``negative_slope * x``.
+    """Return ``x`` where it is positive, else ``negative_slope * x``.
 
     Args:
         x: array of real numbers, of any shape.
@@ -298,7 +298,7 @@ _leaky_relu.defjvps(
 
 @composite
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
-    """``x`` where positive, else ``alpha * (exp(x) - 1)``.
+    """Return ``x`` where it is positive, else ``alpha * (exp(x) - 1)``.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -319,7 +319,7 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
 
 @composite
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
-    """``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``.
+    """Compute ``max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)``.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -348,7 +348,7 @@ _celu.defjvps(celu_slope, celu_slope_by_alpha)
 
 @composite
 def selu(x: ArrayLike) -> Array:
-    """The scaled ``elu`` that keeps mean and variance.
+    """Compute the scaled ``elu`` that preserves mean and variance.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -368,7 +368,7 @@ def selu(x: ArrayLike) -> Array:
 
 @composite
 def hard_sigmoid(x: ArrayLike) -> Array:
-    """``relu6(x + 3) / 6``.
+    """Compute ``relu6(x + 3) / 6``.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -385,7 +385,7 @@ def hard_sigmoid(x: ArrayLike) -> Array:
 
 @composite
 def hard_tanh(x: ArrayLike) -> Array:
-    """``x`` limited to [-1, 1].
+    """Clip ``x`` to [-1, 1].
 
     Args:
         x: array of real numbers, of any shape.
@@ -402,7 +402,7 @@ def hard_tanh(x: ArrayLike) -> Array:
 
 @composite
 def glu(x: ArrayLike, axis: int = -1) -> Array:
-    """The first half of ``axis`` times the sigmoid of the second half.
+    """Return the first half of ``axis`` times the sigmoid of the second half.
 
     Args:
         x: array whose ``axis`` has an even size.
@@ -425,7 +425,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
 
 @composite
 def hard_silu(x: ArrayLike) -> Array:
-    """``x * hard_sigmoid(x)``; also called hard_swish.
+    """Compute ``x * hard_sigmoid(x)``; also called hard_swish.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -449,7 +449,7 @@ hard_swish = hard_silu
 
 
 def identity(x: ArrayLike) -> Array:
-    """``x`` itself, as an array.
+    """Return ``x`` as an array.
 
     Args:
         x: array or scalar.
@@ -467,7 +467,7 @@ def identity(x: ArrayLike) -> Array:
 
 @composite
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
-    """``(x + sqrt(x**2 + b)) / 2``.
+    """Compute ``(x + sqrt(x**2 + b)) / 2``.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -507,7 +507,7 @@ _squareplus.defjvps(squareplus_slope, squareplus_slope_by_b)
 
 @composite
 def sparse_plus(x: ArrayLike) -> Array:
-    """0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` between.
+    """Return 0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` in between.
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -529,7 +529,7 @@ def sparse_plus(x: ArrayLike) -> Array:
 
 @composite
 def sparse_sigmoid(x: ArrayLike) -> Array:
-    """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``.
+    """Return 0 below -1, 1 above 1, and ``(x + 1) / 2`` in between (``sparse_plus`` derivative).
 
     Args:
         x: array of real numbers, of any shape; integers are converted to floats.
@@ -546,7 +546,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
 
 @custom_jvp
 def log1mexp(x: ArrayLike) -> Array:
-    """``log(1 - exp(-x))``, without loss at either end.
+    """Compute ``log(1 - exp(-x))`` accurately for small and large ``x``.
 
     Args:
         x: array of positive numbers, of any shape.

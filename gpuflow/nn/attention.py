@@ -70,7 +70,7 @@ def dot_product_attention(
     implementation: str | None = None,
     return_residual: bool = False,
 ) -> Any:
-    """``softmax(query @ key.T * scale + bias) @ value`` for each head.
+    """Compute ``softmax(query @ key.T * scale + bias) @ value`` for each head.
 
     Args:
         query: ``[B, T, N, H]`` or ``[T, N, H]``.

@@ -1,4 +1,4 @@
-"""First values of parameters: functions of a random key, a shape and a dtype."""
+"""Initializers of parameters: functions of a random key, a shape and a dtype."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Axes = int | Sequence[int]
 
 @runtime_checkable
 class Initializer(Protocol):
-    """The type of the functions of this module."""
+    """Type of the functions of this module."""
 
     def __call__(
         self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None
@@ -54,7 +54,7 @@ def zeros(
     key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An initializer itself: zeros.
+    """Initializer that returns zeros.
 
     Args:
         key: unused.
@@ -78,7 +78,7 @@ def ones(
     key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An initializer itself: ones.
+    """Initializer that returns ones.
 
     Args:
         key: unused.
@@ -99,7 +99,7 @@ def ones(
 
 @explained
 def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of arrays that hold ``value`` everywhere.
+    """Return an initializer of constant arrays.
 
     Args:
         value: a scalar, or an array that broadcasts to the requested shapes.
@@ -117,7 +117,7 @@ def constant(value: ArrayLike, dtype: DTypeLike | None = None) -> Initializer:
 
 @explained
 def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of random numbers, uniform on [0, ``scale``).
+    """Return an initializer of random numbers, uniform on [0, ``scale``).
 
     Args:
         scale: upper bound.
@@ -140,7 +140,7 @@ def uniform(scale: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
 
 @explained
 def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of normal random numbers with mean 0.
+    """Return an initializer of normal random numbers with mean 0.
 
     Args:
         stddev: standard deviation.
@@ -166,7 +166,7 @@ def truncated_normal(
     stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None, lower: ArrayLike = -2.0,
     upper: ArrayLike = 2.0,
 ) -> Initializer:  # fmt: skip
-    """An initializer of normal random numbers between two bounds.
+    """Return an initializer of truncated normal random numbers.
 
     Args:
         stddev: standard deviation before truncation.
@@ -204,7 +204,7 @@ def variance_scaling(
     scale: ArrayLike, mode: str, distribution: str, in_axis: Axes = -2, out_axis: Axes = -1,
     batch_axis: Axes = (), dtype: DTypeLike | None = None,
 ) -> Initializer:  # fmt: skip
-    """An initializer of random numbers with variance ``scale / fan``.
+    """Return an initializer of random numbers with variance ``scale / fan``.
 
     Args:
         scale: positive number.
@@ -285,7 +285,7 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
 def glorot_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform.
+    """Return ``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform.
 
     Args:
         in_axis: axes of inputs, an int or a sequence of ints.
@@ -312,7 +312,7 @@ def glorot_uniform(
 def glorot_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal.
+    """Return ``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal.
 
     Args:
         in_axis: axes of inputs, an int or a sequence of ints.
@@ -341,7 +341,7 @@ def glorot_normal(
 def lecun_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_in", "uniform")``.
+    """Return ``variance_scaling(1, "fan_in", "uniform")``.
 
     Args:
         in_axis: axes of inputs, an int or a sequence of ints.
@@ -368,7 +368,7 @@ def lecun_uniform(
 def lecun_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(1, "fan_in", "truncated_normal")``.
+    """Return ``variance_scaling(1, "fan_in", "truncated_normal")``.
 
     Args:
         in_axis: axes of inputs, an int or a sequence of ints.
@@ -395,7 +395,7 @@ def lecun_normal(
 def he_uniform(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform.
+    """Return ``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform.
 
     Args:
         in_axis: axes of inputs, an int or a sequence of ints.
@@ -422,7 +422,7 @@ def he_uniform(
 def he_normal(
     in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: DTypeLike | None = None
 ) -> Initializer:
-    """``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal.
+    """Return ``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal.
 
     Args:
         in_axis: axes of inputs, an int or a sequence of ints.
@@ -458,7 +458,7 @@ kaiming_normal = he_normal
 def orthogonal(
     scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None
 ) -> Initializer:
-    """An initializer of random matrices whose rows or columns, the fewer, are orthonormal.
+    """Return an initializer of random matrices with orthonormal rows or columns.
 
     Args:
         scale: length of the vectors.
@@ -500,7 +500,7 @@ def orthogonal(
 def delta_orthogonal(
     scale: ArrayLike = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None
 ) -> Initializer:
-    """An initializer of convolutions: orthogonal at the central place, 0 elsewhere.
+    """Return an initializer of convolution kernels: orthogonal at the center, 0 elsewhere.
 
     Args:
         scale, column_axis, dtype: as for ``orthogonal``.

@@ -45,7 +45,7 @@ def _numbers(name: str, x: Any, where: Any) -> Any:
 @composite
 @through_float32
 def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
-    """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
+    """Compute ``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
 
     Args:
         x: array of numbers.
@@ -73,7 +73,7 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
 @composite
 @through_float32
 def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
-    """``log(softmax(x))`` along ``axis``, without overflow.
+    """Compute ``log(softmax(x))`` along ``axis``, without overflow.
 
     Args:
         x: array of numbers.
@@ -105,7 +105,7 @@ def standardize(
     x: ArrayLike, axis: Axes = -1, mean: ArrayLike | None = None, variance: ArrayLike | None = None,
     epsilon: ArrayLike = 1e-5, where: ArrayLike | None = None, *, algorithm: str = "fast",
 ) -> Array:  # fmt: skip
-    """``(x - mean) / sqrt(variance + epsilon)`` along ``axis``.
+    """Compute ``(x - mean) / sqrt(variance + epsilon)`` along ``axis``.
 
     Args:
         x: array.
@@ -152,7 +152,7 @@ def standardize(
 def one_hot(
     x: ArrayLike, num_classes: int, *, dtype: DTypeLike | None = None, axis: int = -1
 ) -> Array:
-    """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
+    """Return one-hot vectors: 1 at the index ``x``, else 0; all zeros if it is out of bounds.
 
     Args:
         x: array of numbers; numbers that are not integers match no class.
@@ -194,7 +194,7 @@ def one_hot(
 def logmeanexp(
     x: ArrayLike, axis: Axes = None, where: ArrayLike | None = None, keepdims: bool = False
 ) -> Array:
-    """``log(mean(exp(x)))`` along ``axis``, without overflow.
+    """Compute ``log(mean(exp(x)))`` along ``axis``, without overflow.
 
     Args:
         x: array.

@@ -50,7 +50,7 @@ class BlockScaleConfig:
 def get_scaled_dot_general_config(
     mode: str, global_scale: ArrayLike | None = None
 ) -> BlockScaleConfig:
-    """The rounding of one operand of ``scaled_dot_general``.
+    """Return the rounding configuration of one operand of ``scaled_dot_general``.
 
     Args:
         mode: ``"mxfp8"``: float8_e4m3fn in blocks of 32 with powers of two as scales; ``"nvfp4"``:
@@ -88,7 +88,7 @@ def scaled_matmul(
     lhs: ArrayLike, rhs: ArrayLike, lhs_scales: ArrayLike, rhs_scales: ArrayLike,
     preferred_element_type: DTypeLike = np.float32,
 ) -> Array:  # fmt: skip
-    """``sum_k lhs[b, m, k] * rhs[b, n, k]``, where blocks of ``k`` have scales.
+    """Compute ``sum_k lhs[b, m, k] * rhs[b, n, k]`` with a scale for each block of ``k``.
 
     Products are made and added in float32, on GPUs of operands that are rounded to TF32 by default:
     it holds what operands and scales of 8 bits come to.
@@ -156,7 +156,7 @@ def scaled_dot_general(
     configs: Sequence[BlockScaleConfig] | None = None,
     implementation: str | None = None,
 ) -> Array:
-    """``lax.dot_general`` of operands that are rounded in blocks.
+    """Compute ``lax.dot_general`` of operands that are rounded in blocks.
 
     The gradient is that of the exact product, made of operands rounded in the same way.
 

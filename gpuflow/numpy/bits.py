@@ -28,7 +28,7 @@ def _places(bitorder: str, rank: int) -> np.ndarray:
 
 @composite
 def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Eight truth values in each byte.
+    """Pack eight bools into each byte.
 
     Args:
         a: array of integers or bools; nonzero elements become 1.
@@ -69,7 +69,7 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
 def unpackbits(
     a: ArrayLike, axis: int | None = None, count: int | None = None, bitorder: str = "big"
 ) -> Array:
-    """The bits of bytes, each as a byte of 0 or 1.
+    """Unpack the bits of bytes to bytes of 0 or 1.
 
     Args:
         a: array of uint8.

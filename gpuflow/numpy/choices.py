@@ -26,7 +26,7 @@ from gpuflow.numpy.ufuncs import remainder
 def select(
     condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0
 ) -> Array:
-    """Elements of the first array whose condition holds.
+    """Select elements from the first array whose condition is True.
 
     Args:
         condlist: sequence of arrays of conditions.
@@ -66,7 +66,7 @@ def select(
 def choose(
     a: ArrayLike, choices: ArraysLike, out: None = None, mode: str = "raise"
 ) -> Array:
-    """Elements of the array whose number stands in ``a``.
+    """Select elements from the array with the index in ``a``.
 
     Args:
         a: integer array.
@@ -122,7 +122,7 @@ def compress(
     condition: ArrayLike, a: ArrayLike, axis: int | None = None, *, size: int | None = None,
     fill_value: ArrayLike = 0, out: None = None,
 ) -> Array:  # fmt: skip
-    """The slices along an axis whose condition holds.
+    """Return the slices along an axis whose condition is True.
 
     Args:
         condition: vector of conditions; missing ones are False.
@@ -192,7 +192,7 @@ def _compress(
 def extract(
     condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fill_value: ArrayLike = 0
 ) -> Array:
-    """The elements whose condition holds, as a vector.
+    """Return the elements whose condition is True, as a vector.
 
     Args:
         condition: array of conditions, with as many elements as ``arr``.

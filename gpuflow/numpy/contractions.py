@@ -83,7 +83,7 @@ def matmul(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The matrix product over the last two axes; leading axes broadcast.
+    """Return the matrix product over the last two axes; leading axes broadcast.
 
     Args:
         a: array of shape (..., n, k), or a vector of k elements.
@@ -274,7 +274,7 @@ def vdot(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The scalar product of all elements; the first operand is conjugated.
+    """Return the inner product of all elements; the first operand is conjugated.
 
     Args:
         a, b: arrays with the same number of elements; they are flattened.
@@ -304,7 +304,7 @@ def inner(
     a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """Sum over the last axes of both.
+    """Sum the products over the last axes of both arrays.
 
     Args:
         a, b: arrays with the same last size; with a scalar the product is elementwise.
@@ -333,7 +333,7 @@ def inner(
 
 @composite
 def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
-    """All products of an element of ``a`` with one of ``b``: a matrix.
+    """Return the outer product, the matrix of all products ``a[i] * b[j]``.
 
     Args:
         a, b: arrays of m and n elements; they are flattened.
@@ -361,7 +361,7 @@ def vecdot(
     x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The scalar product along ``axis``; the first operand is conjugated.
+    """Return the inner product along ``axis``; the first operand is conjugated.
 
     Args:
         x1, x2: arrays that broadcast.

@@ -22,7 +22,7 @@ def convolve(
     a: ArrayLike, v: ArrayLike, mode: str = "full", *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The convolution of two vectors, ``sum_k a[k] v[i - k]``.
+    """Return the convolution of two vectors, ``sum_k a[k] v[i - k]``.
 
     Args:
         a, v: vectors of m and n elements; their order does not matter.
@@ -54,7 +54,7 @@ def correlate(
     a: ArrayLike, v: ArrayLike, mode: str = "valid", *, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The correlation of two vectors, ``sum_k a[i + k] conj(v[k])``.
+    """Return the correlation of two vectors, ``sum_k a[i + k] conj(v[k])``.
 
     Args:
         a, v: vectors of m and n elements; ``v`` is conjugated.

@@ -45,7 +45,7 @@ def average(
     a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False,
     keepdims: bool = False,
 ) -> Any:  # fmt: skip
-    """The mean over axes, weighted.
+    """Return the weighted mean over axes.
 
     Args:
         a: array; integers are converted to floats.
@@ -109,7 +109,7 @@ def cov(
     ddof: int | None = None, fweights: ArrayLike | None = None, aweights: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The covariance matrix of variables.
+    """Return the covariance matrix of variables.
 
     Args:
         m: matrix with a row for each variable, or a vector for one variable.
@@ -233,7 +233,7 @@ def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
 def corrcoef(
     x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: DTypeLike | None = None
 ) -> Array:
-    """The correlation coefficients of variables: covariances over both standard deviations.
+    """Return the correlation coefficients of variables.
 
     Args:
         x: matrix with a row for each variable, or a vector for one variable.

@@ -46,7 +46,7 @@ def array(
     object: Any, dtype: DTypeLike | None = None, *, copy: bool = True, order: str | None = "K",
     ndmin: int = 0, device: DeviceLike = None, out_sharding: ShardingLike = None
 ) -> Array:  # fmt: skip
-    """An array from numbers, nested lists, or another array.
+    """Create an array from numbers, nested lists, or another array.
 
     Args:
         object: a scalar, nested sequences of numbers and arrays, or an array of any library.
@@ -123,7 +123,7 @@ def asarray(
     a: Any, dtype: DTypeLike | None = None, order: str | None = None, *, copy: bool | None = None,
     device: DeviceLike = None, out_sharding: ShardingLike = None
 ) -> Array:  # fmt: skip
-    """``a`` as an array; arrays of that dtype are returned unchanged.
+    """Convert ``a`` to an array; arrays of the requested dtype are returned unchanged.
 
     Args:
         a: a scalar, nested sequences of numbers and arrays, or an array of any library.
@@ -294,7 +294,7 @@ def _stack_rows(value: Any) -> Any:
 def astype(
     x: ArrayLike, dtype: DTypeLike | None, /, *, copy: bool = False, device: DeviceLike = None
 ) -> Array:
-    """Convert elements; floats become integers by truncation, complex numbers lose a part.
+    """Convert elements; floats are truncated to integers, imaginary parts are dropped.
 
     Args:
         x: array or scalar.
@@ -325,7 +325,7 @@ def astype(
 
 @explained
 def copy(a: ArrayLike, order: str | None = None) -> Array:
-    """A copy of an array, in new memory.
+    """Copy an array into new memory.
 
     Args:
         a: array or scalar.

@@ -56,7 +56,7 @@ def matrices(name: str, *operands: Any) -> list[Any]:
 
 @composite
 def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
-    """The lower triangular ``L`` with ``L @ L.conj().T == a``, or the upper one.
+    """Return the lower triangular ``L`` with ``L @ L.conj().T == a``, or the upper one.
 
     Args:
         a: symmetric or Hermitian positive definite matrices of shape (..., n, n).
@@ -94,7 +94,7 @@ def svd(
     a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:  # fmt: skip
-    """The singular value decomposition ``a == U @ diag(S) @ Vh``.
+    """Return the singular value decomposition ``a == U @ diag(S) @ Vh``.
 
     Args:
         a: matrices of shape (..., m, n).
@@ -145,7 +145,7 @@ def _hermitian_svd(a: Any, compute_uv: bool, subset: Any) -> Any:
 
 
 def svdvals(x: ArrayLike, /) -> Array:
-    """The singular values of matrices, falling.
+    """Return the singular values of matrices, in descending order.
 
     Args:
         x: matrices of shape (..., m, n).
@@ -164,7 +164,7 @@ def svdvals(x: ArrayLike, /) -> Array:
 
 
 def eig(a: ArrayLike) -> EigResult:
-    """Eigenvalues and right eigenvectors of general matrices.
+    """Return eigenvalues and right eigenvectors of general matrices.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -187,7 +187,7 @@ def eig(a: ArrayLike) -> EigResult:
 
 
 def eigvals(a: ArrayLike) -> Array:
-    """The complex eigenvalues of general matrices, in no particular order.
+    """Return the complex eigenvalues of general matrices, in no particular order.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -219,7 +219,7 @@ def _is_lower(name: str, side: str | None) -> bool:
 
 @composite
 def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
-    """Eigenvalues and eigenvectors of symmetric or Hermitian matrices.
+    """Return eigenvalues and eigenvectors of symmetric or Hermitian matrices.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -249,7 +249,7 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
 
 @composite
 def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Array:
-    """The real eigenvalues of symmetric or Hermitian matrices, ascending.
+    """Return the real eigenvalues of symmetric or Hermitian matrices, ascending.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -278,7 +278,7 @@ def qr(a: ArrayLike, mode: Literal["r"]) -> Array: ...
 @overload
 def qr(a: ArrayLike, mode: str) -> Any: ...
 def qr(a: ArrayLike, mode: str = "reduced") -> Any:
-    """``a == Q @ R`` with orthonormal columns of Q and upper triangular R.
+    """Compute ``a == Q @ R`` with orthonormal columns of Q and upper triangular R.
 
     Args:
         a: matrices of shape (..., m, n).

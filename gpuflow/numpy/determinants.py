@@ -35,7 +35,7 @@ class SlogdetResult(NamedTuple):
 
 @composite
 def det(a: ArrayLike) -> Array:
-    """The determinants of square matrices.
+    """Return the determinants of square matrices.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -147,7 +147,7 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
 
 @composite
 def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
-    """The sign of the determinants of square matrices and the logarithm of their absolute values.
+    """Return the signs and the logarithms of the absolute values of determinants.
 
     Args:
         a: matrices of shape (..., n, n).

@@ -47,7 +47,7 @@ def diff(
     a: ArrayLike, n: int = 1, axis: int = -1, prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The differences of neighbors, ``n`` times.
+    """Return the ``n``-th differences of neighbors.
 
     Args:
         a: array; bools are compared instead of subtracted.
@@ -99,7 +99,7 @@ def diff(
 def ediff1d(
     ary: ArrayLike, to_end: ArrayLike | None = None, to_begin: ArrayLike | None = None
 ) -> Array:
-    """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``.
+    """Return the differences of neighbors in the flattened array.
 
     Args:
         ary: array.
@@ -134,7 +134,7 @@ def ediff1d(
 def gradient(
     f: ArrayLike, *varargs: ArrayLike, axis: Axes = None, edge_order: int | None = None
 ) -> Any:
-    """Numerical derivatives: central differences inside, one-sided ones at the edges.
+    """Estimate derivatives by central differences, with one-sided differences at the edges.
 
     Args:
         f: array of values.
@@ -225,7 +225,7 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
 def trapezoid(
     y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
 ) -> Array:
-    """The integral along an axis by the trapezoidal rule.
+    """Integrate along an axis by the trapezoidal rule.
 
     Args:
         y: array of samples.
@@ -267,7 +267,7 @@ def trapezoid(
 def unwrap(
     p: ArrayLike, discont: ArrayLike | None = None, axis: int = -1, period: ArrayLike = 2 * np.pi
 ) -> Array:
-    """Angles without jumps: neighbors come to differ by less than half a period.
+    """Unwrap angles: neighbors then differ by less than half a period.
 
     Args:
         p: array of angles.
@@ -313,7 +313,7 @@ def interp(
     x: ArrayLike, xp: ArrayLike, fp: ArrayLike, left: ArrayLike | str | None = None,
     right: ArrayLike | str | None = None, period: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The piecewise linear function through points.
+    """Interpolate piecewise linearly between points.
 
     Args:
         x: evaluation points.

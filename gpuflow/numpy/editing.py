@@ -32,7 +32,7 @@ from gpuflow.numpy.ufuncs import remainder
 def put(
     a: ArrayLike, ind: ArrayLike, v: ArrayLike, mode: str | None = None, *, inplace: bool = True
 ) -> Array:
-    """The array with ``v`` at positions in its raveled form.
+    """Return the array with ``v`` at indices of the flattened array.
 
     Args:
         a: array.
@@ -81,7 +81,7 @@ def put(
 
 @explained
 def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = True) -> Array:
-    """The array with the next of ``vals`` wherever ``mask`` holds; they repeat.
+    """Return the array with the next of ``vals`` wherever ``mask`` is True; they repeat.
 
     Args:
         arr: array.
@@ -128,7 +128,7 @@ def put_along_axis(
     arr: ArrayLike, indices: ArrayLike, values: ArrayLike, axis: int | None, inplace: bool = True,
     *, mode: str | None = None,
 ) -> Array:  # fmt: skip
-    """The array with values at one position for each element of ``indices``, along ``axis``.
+    """Return the array with values at one index for each element of ``indices``, along ``axis``.
 
     Args:
         arr: array.
@@ -181,7 +181,7 @@ def _along(size: int, d: int, rank: int, index_size: int) -> Any:
 def fill_diagonal(
     a: ArrayLike, val: ArrayLike, wrap: bool = False, *, inplace: bool = True
 ) -> Array:
-    """The array with ``val`` where all positions are equal.
+    """Return the array with ``val`` on its main diagonal.
 
     Args:
         a: array of rank 2, or of higher rank with equal sizes.

@@ -110,7 +110,7 @@ def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequen
 def einsum_path(
     subscripts: Any, /, *operands: Any, optimize: Any = "auto"
 ) -> tuple[list[Any], Any]:
-    """The order in which ``einsum`` would multiply its operands.
+    """Return the order in which ``einsum`` multiplies its operands.
 
     Args:
         subscripts: as for ``einsum``: letters, or the first operand if operands are followed by

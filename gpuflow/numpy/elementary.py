@@ -310,7 +310,7 @@ logaddexp2 = _log_of_sum(
 
 @composite
 def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """``sqrt(x**2 + y**2)`` without overflow.
+    """Compute ``sqrt(x**2 + y**2)`` without overflow.
 
     Args:
         x, y: real arrays that broadcast; integers are converted to floats.
@@ -399,7 +399,7 @@ _trunc = _rounding(
 
 @composite
 def trunc(x: ArrayLike) -> Array:
-    """Round towards zero. Integers stay.
+    """Round towards zero; integers are unchanged.
 
     Args:
         x: array.
@@ -448,7 +448,7 @@ rint = make_unary(
 
 @composite
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
-    """Round to a number of decimals; halves go to the even neighbor.
+    """Round to a number of decimals; halves are rounded to the even neighbor.
 
     Args:
         a: array; real and imaginary parts are rounded separately.
@@ -497,7 +497,7 @@ around = round
 
 
 def real(val: ArrayLike, /) -> Array:
-    """The real part.
+    """Return the real part.
 
     Args:
         val: array; real arrays are returned unchanged.
@@ -517,7 +517,7 @@ def real(val: ArrayLike, /) -> Array:
 
 
 def imag(val: ArrayLike, /) -> Array:
-    """The imaginary part; 0 for real numbers.
+    """Return the imaginary part; 0 for real arrays.
 
     Args:
         val: array.
@@ -537,7 +537,7 @@ def imag(val: ArrayLike, /) -> Array:
 
 
 def conjugate(x: ArrayLike, /) -> Array:
-    """The complex conjugate; real numbers stay.
+    """Return the complex conjugate; real arrays are unchanged.
 
     Args:
         x: array.

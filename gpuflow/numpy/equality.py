@@ -16,7 +16,7 @@ from gpuflow.numpy.reductions import all as all_elements
 def allclose(
     a: ArrayLike, b: ArrayLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Array:
-    """Whether all elements are close: ``abs(a - b) <= atol + rtol * abs(b)``.
+    """Return whether all elements are close: ``abs(a - b) <= atol + rtol * abs(b)``.
 
     Args:
         a, b: arrays that broadcast; equal infinities are close.
@@ -41,7 +41,7 @@ def allclose(
 
 @composite
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
-    """Whether two arrays have one shape and equal elements.
+    """Return whether two arrays have the same shape and equal elements.
 
     Args:
         a1, a2: arrays.
@@ -71,7 +71,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 
 @composite
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """Whether two arrays have equal elements after broadcasting.
+    """Return whether two arrays have equal elements after broadcasting.
 
     False if they do not broadcast, or promote, under the settings of now.
 

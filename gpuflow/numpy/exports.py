@@ -75,7 +75,7 @@ def dlpack(
 
 
 def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Array:
-    """An array of another library, which must speak DLPack.
+    """Convert an array of another library, which must support DLPack.
 
     Where it can, the array shares the memory: who writes to it changes the array.
 
@@ -176,7 +176,7 @@ def cuda_array_interface(self: Any) -> dict[str, Any]:
 
 
 def to_device(self: Any, device: DeviceLike, *, stream: Any = None) -> Array:
-    """The array on another device.
+    """Copy the array to another device.
 
     Raises:
         ValueError: if the device is invalid, or a stream is given.
@@ -190,7 +190,7 @@ def to_device(self: Any, device: DeviceLike, *, stream: Any = None) -> Array:
 
 
 def on_device_size_in_bytes(self: Any) -> int:
-    """How much memory the elements take."""
+    """The size of the elements in bytes."""
     return aval_of(self).nbytes
 
 
@@ -200,27 +200,27 @@ def platform(self: Any) -> str:
 
 
 def copy_to_host_async(self: Any) -> None:
-    """Start copying to the host; on the CPU the array is there already."""
+    """Start to copy to the host; CPU arrays are already there."""
     del self
 
 
 def is_ready(self: Any) -> bool:
-    """Whether the values are computed: ``block_until_ready`` would not wait."""
+    """Return whether the values are computed, so that ``block_until_ready`` would not wait."""
     return not self.is_deleted()
 
 
 def committed(self: Any) -> bool:
-    """Whether the array was put where it is: others follow it, and it stays."""
+    """Whether the array was explicitly placed on its device; uncommitted operands follow it."""
     if isinstance(self, Tracer):
         return False
     return self.device.is_committed or not isinstance(self.sharding, SingleDeviceSharding)
 
 
 def is_fully_addressable(self: Any) -> bool:
-    """Whether all parts are this process's; a traced array has no parts."""
+    """Whether all shards belong to this process; True for traced arrays."""
     return isinstance(self, Tracer) or self.sharding.is_fully_addressable
 
 
 def is_fully_replicated(self: Any) -> bool:
-    """Whether every device that has the array has all of it; a traced array has no parts."""
+    """Whether every device of the array has the whole array; True for traced arrays."""
     return isinstance(self, Tracer) or self.sharding.is_fully_replicated

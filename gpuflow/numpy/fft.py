@@ -43,7 +43,7 @@ def _one_axis(
 
 @composite
 def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The discrete Fourier transform ``sum_k a[k] exp(-2 pi i j k / n)`` along an axis.
+    """Return the discrete Fourier transform ``sum_k a[k] exp(-2 pi i j k / n)`` along an axis.
 
     Args:
         a: array; it is converted to complex.
@@ -67,7 +67,7 @@ def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = N
 
 @composite
 def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of ``fft``: ``sum_k a[k] exp(2 pi i j k / n) / n`` along an axis.
+    """Compute the inverse of ``fft``: ``sum_k a[k] exp(2 pi i j k / n) / n`` along an axis.
 
     Args:
         a: array; it is converted to complex.
@@ -91,7 +91,7 @@ def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
 @composite
 def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The first ``n // 2 + 1`` elements of the transform of real numbers.
+    """Return the first ``n // 2 + 1`` elements of the transform of a real array.
 
     Args:
         a: array of real numbers.
@@ -116,7 +116,7 @@ def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
 @composite
 def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``.
+    """Compute the inverse of ``rfft``: real, of length ``n``, by default ``2 * (m - 1)``.
 
     Args:
         a: array with m elements along the axis, the nonnegative frequencies of a real transform.
@@ -143,7 +143,7 @@ _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward":
 
 @composite
 def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The real transform of a signal whose second half is the conjugate of its first one.
+    """Return the real transform of a Hermitian signal, given its first half.
 
     Args:
         a: array with m elements along the axis, the first half of a Hermitian signal.
@@ -167,7 +167,7 @@ def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
 @composite
 def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
-    """The inverse of ``hfft``: the first half of a signal with a real transform.
+    """Compute the inverse of ``hfft``: the first half of a signal with a real transform.
 
     Args:
         a: array of real numbers, or a list of them.
@@ -199,7 +199,7 @@ def fftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform along several axes.
+    """Compute the discrete Fourier transform along several axes.
 
     Args:
         a: array; it is converted to complex.
@@ -213,8 +213,8 @@ def fftn(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
-            the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the norm
+            is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.fftn(jnp.ones((2, 2)))
@@ -229,7 +229,7 @@ def ifftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``fftn``.
+    """Compute the inverse of ``fftn``.
 
     Args:
         a: array; it is converted to complex.
@@ -243,8 +243,8 @@ def ifftn(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
-            the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the norm
+            is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.ifftn(jnp.array([[4., 0.], [0., 0.]]))
@@ -259,7 +259,7 @@ def rfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform of real numbers along several axes, the first half of the last one.
+    """Compute the transform of a real array along several axes, half of the last one.
 
     Args:
         a: array of real numbers.
@@ -274,8 +274,8 @@ def rfftn(
         them ``s[-1] // 2 + 1``.
 
     Raises:
-        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
-            the array is complex, the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the array
+            is complex, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.rfftn(jnp.ones((2, 4)))
@@ -290,7 +290,7 @@ def irfftn(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """Return the inverse of ``rfftn``.
+    """Compute the inverse of ``rfftn``.
 
     Args:
         a: array, the nonnegative frequencies of a real transform along the last axis.
@@ -305,8 +305,8 @@ def irfftn(
         Floats of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: if an axis is repeated or does not exist, ``axes`` and ``s`` differ in length,
-            the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the norm
+            is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.irfftn(jnp.array([[8., 0., 0.], [0., 0., 0.]]))
@@ -330,7 +330,7 @@ def fft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform along two axes.
+    """Compute the discrete Fourier transform along two axes.
 
     Args:
         a: array; it is converted to complex.
@@ -344,8 +344,8 @@ def fft2(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
-            ``s`` differ in length, the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
+            norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.fft2(jnp.array([[1., 0.], [0., 0.]]))
@@ -360,7 +360,7 @@ def ifft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``fft2``.
+    """Compute the inverse of ``fft2``.
 
     Args:
         a: array; it is converted to complex.
@@ -374,8 +374,8 @@ def ifft2(
         A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
-            ``s`` differ in length, the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
+            norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.ifft2(4 * jnp.ones((2, 2)))
@@ -390,7 +390,7 @@ def rfft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The transform of real numbers along two axes, the first half of the last one.
+    """Compute the transform of a real array along two axes, half of the last one.
 
     Args:
         a: array of real numbers.
@@ -405,9 +405,8 @@ def rfft2(
         them ``s[-1] // 2 + 1``.
 
     Raises:
-        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
-            ``s`` differ in length, the array is complex, the norm is unknown, or a length is below
-            1.
+        ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
+            array is complex, the norm is unknown, or a length is below 1.
 
     Example:
         >>> jnp.fft.rfft2(jnp.ones((5, 2, 4))).shape
@@ -421,7 +420,7 @@ def irfft2(
     a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``rfft2``.
+    """Compute the inverse of ``rfft2``.
 
     Args:
         a: array, the nonnegative frequencies of a real transform along the last axis.
@@ -436,8 +435,8 @@ def irfft2(
         Floats of the shape of ``a``, with the lengths ``s`` along the axes.
 
     Raises:
-        ValueError: if there are not two axes, an axis is repeated or does not exist, ``axes`` and
-            ``s`` differ in length, the norm is unknown, or a length is below 1.
+        ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
+            norm is unknown, or a length is below 1.
 
     Example:
         >>> x = jnp.arange(8.).reshape(2, 4)
@@ -474,7 +473,7 @@ def _check_count(name: str, n: Any, d: Any) -> int:
 def fftfreq(
     n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> Array:
-    """The frequencies of the elements that ``fft`` gives: 0, 1, ..., then negative ones.
+    """Return the frequencies of ``fft``: 0, 1, ..., then negative ones.
 
     Args:
         n: the length.
@@ -505,7 +504,7 @@ def fftfreq(
 def rfftfreq(
     n: int, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> Array:
-    """The frequencies of the elements that ``rfft`` gives: 0, 1, ..., not negative.
+    """Return the frequencies of ``rfft``: 0, 1, ..., nonnegative.
 
     Args:
         n: the length of the real signal.
@@ -563,7 +562,7 @@ def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
 
 @composite
 def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
-    """The inverse of ``fftshift``.
+    """Return the inverse of ``fftshift``.
 
     Args:
         x: array.

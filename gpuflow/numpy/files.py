@@ -24,7 +24,7 @@ from gpuflow.numpy.creation import asarray
 
 @explained
 def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
-    """Write an array in NumPy's format; a path gets the ending ``.npy``.
+    """Save an array in NumPy's format; ``.npy`` is appended to a path.
 
     Args:
         file: path, or open binary file.
@@ -64,7 +64,7 @@ def _named(op: str, x: Any) -> np.ndarray:
 
 @explained
 def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
-    """Write several arrays into one file in NumPy's format.
+    """Save several arrays to one file in NumPy's format.
 
     Args:
         file: path, or open binary file.
@@ -155,7 +155,7 @@ def _with_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Read files of ``save`` or ``savez``.
+    """Load a file of ``save`` or ``savez``.
 
     Args:
         file: path, or open binary file.
@@ -221,7 +221,7 @@ def _reading(what: str) -> Iterator[None]:
 
 @explained
 def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
-    """The numbers whose bytes a buffer holds, or an array.
+    """Read numbers from the bytes of a buffer or array.
 
     Args:
         buffer: an object with the buffer protocol, or an array.
@@ -253,7 +253,7 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
 
 @explained
 def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
-    """The numbers in a text, between separators.
+    """Read numbers from a string with separators.
 
     Args:
         string: text.
@@ -276,7 +276,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
 
 @explained
 def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
-    """Not there, since what a file holds may change; use ``jnp.asarray(np.fromfile(...))``.
+    """Not there, because a file may change; use ``jnp.asarray(np.fromfile(...))``.
 
     Args:
         args, kwargs: any arguments.
@@ -298,7 +298,7 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
 
 @explained
 def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
-    """Not there, since an iterator can be read only once; use ``jnp.asarray(np.fromiter(...))``.
+    """Not there, because an iterator can be read only once; use ``jnp.asarray(np.fromiter(...))``.
 
     Args:
         args, kwargs: any arguments.

@@ -24,7 +24,7 @@ def full(
     shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
     device: DeviceLike = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An array of ``shape`` filled with a number, or with an array that broadcasts.
+    """Return an array of ``shape`` filled with a value that broadcasts to it.
 
     Args:
         shape: an int or a sequence of ints.
@@ -81,7 +81,7 @@ def zeros(
     shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An array of zeros, by default float32.
+    """Return an array of zeros, float32 by default.
 
     Args:
         shape: an int or a sequence of ints.
@@ -111,7 +111,7 @@ def ones(
     shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An array of ones, by default float32.
+    """Return an array of ones, float32 by default.
 
     Args:
         shape: an int or a sequence of ints.
@@ -141,7 +141,7 @@ def empty(
     shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An array of ``shape``; its elements are 0.
+    """Return an array of ``shape``, filled with zeros.
 
     Args:
         shape: an int or a sequence of ints.
@@ -168,7 +168,7 @@ def full_like(
     a: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Any = None, *,
     device: DeviceLike = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """An array like ``a`` filled with a number.
+    """Return an array with the shape and dtype of ``a``, filled with a value.
 
     Args:
         a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
@@ -240,7 +240,7 @@ def zeros_like(
     a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
     device: DeviceLike = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Zeros with the shape and dtype of ``a``.
+    """Return zeros with the shape and dtype of ``a``.
 
     Args:
         a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
@@ -273,7 +273,7 @@ def ones_like(
     a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
     device: DeviceLike = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Ones with the shape and dtype of ``a``.
+    """Return ones with the shape and dtype of ``a``.
 
     Args:
         a: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.
@@ -305,7 +305,7 @@ def empty_like(
     prototype: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
     device: DeviceLike = None,
 ) -> Array:  # fmt: skip
-    """An array with the shape and dtype of ``prototype``; its elements are 0.
+    """Return an array with the shape and dtype of ``prototype``, filled with zeros.
 
     Args:
         prototype: array, or an object with a shape and a dtype, such as ``gf.ShapeDtypeStruct``.

@@ -30,7 +30,7 @@ def polyfit(
     x: ArrayLike, y: ArrayLike, deg: int, rcond: float | None = None, full: bool = False,
     w: ArrayLike | None = None, cov: Any = False,
 ) -> Any:  # fmt: skip
-    """The polynomial of least squares through points.
+    """Fit a polynomial to points by least squares.
 
     Args:
         x: vector of coordinates.

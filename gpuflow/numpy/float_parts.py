@@ -50,7 +50,7 @@ def _real_only(name: str, x: Any, error: type[Exception] = TypeError) -> None:
 
 @composite
 def signbit(x: ArrayLike, /) -> Array:
-    """Whether the sign of a number is minus; that of -0.0 is.
+    """Return whether the sign bit is set; it is set for -0.0.
 
     Args:
         x: array of real numbers; floats of 16, 32 or 64 bits.
@@ -82,7 +82,7 @@ def signbit(x: ArrayLike, /) -> Array:
 
 @composite
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """``abs(x1)`` with the sign of ``x2``.
+    """Return ``abs(x1)`` with the sign of ``x2``.
 
     Args:
         x1, x2: real arrays that broadcast; integers are converted to floats.
@@ -105,7 +105,7 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays.
+    """Return 0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan for nan.
 
     Args:
         x1, x2: real arrays that broadcast; integers are converted to floats.
@@ -128,7 +128,7 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def angle(z: ArrayLike, deg: bool = False) -> Array:
-    """The angle of complex numbers; that of negative numbers is pi.
+    """Return the angle of complex numbers; that of negative numbers is pi.
 
     Args:
         z: array.
@@ -155,7 +155,7 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
 
 @composite
 def isreal(x: ArrayLike) -> Array:
-    """Whether the imaginary part is 0, elementwise.
+    """Return whether the imaginary part is 0, elementwise.
 
     Args:
         x: array.
@@ -176,7 +176,7 @@ def isreal(x: ArrayLike) -> Array:
 
 @composite
 def iscomplex(x: ArrayLike) -> Array:
-    """Whether the imaginary part is not 0, elementwise.
+    """Return whether the imaginary part is not 0, elementwise.
 
     Args:
         x: array.
@@ -200,7 +200,7 @@ def iscomplex(x: ArrayLike) -> Array:
 
 @composite
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The larger of two elements; a number wins over nan.
+    """Return the larger of two elements, ignoring nan if possible.
 
     Args:
         x1, x2: arrays that broadcast; complex numbers are compared by real part first.
@@ -221,7 +221,7 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 @composite
 def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The smaller of two elements; a number wins over nan.
+    """Return the smaller of two elements, ignoring nan if possible.
 
     Args:
         x1, x2: arrays that broadcast; complex numbers are compared by real part first.
@@ -245,7 +245,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 @composite
 def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
-    """The fraction and the whole part of a number, both with its sign.
+    """Split numbers into fractional and integral parts, both with the sign of the number.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -298,13 +298,14 @@ def _frexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @composite
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
-    """``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``; 0, nan and infinities stay.
+    """Return ``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``.
 
     Args:
         x: array of real numbers; integers are converted to floats.
 
     Returns:
-        (m, e) of the shape of ``x``: floats with the sign of ``x``, and int32.
+        (m, e) of the shape of ``x``: floats with the sign of ``x``, and int32. 0, nan and
+        infinities are returned unchanged.
 
     Raises:
         TypeError: if an argument is complex.
@@ -320,7 +321,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 
 @composite
 def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """``x1 * 2**x2``, exact also where ``2**x2`` is not a float.
+    """Compute ``x1 * 2**x2``, exact even if ``2**x2`` overflows or underflows.
 
     Args:
         x1: array of real numbers; integers are converted to floats.
@@ -356,7 +357,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 
 def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The next float after ``x`` towards ``y``.
+    """Return the next float after ``x`` towards ``y``.
 
     Args:
         x, y: real arrays that broadcast; integers are converted to floats.
@@ -376,7 +377,7 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 @composite
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance to the next float away from zero, with the sign of ``x``.
+    """Return the distance to the next float away from zero, with the sign of ``x``.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -407,7 +408,7 @@ def spacing(x: ArrayLike, /) -> Array:
 
 @composite
 def sinc(x: ArrayLike, /) -> Array:
-    """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there.
+    """Compute ``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there.
 
     Args:
         x: array; integers are converted to floats.
@@ -467,7 +468,7 @@ def _i0_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 @composite
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind and order 0.
+    """Compute the modified Bessel function of the first kind and order 0.
 
     Args:
         x: array of real numbers; integers are converted to floats.

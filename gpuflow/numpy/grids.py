@@ -30,7 +30,7 @@ from gpuflow.numpy.ufuncs import remainder
 def meshgrid(
     *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> list[Array]:
-    """The coordinates of all points of a grid, one array for each vector.
+    """Return the coordinates of all points of a grid, one array for each vector.
 
     Args:
         xi: vectors of coordinates, of n, m, ... elements.
@@ -90,7 +90,7 @@ def indices(
 ) -> tuple[Array, ...]: ...
 @composite
 def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: bool = False) -> Any:
-    """The positions of all elements of a shape.
+    """Return the indices of all elements of a shape.
 
     Args:
         dimensions: the shape, of length r.
@@ -125,7 +125,7 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
 
 @explained
 def ix_(*args: ArrayLike) -> tuple[Array, ...]:
-    """Index vectors so shaped that they select all combinations.
+    """Reshape index vectors so that they select all combinations.
 
     Args:
         args: vectors of integers.
@@ -169,7 +169,7 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
 
 @explained
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """The positions of the main diagonal of an array of ``ndim`` axes of size ``n``.
+    """Return the indices of the main diagonal of an array of ``ndim`` axes of size ``n``.
 
     Args:
         n: the size, an int.
@@ -198,7 +198,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
 @explained
 def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
-    """The positions of the main diagonal of an array with axes of one size.
+    """Return the indices of the main diagonal of an array with axes of equal size.
 
     Args:
         arr: array of shape (n, n, ...).
@@ -240,7 +240,7 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
 
 @explained
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The positions on and above diagonal ``k`` of an n by m matrix.
+    """Return the indices on and above diagonal ``k`` of an n by m matrix.
 
     Args:
         n: number of rows, an int.
@@ -262,7 +262,7 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
 
 @explained
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The positions on and below diagonal ``k`` of an n by m matrix.
+    """Return the indices on and below diagonal ``k`` of an n by m matrix.
 
     Args:
         n: number of rows, an int.
@@ -296,7 +296,7 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
 
 @explained
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
-    """The positions on and above diagonal ``k`` of a matrix.
+    """Return the indices on and above diagonal ``k`` of a matrix.
 
     Args:
         arr: array of shape (n, m), or an object with such a shape.
@@ -319,7 +319,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 
 @explained
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
-    """The positions on and below diagonal ``k`` of a matrix.
+    """Return the indices on and below diagonal ``k`` of a matrix.
 
     Args:
         arr: array of shape (n, m), or an object with such a shape.
@@ -344,7 +344,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
 def mask_indices(
     n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, Array]:
-    """The positions in an n by n matrix that ``mask_func(matrix, k)`` does not set to 0.
+    """Return the indices in an n by n matrix that ``mask_func(matrix, k)`` does not set to 0.
 
     Args:
         n: the size, an int.
@@ -372,7 +372,7 @@ def mask_indices(
 
 @composite
 def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
-    """Positions in an array of ``shape`` from positions in its raveled form.
+    """Convert flat indices to index arrays for ``shape``.
 
     Positions outside give the nearest; negative ones count from the end.
 
@@ -419,7 +419,7 @@ def ravel_multi_index(
     multi_index: ArraysLike, dims: Sequence[int], mode: str = "raise",
     order: str = "C", *, dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """Positions in the raveled array from positions along its axes.
+    """Convert index arrays to flat indices.
 
     Args:
         multi_index: one integer array for each axis.

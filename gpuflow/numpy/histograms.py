@@ -37,7 +37,7 @@ def bincount(
     x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *,
     length: int | None = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """How often each of 0, 1, 2, ... occurs.
+    """Count the occurrences of 0, 1, 2, ...
 
     Args:
         x: vector of integers; negative ones count as 0.
@@ -95,7 +95,7 @@ def bincount(
 def digitize(
     x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
 ) -> Array:
-    """Which bin each element falls into: 0 before the first edge, ``len(bins)`` after the last.
+    """Return the bin of each element: 0 before the first edge, ``len(bins)`` after the last.
 
     Args:
         x: array.
@@ -134,7 +134,7 @@ def histogram_bin_edges(
     a: ArrayLike, bins: ArrayLike = 10, range: ArrayLike | Sequence[ArrayLike] | None = None,
     weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The edges of equal bins.
+    """Return the edges of equal bins.
 
     Args:
         a: array.
@@ -186,7 +186,7 @@ def histogram(
     a: ArrayLike, bins: ArrayLike = 10, range: ArrayLike | Sequence[ArrayLike] | None = None,
     weights: ArrayLike | None = None, density: bool | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """How many elements fall into each bin; the last bin holds its right edge too.
+    """Count the elements in each bin; the last bin includes its right edge.
 
     Args:
         a: array.
@@ -238,7 +238,7 @@ def histogram2d(
     range: ArraysLike | None = None,
     weights: ArrayLike | None = None, density: bool | None = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """How many points of the plane fall into each bin.
+    """Count the points of a plane in each bin.
 
     Args:
         x, y: vectors of coordinates.
@@ -275,7 +275,7 @@ def histogramdd(
     sample: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: ArraysLike | None = None,
     weights: ArrayLike | None = None, density: bool | None = None,
 ) -> tuple[Array, list[Array]]:  # fmt: skip
-    """How many points fall into each bin of a space.
+    """Count the points of a space in each bin.
 
     Args:
         sample: matrix with a row for each point.

@@ -64,7 +64,7 @@ ogrid = Grid("ogrid", True)
 
 
 class Joiner:
-    """``jnp.r_`` and ``jnp.c_``: slices, numbers and arrays joined along an axis.
+    """``jnp.r_`` and ``jnp.c_``: slices, numbers and arrays concatenated along an axis.
 
     Args:
         name: the name of the option.

@@ -53,7 +53,7 @@ def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
 
 @composite
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The greatest common divisor of integers, by Euclid's algorithm in each element.
+    """Return the greatest common divisor of integers, by Euclid's algorithm.
 
     Args:
         x1, x2: arrays of integers that broadcast; signs are ignored.
@@ -87,7 +87,7 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 @composite
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The least common multiple of integers; 0 where one is 0.
+    """Return the least common multiple of integers; 0 if one is 0.
 
     Args:
         x1, x2: arrays of integers that broadcast; signs are ignored.

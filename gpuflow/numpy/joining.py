@@ -76,7 +76,7 @@ def _rows(name: str, stacked: Any) -> list[Any]:
 def concatenate(
     arrays: ArraysLike, axis: int | None = 0, dtype: DTypeLike | None = None
 ) -> Array:
-    """Join arrays along an existing axis; None: of the raveled arrays.
+    """Concatenate arrays along an existing axis; with None they are flattened first.
 
     Args:
         arrays: list or tuple of arrays, or an array, whose rows are concatenated; sizes are equal
@@ -112,7 +112,7 @@ def concatenate(
 
 @composite
 def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
-    """Join arrays along an existing axis; None: of the raveled arrays.
+    """Concatenate arrays along an existing axis; with None they are flattened first.
 
     Args:
         arrays: list or tuple of arrays, or an array, whose rows are concatenated; sizes are equal
@@ -138,7 +138,7 @@ def stack(
     arrays: ArraysLike, axis: int = 0, out: None = None,
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """Join arrays of one shape along a new axis.
+    """Stack arrays of one shape along a new axis.
 
     Args:
         arrays: list or tuple of arrays, or an array, whose rows are stacked.
@@ -177,7 +177,7 @@ def stack(
 
 @composite
 def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
-    """Join as rows: vectors become rows first.
+    """Stack arrays as rows; vectors become rows first.
 
     Args:
         tup: list or tuple of arrays, or an array, whose rows are concatenated.
@@ -201,7 +201,7 @@ def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
 
 @composite
 def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
-    """Join along the second axis; vectors along their only one.
+    """Concatenate along the second axis; vectors along their only axis.
 
     Args:
         tup: list or tuple of arrays, or an array, whose rows are concatenated; scalars become
@@ -228,7 +228,7 @@ def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
 
 @composite
 def column_stack(tup: ArraysLike) -> Array:
-    """Join vectors as columns, and matrices side by side.
+    """Stack vectors as columns, and concatenate matrices along the second axis.
 
     Args:
         tup: list or tuple of arrays, or an array, whose rows are concatenated.
@@ -251,7 +251,7 @@ def column_stack(tup: ArraysLike) -> Array:
 
 @composite
 def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
-    """``values`` after ``arr`` along ``axis``; None: of the raveled arrays.
+    """Append ``values`` to ``arr`` along ``axis``; with None both are flattened first.
 
     Args:
         arr: array.
@@ -313,7 +313,7 @@ def _is_count(indices_or_sections: Any) -> bool:
 def array_split(
     ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """Cut into sections whose sizes differ by at most one, or at the given indices.
+    """Split into sections with sizes that differ by at most one, or at the given indices.
 
     Args:
         ary: array.
@@ -366,7 +366,7 @@ def array_split(
 def split(
     ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """Cut into equal sections, or at the given indices.
+    """Split into equal sections, or at the given indices.
 
     Args:
         ary: array.
@@ -404,7 +404,7 @@ def split(
 
 @explained
 def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
-    """Cut along the first axis.
+    """Split along the first axis.
 
     Args:
         ary: array of rank 1 or more.
@@ -425,7 +425,7 @@ def vsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
 
 @explained
 def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
-    """Cut along the second axis, vectors along their only one.
+    """Split along the second axis, or vectors along their only axis.
 
     Args:
         ary: array of rank 1 or more.
@@ -448,7 +448,7 @@ def hsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
 
 @explained
 def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> list[Array]:
-    """Cut along the third axis.
+    """Split along the third axis.
 
     Args:
         ary: array of rank 3 or more.
@@ -469,7 +469,7 @@ def dsplit(ary: ArrayLike, indices_or_sections: ArrayLike | Sequence[int]) -> li
 
 @explained
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The slices along an axis, without it.
+    """Return the slices along an axis, without the axis.
 
     Args:
         x: array of rank 1 or more.
@@ -500,7 +500,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
 
 @composite
 def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
-    """Join along the third axis; vectors become (1, n, 1), matrices (m, n, 1).
+    """Concatenate along the third axis; vectors become (1, n, 1), matrices (m, n, 1).
 
     Args:
         tup: list or tuple of arrays, or an array, whose rows are concatenated.
@@ -523,7 +523,7 @@ def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
 
 @composite
 def block(arrays: ArraysLike) -> Array:
-    """Join nested lists of arrays: the innermost lists along the last axis, and so on.
+    """Concatenate nested lists of arrays: the innermost lists along the last axis, and so on.
 
     Args:
         arrays: an array, or nested lists of uniform depth.

@@ -42,7 +42,7 @@ from gpuflow.ops.linalg.algebra import (
 def lstsq(
     a: ArrayLike, b: ArrayLike, rcond: Any = None, *, numpy_resid: bool = False
 ) -> tuple[Array, ...]:
-    """The ``x`` of least norm that minimizes the norm of ``a @ x - b``.
+    """Solve ``a @ x == b`` by least squares, with the ``x`` of minimum norm.
 
     Args:
         a: a matrix of shape (m, n).
@@ -127,7 +127,7 @@ def pinv(
     a: ArrayLike, rtol: ArrayLike | None = None, hermitian: bool = False, *,
     rcond: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The pseudo-inverses of matrices.
+    """Return the pseudo-inverses of matrices.
 
     Args:
         a: matrices of shape (..., m, n).

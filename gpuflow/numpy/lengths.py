@@ -29,7 +29,7 @@ _MOST_RUNS = 8  # of elements that stay, copied one by one
 
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
-    """The array without zeros at the edges; values must be known while tracing.
+    """Remove zeros at the edges; values must be static.
 
     Args:
         filt: array.
@@ -70,7 +70,7 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
 
 @composite
 def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
-    """The elements, repeated or cut off, in another shape.
+    """Repeat or truncate the elements to another shape.
 
     Args:
         a: array; elements are read in row-major order.
@@ -105,7 +105,7 @@ def delete(
     arr: ArrayLike, obj: ArrayLike | slice, axis: int | None = None, *,
     assume_unique_indices: bool = False,
 ) -> Array:  # fmt: skip
-    """The array without some positions along an axis.
+    """Delete indices along an axis.
 
     Args:
         arr: array.
@@ -198,7 +198,7 @@ def _insert_together(x: Any, place: Any, values: Any, axis: int) -> Any:
 def insert(
     arr: ArrayLike, obj: ArrayLike | slice, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """The array with values before some positions along an axis.
+    """Insert values before indices along an axis.
 
     Args:
         arr: array.

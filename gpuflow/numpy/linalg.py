@@ -48,7 +48,7 @@ _HELPERS = (
 
 @composite
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
-    """The elements ``x[..., i, i + offset]`` of matrices in the last two axes.
+    """Return the elements ``x[..., i, i + offset]`` of matrices in the last two axes.
 
     Args:
         x: matrices of shape (..., m, n).
@@ -68,7 +68,7 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
 
 
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
-    """The sums of diagonals of matrices in the last two axes.
+    """Return the sums of diagonals of matrices in the last two axes.
 
     Args:
         x: matrices of shape (..., m, n).
@@ -89,7 +89,7 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -
 
 
 def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """All products of an element of one vector with one of the other.
+    """Return the outer product of two vectors.
 
     Args:
         x1: vector of m elements.
@@ -120,7 +120,7 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
-    """The cross product of vectors of three elements along ``axis``.
+    """Return the cross product of vectors of three elements along ``axis``.
 
     Args:
         x1, x2: arrays that broadcast, of size 3 along ``axis``.
@@ -151,7 +151,7 @@ def vecdot(
     x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The scalar product along ``axis``; the first operand is conjugated.
+    """Return the inner product along ``axis``; the first operand is conjugated.
 
     Args:
         x1, x2: arrays that broadcast.

@@ -259,7 +259,7 @@ isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, described(
 
 @composite
 def isposinf(x: ArrayLike, /, out: None = None) -> Array:
-    """Whether elements are plus infinity.
+    """Return whether elements are plus infinity.
 
     Args:
         x: array of real numbers or bools.
@@ -279,7 +279,7 @@ def isposinf(x: ArrayLike, /, out: None = None) -> Array:
 
 @composite
 def isneginf(x: ArrayLike, /, out: None = None) -> Array:
-    """Whether elements are minus infinity.
+    """Return whether elements are minus infinity.
 
     Args:
         x: array of real numbers or bools.
@@ -327,7 +327,7 @@ def where(
     condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None,
     fill_value: Any = None,
 ) -> Any:  # fmt: skip
-    """``x`` where ``condition`` holds, else ``y``; both are evaluated.
+    """Return ``x`` where ``condition`` is True, else ``y``; both are evaluated.
 
     Args:
         condition: array of any dtype; numbers are True unless they are 0.
@@ -454,7 +454,7 @@ def nan_to_num(
 def isclose(
     a: ArrayLike, b: ArrayLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Array:
-    """Whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; equal infinities are close.
+    """Return whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; infinities may be equal.
 
     Args:
         a, b: arrays that broadcast.

@@ -29,7 +29,7 @@ Function = Callable[..., Any]
 def apply_along_axis(
     func1d: Function, axis: int, arr: ArrayLike, *args: Any, **kwargs: Any
 ) -> Array:
-    """A function of vectors, applied to each vector along an axis.
+    """Apply a function of vectors to each vector along an axis.
 
     Args:
         func1d: a function of a vector, ``args`` and ``kwargs``; the axes of its result replace
@@ -65,7 +65,7 @@ def apply_along_axis(
 
 @explained
 def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
-    """A function of an array and an axis, applied for one axis after the other.
+    """Apply a function of an array and an axis to several axes in turn.
 
     Args:
         func: ``func(array, axis)``; its result has the rank of the array, or one less.
@@ -106,7 +106,7 @@ def apply_over_axes(func: Function, a: ArrayLike, axes: Sequence[int]) -> Array:
 def fromfunction(
     function: Function, shape: Any, *, dtype: DTypeLike = float, **kwargs: Any
 ) -> Array:
-    """The values of a function of positions, for all positions of a shape.
+    """Compute a function of indices for all indices of a shape.
 
     Args:
         function: a function of one scalar for each axis, and of ``kwargs``.
@@ -142,7 +142,7 @@ def piecewise(
     x: ArrayLike, condlist: ArraysLike, funclist: Sequence[Any], *args: Any,
     **kw: Any,
 ) -> Array:  # fmt: skip
-    """A function defined by cases.
+    """Compute a piecewise function.
 
     Args:
         x: array.

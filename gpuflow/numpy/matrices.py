@@ -38,7 +38,7 @@ _MOST_PRODUCTS = 8
 
 @composite
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """The elements ``a[..., i, i + offset]`` of two axes, as a last axis.
+    """Return the elements ``a[..., i, i + offset]`` of two axes, as a last axis.
 
     Args:
         a: array of rank 2 or more.
@@ -93,7 +93,7 @@ def trace(
     a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None,
     out: None = None,
 ) -> Array:  # fmt: skip
-    """The sum of a diagonal.
+    """Return the sum of a diagonal.
 
     Args:
         a: array of rank 2 or more.
@@ -127,7 +127,7 @@ def cross(
     a: ArrayLike, b: ArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1,
     axis: int | None = None,
 ) -> Array:  # fmt: skip
-    """The cross product of vectors of two or three elements.
+    """Return the cross product of vectors of two or three elements.
 
     Args:
         a, b: arrays that broadcast after their vector axes were moved to the end.
@@ -183,7 +183,7 @@ def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
 
 @composite
 def kron(a: ArrayLike, b: ArrayLike) -> Array:
-    """The Kronecker product: every element of ``a`` times all of ``b``; not for bools.
+    """Return the Kronecker product: every element of ``a`` times all of ``b``; not for bools.
 
     Args:
         a, b: arrays of numbers; leading axes are added to the one of lower rank.
@@ -211,7 +211,7 @@ def kron(a: ArrayLike, b: ArrayLike) -> Array:
 
 @composite
 def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
-    """The matrix whose columns are powers of ``x``.
+    """Return the matrix of powers of ``x``, one power in each column.
 
     Args:
         x: vector of n numbers.
@@ -260,7 +260,7 @@ def _check_batch_ranks(name: str, left: tuple[int, ...], right: tuple[int, ...])
 
 @composite
 def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """Matrices of shape (..., m, n) times vectors (..., n).
+    """Multiply matrices of shape (..., m, n) by vectors (..., n).
 
     Args:
         x1: matrices of shape (..., m, n).
@@ -283,7 +283,7 @@ def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 @composite
 def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
-    """The conjugates of vectors (..., n) times matrices (..., n, m).
+    """Multiply the conjugates of vectors (..., n) by matrices (..., n, m).
 
     Args:
         x1: vectors of shape (..., n).

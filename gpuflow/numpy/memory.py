@@ -20,7 +20,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
-    """The same bits as another dtype; the last axis grows or shrinks with the width.
+    """Reinterpret the bits as another dtype; the last axis grows or shrinks with the width.
 
     Complex numbers are two floats. A bool is a byte, of 0 or 1; of other bytes it says whether they
     differ from 0. int4 has 4 bits, the first of two elements the lower ones of a byte.
@@ -117,7 +117,7 @@ def _bits_as(x: Any, dtype: Any) -> Any:
 
 
 def byteswap(self: Any) -> Array:
-    """Each number with its bytes in the reverse order; of complex numbers, each part."""
+    """Reverse the bytes of each number, or of each component of complex numbers."""
     aval = aval_of(self)
     check(
         not dtypes.is_extended(aval.dtype),

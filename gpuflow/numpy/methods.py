@@ -143,7 +143,7 @@ def _reshape(
     self: Any, *args: ShapeLike, order: str = "C", copy: bool | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The elements in row-major order with another shape."""
+    """Return the elements in row-major order with another shape."""
     shape: Any = args[0] if len(args) == 1 else args
     return shaping.reshape(self, shape, order, copy=copy, out_sharding=out_sharding)
 
@@ -169,12 +169,12 @@ def _clip(self: Any, min: ArrayLike | None = None, max: ArrayLike | None = None)
 
 
 def _copy(self: Any) -> Array:
-    """A copy, in memory of its own."""
+    """Copy the array into new memory."""
     return lax.copy(self)
 
 
 def _conj(self: Any) -> Array:
-    """The complex conjugate."""
+    """Return the complex conjugate."""
     return elementary.conj(self)
 
 
@@ -208,19 +208,19 @@ def _compress(
     self: Any, condition: ArrayLike, axis: int | None = None, *, out: None = None,
     size: int | None = None, fill_value: ArrayLike = 0,
 ) -> Array:  # fmt: skip
-    """The slices along an axis whose condition holds; see ``jnp.compress``."""
+    """Return the slices along an axis whose condition is True; see ``jnp.compress``."""
     return choices.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
 
 def _nonzero(
     self: Any, *, fill_value: Any = None, size: int | None = None
 ) -> tuple[Array, ...]:
-    """The positions of elements that are not 0; see ``jnp.nonzero``."""
+    """Return the indices of nonzero elements; see ``jnp.nonzero``."""
     return positions.nonzero(self, size=size, fill_value=fill_value)
 
 
 def _flat(self: Any) -> NoReturn:
-    """Not there: it would be a view to write to."""
+    """Not there: it would be a writable view."""
     raise NotImplementedError(
         f"[flat] arrays are immutable and have no views; got {aval_of(self)}. Fix: x.ravel()."
     )

@@ -33,7 +33,7 @@ def nansum(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Sum over axes, nan counting as 0.
+    """Sum over axes, with nan counted as 0.
 
     Args:
         a: array; bools and small integers are summed in the default integer dtype.
@@ -63,7 +63,7 @@ def nanprod(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Product over axes, nan counting as 1.
+    """Multiply over axes, with nan counted as 1.
 
     Args:
         a: array; bools and small integers are multiplied in the default integer dtype.
@@ -93,7 +93,7 @@ def nanmax(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
     initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The largest number over axes, nan where there is none.
+    """Return the maximum over axes, ignoring nan; nan for slices of only nan.
 
     Args:
         a: array.
@@ -121,7 +121,7 @@ def nanmin(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
     initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The smallest number over axes, nan where there is none.
+    """Return the minimum over axes, ignoring nan; nan for slices of only nan.
 
     Args:
         a: array.
@@ -160,7 +160,7 @@ def _extreme(
 def nanargmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first largest number, -1 where there is none.
+    """Return the index of the first maximum, ignoring nan; -1 for slices of only nan.
 
     Args:
         a: array.
@@ -184,7 +184,7 @@ def nanargmax(
 def nanargmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first smallest number, -1 where there is none.
+    """Return the index of the first minimum, ignoring nan; -1 for slices of only nan.
 
     Args:
         a: array.
@@ -225,7 +225,7 @@ def nanmean(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Mean of the numbers over axes, nan where there is none.
+    """Return the mean over axes, ignoring nan; nan for slices of only nan.
 
     Args:
         a: array.
@@ -266,7 +266,7 @@ def nanvar(
     ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Variance of the numbers over axes, nan where there are too few.
+    """Return the variance over axes, ignoring nan; nan for slices with too few numbers.
 
     Args:
         a: array; for complex arrays the result is real.
@@ -320,7 +320,7 @@ def nanstd(
     ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Standard deviation of the numbers over axes, nan where there are too few.
+    """Return the standard deviation over axes, ignoring nan; nan for too few numbers.
 
     Args:
         a: array; for complex arrays the result is real.
@@ -357,7 +357,7 @@ def nanstd(
 def nancumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The sums of all elements up to each one, nan counting as 0.
+    """Return the cumulative sum, with nan counted as 0.
 
     Args:
         a: array; bools are summed in the default integer dtype, other dtypes in their own.
@@ -381,7 +381,7 @@ def nancumsum(
 def nancumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The products of all elements up to each one, nan counting as 1.
+    """Return the cumulative product, with nan counted as 1.
 
     Args:
         a: array; bools are multiplied in the default integer dtype, other dtypes in their own.

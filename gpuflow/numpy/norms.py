@@ -39,7 +39,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
 @composite
 @through_float32
 def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = False) -> Array:
-    """The norm of vectors, of matrices, or of all elements.
+    """Return the norm of vectors, of matrices, or of all elements.
 
     Args:
         x: array; integers are converted to floats.
@@ -119,8 +119,8 @@ def _of_values(x: Any, ord: Order) -> Any:
 def vector_norm(
     x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, ord: Order = 2
 ) -> Array:
-    """The norm ``sum(abs(x) ** ord) ** (1 / ord)``, its limits for inf and -inf, or for 0 the
-    number of elements that are not 0.
+    """Return the norm ``sum(abs(x) ** ord) ** (1 / ord)`` of vectors, its limits for inf and -inf,
+    or the number of nonzero elements for 0.
 
     Args:
         x: array; integers are converted to floats.
@@ -165,7 +165,7 @@ def vector_norm(
 
 @composite
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") -> Array:
-    """The norm of matrices in the last two axes.
+    """Return the norm of matrices in the last two axes.
 
     Args:
         x: matrices of shape (..., m, n); integers are converted to floats.
@@ -190,7 +190,7 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") 
 @composite
 @through_float32
 def cond(x: ArrayLike, p: Order = None) -> Array:
-    """The condition number of matrices: their norm times that of the inverse.
+    """Return the condition number of matrices: their norm times that of the inverse.
 
     Args:
         x: matrices of shape (..., m, n), square unless ``p`` is None, 2 or -2.
@@ -243,7 +243,7 @@ def matrix_rank(
     M: ArrayLike, rtol: ArrayLike | None = None, *, hermitian: bool = False,
     tol: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The number of singular values above a bound.
+    """Return the number of singular values above a tolerance.
 
     Args:
         M: matrices of shape (..., m, n), or a vector or scalar.

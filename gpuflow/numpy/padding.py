@@ -50,7 +50,7 @@ def pad(
     array: ArrayLike, pad_width: ArrayLike | Sequence[Any],
     mode: str | Callable[..., Any] = "constant", **kwargs: Any,
 ) -> Array:  # fmt: skip
-    """Put a border around an array.
+    """Pad an array at its edges.
 
     Args:
         array: array of any dtype.

@@ -33,7 +33,7 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
 
 @composite
 def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
-    """The elements so ordered that the ``kth`` is at its sorted position, smaller ones before it.
+    """Partially sort: the ``kth`` element is at its sorted position, after all smaller ones.
 
     Args:
         a: array of real numbers.
@@ -60,7 +60,7 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
 @composite
 def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
-    """The positions of the elements, so ordered that the ``kth`` is at its sorted position.
+    """Return the indices that partially sort: the ``kth`` element is at its sorted position.
 
     Args:
         a: array of real numbers.
@@ -87,7 +87,7 @@ def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
 
 @composite
 def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
-    """The ``k`` largest elements along an axis in descending order, and their positions.
+    """Return the ``k`` largest elements along an axis in descending order, and their indices.
 
     Args:
         x: array of real numbers or bools.
@@ -110,7 +110,7 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
 
 @composite
 def sort_complex(a: ArrayLike) -> Array:
-    """The elements in ascending order along the last axis, as complex numbers.
+    """Sort along the last axis, and return complex numbers.
 
     Args:
         a: array of numbers; complex ones are compared by real part, then by imaginary part.

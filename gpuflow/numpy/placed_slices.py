@@ -37,7 +37,7 @@ class Slice:
 
 @explained
 def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice:
-    """A slice of an index, ``start : start + size`` with every ``stride``-th element.
+    """Return a slice for indexing, ``start : start + size`` with every ``stride``-th element.
 
     Args:
         start: an int, or an integer scalar that may be traced. It is clamped so that the slice is

@@ -39,7 +39,7 @@ _WRITTEN_OUT = 32
 
 @composite
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
-    """The value of a polynomial, by Horner's rule.
+    """Evaluate a polynomial by Horner's rule.
 
     Args:
         p: coefficients along the first axis, highest power first; other axes broadcast with ``x``.
@@ -73,7 +73,7 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
 
 @composite
 def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The sum of two polynomials.
+    """Add two polynomials.
 
     Args:
         a1, a2: coefficients, highest power first; vectors, or scalars for constants.
@@ -99,7 +99,7 @@ def _padded(coefficients: Any, length: int) -> Any:
 
 @composite
 def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The difference of two polynomials.
+    """Subtract two polynomials.
 
     Args:
         a1, a2: coefficients, highest power first; vectors, or scalars for constants.
@@ -117,7 +117,7 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 @composite
 def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
-    """The product of two polynomials.
+    """Multiply two polynomials.
 
     Args:
         a1, a2: coefficients, highest power first; vectors, or scalars for constants. Integers are
@@ -144,7 +144,7 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
 
 @composite
 def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
-    """Quotient and remainder of two polynomials.
+    """Return quotient and remainder of two polynomials.
 
     Args:
         u, v: coefficients; the first one of ``v`` must not be 0. Integers are converted to floats.
@@ -206,7 +206,7 @@ def _falling(powers: np.ndarray, order: int, dtype: Any) -> Any:
 
 @composite
 def polyder(p: ArrayLike, m: int = 1) -> Array:
-    """The coefficients of the ``m``-th derivative.
+    """Return the coefficients of the ``m``-th derivative.
 
     Args:
         p: coefficients, highest power first. Integers are converted to floats.
@@ -233,7 +233,7 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
 
 @composite
 def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
-    """The coefficients of the ``m``-th integral.
+    """Return the coefficients of the ``m``-th antiderivative.
 
     Args:
         p: coefficients, highest power first. Integers are converted to floats.
@@ -271,7 +271,7 @@ def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
 
 @explained
 def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
-    """The roots of a polynomial, as eigenvalues of its companion matrix.
+    """Return the roots of a polynomial, as eigenvalues of its companion matrix.
 
     Args:
         p: coefficients.
@@ -327,7 +327,7 @@ def _roots(p: Any) -> Any:
 
 @composite
 def poly(seq_of_zeros: ArrayLike) -> Array:
-    """The coefficients of the polynomial with these roots, or of a matrix's characteristic one.
+    """Return the polynomial with given roots, or the characteristic polynomial of a matrix.
 
     Args:
         seq_of_zeros: vector of n roots, or a matrix of shape (n, n). Integers are converted to

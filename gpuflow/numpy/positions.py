@@ -24,7 +24,7 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 
 def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
-    """The positions of elements that are not 0, one array for each axis.
+    """Return the indices of nonzero elements, one array for each axis.
 
     Args:
         a: array of rank 1 or more.
@@ -103,7 +103,7 @@ def _filled(name: str, part: Any, real: Any, fill_value: Any, d: int, rank: int)
 
 
 def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The positions of nonzero elements in the raveled array.
+    """Return the indices of nonzero elements in the flattened array.
 
     Args:
         a: array.
@@ -127,7 +127,7 @@ def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 def argwhere(
     a: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """The positions of nonzero elements as rows.
+    """Return the indices of nonzero elements as rows.
 
     Args:
         a: array of rank n.

@@ -17,7 +17,7 @@ def array_repr(
     arr: Any, max_line_width: int | None = None, precision: int | None = None,
     suppress_small: bool | None = None,
 ) -> str:  # fmt: skip
-    """The text from which an array could be made.
+    """Format an array as a constructor call.
 
     Args:
         arr: array.
@@ -40,7 +40,7 @@ def array_str(
     a: Any, max_line_width: int | None = None, precision: int | None = None,
     suppress_small: bool | None = None,
 ) -> str:  # fmt: skip
-    """The values of an array as text.
+    """Format the values of an array.
 
     Args:
         a: array.
@@ -76,7 +76,7 @@ def _options(width: int | None, precision: int | None, suppress: bool | None) ->
 
 
 def get_printoptions() -> dict[str, Any]:
-    """How arrays are printed; arrays here obey NumPy's options.
+    """Return the print options; gpuflow uses NumPy's.
 
     Returns:
         A dict of the options by name.
@@ -90,7 +90,7 @@ def get_printoptions() -> dict[str, Any]:
 
 @explained
 def set_printoptions(*args: Any, **kwargs: Any) -> None:
-    """Change how arrays are printed, NumPy's too.
+    """Set the print options, also those of NumPy.
 
     Args:
         args, kwargs: NumPy's options: ``precision``, ``threshold``, ``edgeitems``, ``linewidth``,
@@ -110,7 +110,7 @@ def set_printoptions(*args: Any, **kwargs: Any) -> None:
 
 
 def printoptions(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
-    """A context in which arrays are printed otherwise, NumPy's too.
+    """Set the print options inside the block, also those of NumPy.
 
     Args:
         args, kwargs: NumPy's options: ``precision``, ``threshold``, ``edgeitems``, ``linewidth``,

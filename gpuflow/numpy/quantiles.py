@@ -32,7 +32,7 @@ def quantile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Values below which a part of the elements is; nan where an element is.
+    """Return quantiles of the elements over axes; nan if an element is nan.
 
     Args:
         a: array of real numbers.
@@ -72,7 +72,7 @@ def nanquantile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Values below which a part of the numbers is, nan left out; nan where there is none.
+    """Return quantiles over axes, ignoring nan; nan for slices of only nan.
 
     Args:
         a: array of real numbers.
@@ -110,7 +110,7 @@ def percentile(
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Values below which so many percent of the elements are; nan where an element is.
+    """Return percentiles of the elements over axes; nan if an element is nan.
 
     Args:
         a: array of real numbers.
@@ -148,7 +148,7 @@ def nanpercentile(
     a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Values below which so many percent of the numbers are, nan left out; nan where there is none.
+    """Return percentiles over axes, ignoring nan; nan for slices of only nan.
 
     Args:
         a: array of real numbers.
@@ -184,7 +184,7 @@ def median(
     a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
-    """The middle element over axes, or the mean of the two in the middle; nan where one is.
+    """Return the median over axes; nan if an element is nan.
 
     Args:
         a: array of real numbers.
@@ -212,7 +212,7 @@ def nanmedian(
     a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
-    """The middle number over axes, or the mean of the two in the middle; nan where there is none.
+    """Return the median over axes, ignoring nan; nan for slices of only nan.
 
     Args:
         a: array of real numbers.

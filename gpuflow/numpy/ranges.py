@@ -35,7 +35,7 @@ def arange(
     start: ArrayLike, stop: ArrayLike | None = None, step: ArrayLike | None = None,
     dtype: DTypeLike | None = None, *, device: DeviceLike = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Evenly spaced numbers in the half-open interval [start, stop).
+    """Return evenly spaced numbers in the half-open interval [start, stop).
 
     Args:
         start: first value; a single argument is ``stop``.
@@ -130,7 +130,7 @@ def linspace(
     start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, retstep: bool = False,
     dtype: DTypeLike | None = None, axis: int = 0, *, device: DeviceLike = None,
 ) -> Any:  # fmt: skip
-    """``num`` evenly spaced numbers from ``start`` to ``stop``.
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
 
     Args:
         start, stop: scalars or arrays; arrays add a new axis at ``axis``.
@@ -209,7 +209,7 @@ def eye(
     N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None, *,
     device: DeviceLike = None,
 ) -> Array:  # fmt: skip
-    """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere.
+    """Return an N by M matrix with ones on diagonal ``k``, and zeros elsewhere.
 
     Args:
         N: number of rows.
@@ -243,7 +243,7 @@ def eye(
 
 @composite
 def identity(n: int, dtype: DTypeLike | None = None) -> Array:
-    """The n by n identity matrix.
+    """Return the n by n identity matrix.
 
     Args:
         n: number of rows and columns.
@@ -262,7 +262,7 @@ def identity(n: int, dtype: DTypeLike | None = None) -> Array:
 
 @composite
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
-    """Ones on and below diagonal ``k`` of an N by M matrix, zeros above it.
+    """Return an N by M matrix with ones on and below diagonal ``k``, and zeros above it.
 
     Args:
         N: number of rows.
@@ -311,7 +311,7 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
 
 @composite
 def tril(m: ArrayLike, k: int = 0) -> Array:
-    """The last two axes with zeros above diagonal ``k``.
+    """Set elements above diagonal ``k`` of the last two axes to zero.
 
     Args:
         m: array of shape (..., rows, columns).
@@ -336,7 +336,7 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
 
 @composite
 def triu(m: ArrayLike, k: int = 0) -> Array:
-    """The last two axes with zeros below diagonal ``k``.
+    """Set elements below diagonal ``k`` of the last two axes to zero.
 
     Args:
         m: array of shape (..., rows, columns).
@@ -373,7 +373,7 @@ def _matrix(name: str, m: Any) -> tuple[Any, int, int]:
 
 @composite
 def diag(v: ArrayLike, k: int = 0) -> Array:
-    """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix.
+    """Return a matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix.
 
     Args:
         v: vector of n elements, or a matrix.
@@ -413,7 +413,7 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
 
 @composite
 def diagflat(v: ArrayLike, k: int = 0) -> Array:
-    """A matrix with the elements of ``v``, raveled, on diagonal ``k``.
+    """Return a matrix with the flattened elements of ``v`` on diagonal ``k``.
 
     Args:
         v: array of n elements.

@@ -17,7 +17,7 @@ def atleast_1d(arys: ArrayLike, /) -> Array: ...
 @overload
 def atleast_1d(*arys: ArrayLike) -> list[Array]: ...
 def atleast_1d(*arys: ArrayLike) -> Any:
-    """Arrays with at least one axis.
+    """Return arrays with at least one axis.
 
     Args:
         arys: arrays or scalars.
@@ -37,7 +37,7 @@ def atleast_2d(arys: ArrayLike, /) -> Array: ...
 @overload
 def atleast_2d(*arys: ArrayLike) -> list[Array]: ...
 def atleast_2d(*arys: ArrayLike) -> Any:
-    """Arrays with at least two axes; new ones come first.
+    """Return arrays with at least two axes; new ones come first.
 
     Args:
         arys: arrays or scalars.
@@ -57,7 +57,7 @@ def atleast_3d(arys: ArrayLike, /) -> Array: ...
 @overload
 def atleast_3d(*arys: ArrayLike) -> list[Array]: ...
 def atleast_3d(*arys: ArrayLike) -> Any:
-    """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1).
+    """Return arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1).
 
     Args:
         arys: arrays or scalars.

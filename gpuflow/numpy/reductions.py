@@ -130,7 +130,7 @@ def prod(
     keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:  # fmt: skip
-    """Product over axes.
+    """Multiply over axes.
 
     Args:
         a: array; bools and small integers are multiplied in the default integer dtype.
@@ -221,7 +221,7 @@ def max(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
     initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The largest element over axes; nan wins.
+    """Return the maximum over axes; nan if an element is nan.
 
     Args:
         a: array.
@@ -251,7 +251,7 @@ def min(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
     initial: ArrayLike | None = None, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The smallest element over axes; nan wins.
+    """Return the minimum over axes; nan if an element is nan.
 
     Args:
         a: array.
@@ -279,7 +279,7 @@ amax, amin = max, min
 
 @composite
 def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False) -> Array:
-    """The largest minus the smallest element.
+    """Return the maximum minus the minimum over axes.
 
     Args:
         a: array of numbers.
@@ -304,7 +304,7 @@ def ptp(a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = Fals
 def argmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first largest element, along ``axis`` or in the raveled array.
+    """Return the index of the first maximum, along ``axis`` or in the flattened array.
 
     Args:
         a: array; the first nan counts as largest.
@@ -328,7 +328,7 @@ def argmax(
 def argmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
-    """The position of the first smallest element, along ``axis`` or in the raveled array.
+    """Return the index of the first minimum, along ``axis`` or in the flattened array.
 
     Args:
         a: array; the first nan counts as smallest.
@@ -376,7 +376,7 @@ def all(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
     where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Whether all elements are nonzero.
+    """Return whether all elements are nonzero.
 
     Args:
         a: array of any dtype.
@@ -402,7 +402,7 @@ def any(
     a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
     where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Whether some element is nonzero.
+    """Return whether any element is nonzero.
 
     Args:
         a: array of any dtype.
@@ -434,7 +434,7 @@ def _test(
 
 @composite
 def count_nonzero(a: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
-    """How many elements are nonzero.
+    """Count the nonzero elements.
 
     Args:
         a: array of any dtype.

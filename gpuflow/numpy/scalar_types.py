@@ -91,7 +91,7 @@ def _dtype_of(what: Any) -> tuple[Any, bool]:
 
 
 def result_type(*args: Any) -> Any:
-    """The dtype that an operation on these arrays, numbers and dtypes gives.
+    """Return the dtype of the result of an operation on these arrays, scalars and dtypes.
 
     Args:
         args: arrays, dtypes and Python scalars, which are weak.
@@ -121,7 +121,7 @@ def result_type_and_weakness(*args: Any) -> tuple[Any, bool]:
 
 @explained
 def promote_types(a: DTypeLike, b: DTypeLike) -> Any:
-    """The common dtype of two dtypes; Python number types are weak.
+    """Return the common dtype of two dtypes; Python scalar types are weak.
 
     Args:
         a, b: dtypes, names of dtypes, or Python types.
@@ -149,7 +149,7 @@ def _as_type(what: Any) -> Any:
 
 @explained
 def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
-    """Whether a dtype is of a kind; bfloat16 is floating.
+    """Return whether a dtype is of a category; bfloat16 is floating.
 
     Args:
         arg1: a dtype, a scalar type or the name of a dtype.
@@ -198,7 +198,7 @@ _KINDS = {
 
 @explained
 def isdtype(dtype: DTypeLike, kind: Any) -> bool:
-    """Whether a dtype is of a kind: a dtype, a name such as ``"integral"``, or a tuple of them.
+    """Return whether a dtype is of a kind: a dtype, a name such as ``"integral"``, or a tuple.
 
     Args:
         dtype: a dtype, or the name of one.
@@ -231,7 +231,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
 
 @explained
 def can_cast(from_: DTypeLike, to: DTypeLike, casting: str = "safe") -> bool:
-    """Whether NumPy's rules allow the conversion.
+    """Return whether NumPy's casting rules allow the conversion.
 
     Args:
         from_: a dtype, or the name of one.
@@ -253,7 +253,7 @@ def can_cast(from_: DTypeLike, to: DTypeLike, casting: str = "safe") -> bool:
 
 @explained
 def finfo(dtype: DTypeLike | None) -> Any:
-    """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on.
+    """Return the limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on.
 
     Args:
         dtype: a float or complex dtype, its name, or an array.
@@ -279,7 +279,7 @@ def finfo(dtype: DTypeLike | None) -> Any:
 
 @explained
 def iinfo(int_type: Any) -> Any:
-    """Limits of an integer dtype: ``min``, ``max`` and ``bits``.
+    """Return the limits of an integer dtype: ``min``, ``max`` and ``bits``.
 
     Args:
         int_type: an integer dtype, its name, or an array.
@@ -313,7 +313,7 @@ def _full_width_dtype(what: Any) -> Any:
 
 @explained
 def iscomplexobj(x: Any) -> bool:
-    """Whether an array, or anything else that has a dtype, is complex.
+    """Return whether an array, or another object with a dtype, is complex.
 
     Args:
         x: array, scalar, or nested lists of numbers.
@@ -342,7 +342,7 @@ def iscomplexobj(x: Any) -> bool:
 
 @explained
 def isrealobj(x: Any) -> bool:
-    """Whether the dtype of an array is not complex.
+    """Return whether the dtype of an array is not complex.
 
     Args:
         x: array, scalar, or nested lists of numbers.
@@ -358,7 +358,7 @@ def isrealobj(x: Any) -> bool:
 
 
 def isscalar(element: Any) -> bool:
-    """Whether ``element`` is a number or an array without axes.
+    """Return whether ``element`` is a scalar or an array of rank 0.
 
     Args:
         element: any object.
@@ -374,7 +374,7 @@ def isscalar(element: Any) -> bool:
 
 
 def iterable(y: Any) -> bool:
-    """Whether ``iter(y)`` works: for sequences, and for arrays with an axis.
+    """Return whether ``iter(y)`` works: True for sequences, and for arrays with an axis.
 
     Args:
         y: any object.

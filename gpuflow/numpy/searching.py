@@ -26,7 +26,7 @@ def searchsorted(
     a: ArrayLike, v: ArrayLike, side: str = "left", sorter: ArrayLike | None = None, *,
     method: str = "scan",
 ) -> Array:  # fmt: skip
-    """Where elements must be inserted into a sorted array for it to stay sorted.
+    """Return the indices at which elements must be inserted into a sorted array.
 
     Args:
         a: vector in ascending order (after ``sorter``); nan last.

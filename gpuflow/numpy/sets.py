@@ -35,7 +35,7 @@ def isin(
     element: ArrayLike, test_elements: ArrayLike, assume_unique: bool = False, invert: bool = False,
     *, method: str = "auto",
 ) -> Array:  # fmt: skip
-    """Whether each element is among the test elements.
+    """Return whether each element is in the test elements.
 
     Args:
         element: array of any shape.
@@ -84,7 +84,7 @@ def _two(name: str, ar1: Any, ar2: Any) -> list[Any]:
 def union1d(
     ar1: ArrayLike, ar2: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """The distinct elements of two arrays in ascending order.
+    """Return the distinct elements of two arrays in ascending order.
 
     Args:
         ar1, ar2: arrays.
@@ -110,7 +110,7 @@ def setdiff1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The elements of ``ar1`` that are not in ``ar2``: distinct and in order.
+    """Return the distinct elements of ``ar1`` that are not in ``ar2``, in ascending order.
 
     Args:
         ar1, ar2: arrays.
@@ -164,7 +164,7 @@ def setxor1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """The elements of just one of two arrays, in ascending order.
+    """Return the elements of exactly one of two arrays, in ascending order.
 
     Args:
         ar1, ar2: arrays.
@@ -251,7 +251,7 @@ def intersect1d(
     ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
     size: int | None = None, fill_value: ArrayLike | None = None,
 ) -> Any:  # fmt: skip
-    """The elements that two arrays share, in ascending order.
+    """Return the common elements of two arrays, in ascending order.
 
     Args:
         ar1, ar2: arrays.

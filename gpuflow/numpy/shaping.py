@@ -56,7 +56,7 @@ def _sizes(name: str, a: Any) -> tuple[int, ...]:
 
 
 def ndim(a: Any) -> int:
-    """The number of axes.
+    """Return the number of axes.
 
     Args:
         a: array, scalar or nested lists of numbers.
@@ -72,7 +72,7 @@ def ndim(a: Any) -> int:
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """The sizes of all axes.
+    """Return the shape, the sizes of all axes.
 
     Args:
         a: array, scalar or nested lists of numbers.
@@ -88,7 +88,7 @@ def shape(a: Any) -> tuple[int, ...]:
 
 
 def size(a: Any, axis: Axes = None) -> int:
-    """The number of elements, or the size along ``axis``.
+    """Return the number of elements, or the size along ``axis``.
 
     Args:
         a: array, scalar or nested lists of numbers.
@@ -134,7 +134,7 @@ def reshape(
     a: ArrayLike, shape: ShapeLike | None = None, order: str = "C", *, copy: bool | None = None,
     newshape: Any = None, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The elements in row-major order with another shape.
+    """Return the elements in row-major order with another shape.
 
     Args:
         a: array.
@@ -191,7 +191,7 @@ def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) -> Array:
-    """All elements along one axis.
+    """Flatten the array to a vector.
 
     Args:
         a: array.
@@ -214,7 +214,7 @@ def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) 
 
 
 def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
-    """Insert axes of size 1; ``axis`` counts in the result.
+    """Insert axes of size 1 at the positions ``axis`` of the result.
 
     Args:
         a: array.
@@ -244,7 +244,7 @@ def with_new_axes(x: Any, old: tuple[int, ...], new: Sequence[int]) -> Any:
 
 
 def squeeze(a: ArrayLike, axis: Axes = None) -> Array:
-    """Drop axes of size 1: all of them, or those in ``axis``.
+    """Remove axes of size 1: all of them, or those in ``axis``.
 
     Args:
         a: array.
@@ -412,7 +412,7 @@ def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Seque
 
 @explained
 def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
-    """Move one axis to before another.
+    """Move one axis before another.
 
     Args:
         a: array.
@@ -449,7 +449,7 @@ def _as_list(value: Any) -> list[int]:
 
 
 def flip(m: ArrayLike, axis: Axes = None) -> Array:
-    """Reverse the order of elements along ``axis``, by default along all.
+    """Reverse the order of elements along ``axis``; by default along all axes.
 
     Args:
         m: array.
@@ -474,7 +474,7 @@ def flip(m: ArrayLike, axis: Axes = None) -> Array:
 
 
 def broadcast_to(array: ArrayLike, shape: ShapeLike, *, out_sharding: ShardingLike = None) -> Array:
-    """Repeat axes of size 1, and add leading axes, up to ``shape``.
+    """Broadcast an array to ``shape``: repeat axes of size 1, and add leading axes.
 
     Args:
         array: array.
@@ -540,7 +540,7 @@ def _broadcast_together(args: ArraysLike, shape: tuple[int, ...]) -> list[Array]
 
 @explained
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that arrays of these shapes broadcast to.
+    """Return the shape to which arrays of these shapes broadcast.
 
     Args:
         shapes: ints or sequences of ints.

@@ -74,7 +74,7 @@ def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
 
 @composite
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
-    """The solution of ``a @ x == b``.
+    """Solve ``a @ x == b``.
 
     Args:
         a: square matrices of shape (..., n, n).
@@ -110,7 +110,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
 
 @composite
 def inv(a: ArrayLike) -> Array:
-    """The inverses of square matrices of shape (..., n, n).
+    """Return the inverses of square matrices of shape (..., n, n).
 
     Args:
         a: matrices of shape (..., n, n); integers are converted to floats.
@@ -133,7 +133,7 @@ def inv(a: ArrayLike) -> Array:
 
 @composite
 def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """The ``x`` with ``tensordot(a, x, x.ndim) == b``.
+    """Solve ``tensordot(a, x, x.ndim) == b``.
 
     Args:
         a: array of shape (*b.shape, *x.shape), with as many equations as unknowns.
@@ -171,7 +171,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
 
 @composite
 def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
-    """The inverse of ``a`` as a map from its last axes to its first ``ind`` ones.
+    """Return the inverse of ``a`` as a linear map from its last axes to its first ``ind`` axes.
 
     Args:
         a: array with as many elements along its first ``ind`` axes as along the others.
@@ -207,7 +207,7 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
 
 @composite
 def matrix_power(a: ArrayLike, n: int) -> Array:
-    """Square matrices times themselves, ``n`` times; negative powers are those of the inverse.
+    """Return the ``n``-th power of square matrices; negative powers are those of the inverse.
 
     Args:
         a: matrices of shape (..., m, m).
@@ -250,7 +250,7 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
 
 @composite
 def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -> Array:
-    """The product of two or more matrices, in the cheapest order.
+    """Return the product of two or more matrices, in the cheapest order.
 
     Args:
         arrays: matrices; the first and the last may be vectors.

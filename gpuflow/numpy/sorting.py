@@ -46,7 +46,7 @@ def sort(
     a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
     stable: bool = True, descending: bool = False,
 ) -> Array:  # fmt: skip
-    """The elements in ascending order along ``axis``, nan last.
+    """Sort in ascending order along ``axis``, with nan last.
 
     Args:
         a: array of numbers or bools.
@@ -79,7 +79,7 @@ def argsort(
     a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
     stable: bool = True, descending: bool = False, dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The positions of the elements in ascending order along ``axis``.
+    """Return the indices that sort in ascending order along ``axis``.
 
     With ``descending`` equal elements keep their order too, where ``stable``.
 
@@ -117,7 +117,7 @@ def argsort(
 
 @composite
 def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
-    """The positions in the order of several keys, of which the last one is primary.
+    """Return the indices that sort by several keys, of which the last one is primary.
 
     Args:
         keys: sequence of arrays of one shape, or an array whose rows are the keys.
@@ -157,7 +157,7 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
 def cumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The sums of all elements up to each one.
+    """Return the cumulative sum along an axis.
 
     Args:
         a: array; bools are summed in the default integer dtype, other dtypes in their own.
@@ -181,7 +181,7 @@ def cumsum(
 def cumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
 ) -> Array:
-    """The products of all elements up to each one.
+    """Return the cumulative product along an axis.
 
     Args:
         a: array; bools are multiplied in the default integer dtype, other dtypes in their own.
@@ -222,7 +222,7 @@ def cumulative_sum(
     x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
     include_initial: bool = False,
 ) -> Array:  # fmt: skip
-    """The sums of all elements up to each one.
+    """Return the cumulative sum along an axis.
 
     Args:
         x: array; small integers and bools are summed in the default integer dtype.
@@ -249,7 +249,7 @@ def cumulative_prod(
     x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
     include_initial: bool = False,
 ) -> Array:  # fmt: skip
-    """The products of all elements up to each one.
+    """Return the cumulative product along an axis.
 
     Args:
         x: array; bools are multiplied in the default integer dtype.

@@ -33,7 +33,7 @@ def logspace(
     start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, base: ArrayLike = 10.0,
     dtype: DTypeLike | None = None, axis: int = 0,
 ) -> Array:  # fmt: skip
-    """``num`` powers of ``base``, from ``base**start`` to ``base**stop``.
+    """Return ``num`` powers of ``base``, from ``base**start`` to ``base**stop``.
 
     Args:
         start, stop: exponents, scalars or arrays.
@@ -63,7 +63,7 @@ def geomspace(
     start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True,
     dtype: DTypeLike | None = None, axis: int = 0,
 ) -> Array:  # fmt: skip
-    """``num`` numbers from ``start`` to ``stop``, each a constant factor from the next.
+    """Return ``num`` numbers from ``start`` to ``stop`` with a constant ratio.
 
     Args:
         start, stop: nonzero scalars or arrays with the same sign.

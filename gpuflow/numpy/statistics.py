@@ -49,7 +49,7 @@ def mean(
     a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
     keepdims: bool = False, *, where: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Mean over axes; of integers in the default float dtype, of 16-bit floats via float32.
+    """Return the mean over axes; integers give floats, 16-bit floats are summed in float32.
 
     Args:
         a: array.
@@ -110,7 +110,7 @@ def var(
     ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
     mean: ArrayLike | None = None, correction: float | None = None,
 ) -> Array:  # fmt: skip
-    """Mean squared distance from the mean, over axes.
+    """Return the variance over axes, the mean squared distance from the mean.
 
     Args:
         a: array; for complex arrays the result is real.
@@ -170,7 +170,7 @@ def std(
     ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
     mean: ArrayLike | None = None, correction: float | None = None,
 ) -> Array:  # fmt: skip
-    """The standard deviation over axes, which is the square root of the variance.
+    """Return the standard deviation over axes, the square root of the variance.
 
     Args:
         a: array; for complex arrays the result is real.

@@ -29,7 +29,7 @@ def take(
     mode: str | None = None, unique_indices: bool = False, indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Array:  # fmt: skip
-    """Elements, or slices along ``axis``, by position.
+    """Return the elements, or slices along ``axis``, at indices.
 
     Args:
         a: array.
@@ -111,7 +111,7 @@ def take_along_axis(
     arr: ArrayLike, indices: ArrayLike, axis: int | None = -1, mode: str | None = None,
     fill_value: Any = None, *, wrap_negative_indices: bool = True,
 ) -> Array:  # fmt: skip
-    """One element for each element of ``indices``, along ``axis``; other axes go together.
+    """Return one element for each element of ``indices`` along ``axis``; other axes correspond.
 
     Args:
         arr: array.

@@ -149,7 +149,7 @@ def _repeat_traced(a: Any, repeats: Any, place: int, total: int) -> Any:
 
 @composite
 def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> Array:
-    """Shift elements along axes; elements beyond the end reappear at the front.
+    """Shift elements along axes; elements that leave at the end re-enter at the front.
 
     Args:
         a: array.
@@ -224,7 +224,7 @@ def _roll_one(a: Any, step: int, dim: int) -> Any:
 
 @composite
 def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """The array turned by ``k`` right angles, from the first towards the second axis.
+    """Rotate the array by ``k`` right angles, from the first towards the second axis.
 
     Args:
         m: array of rank 2 or more.

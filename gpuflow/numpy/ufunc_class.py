@@ -32,7 +32,7 @@ _PUBLIC_MODULE = __name__.rpartition(".")[0]
 
 
 class ufunc(functools.partial[Any]):
-    """An elementwise function with the methods that NumPy derives from it.
+    """An elementwise function with NumPy's ufunc methods.
 
     Args:
         func: function of scalars.
@@ -116,7 +116,7 @@ class ufunc(functools.partial[Any]):
         self, a: Any, axis: Axes = 0, dtype: Any = None, out: None = None, keepdims: bool = False,
         initial: Any = None, where: Any = None,
     ) -> Any:  # fmt: skip
-        """All elements along an axis, combined from the first to the last.
+        """Reduce along an axis, from the first element to the last.
 
         Args:
             a: array.
@@ -153,7 +153,7 @@ class ufunc(functools.partial[Any]):
         )
 
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
-        """The combinations of all elements up to each one along an axis.
+        """Return the results of reducing all elements up to each one along an axis.
 
         Args:
             a: array.
@@ -186,7 +186,7 @@ class ufunc(functools.partial[Any]):
     def reduceat(
         self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None
     ) -> Any:
-        """The reductions of the pieces that start at the given positions along an axis.
+        """Reduce the segments that start at the given indices along an axis.
 
         Args:
             a: array.
@@ -230,7 +230,7 @@ class ufunc(functools.partial[Any]):
     # --- elements --------------------------------------------------------------------------
 
     def outer(self, A: Any, B: Any, /) -> Any:
-        """The function of all pairs of an element of ``A`` and one of ``B``."""
+        """Apply the function to all pairs of an element of ``A`` and one of ``B``."""
         name = self._check_binary("outer")
         first, second = as_arrays(name, A, B)
         behind = range(aval_of(first).ndim, aval_of(first).ndim + aval_of(second).ndim)
@@ -240,7 +240,7 @@ class ufunc(functools.partial[Any]):
         )
 
     def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
-        """The array with the function applied at an index, once for each time it is named.
+        """Return the array with the function applied at an index, once for each occurrence.
 
         Args:
             a: array.
@@ -281,7 +281,7 @@ def public(ufunc_object: ufunc) -> ufunc:
 
 @explained
 def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
-    """A ufunc from a function of numbers.
+    """Return a ufunc of a function of scalars.
 
     Args:
         func: the function; it must be traceable.

@@ -183,7 +183,7 @@ def _keeps_sign(dtype: Any) -> bool:
 
 
 def abs(x: ArrayLike, /) -> Array:
-    """Elementwise absolute value; of complex numbers, the modulus.
+    """Elementwise absolute value; the modulus for complex numbers.
 
     Args:
         x: array of numbers or bools.
@@ -243,7 +243,7 @@ reciprocal = make_unary("reciprocal", lambda x: lax.div(like(1, x), x), describe
 
 @composite
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``.
+    """Elementwise quotient, rounded down; zeros and infinities have the sign of ``x / y``.
 
     Args:
         x, y: arrays of real numbers or bools that broadcast.
@@ -299,7 +299,7 @@ def _zero_like(rest: Any, y: Any) -> Any:
 
 @composite
 def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0.
+    """Elementwise ``x % y`` with the sign of ``y``, also for zeros; 0 for integers divided by zero.
 
     Args:
         x, y: arrays of real numbers or bools that broadcast.
@@ -331,7 +331,7 @@ mod = remainder
 
 @composite
 def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise remainder with the sign of ``x``; integers by zero give 0.
+    """Elementwise remainder with the sign of ``x``; 0 for integers divided by zero.
 
     Args:
         x, y: arrays of real numbers or bools that broadcast.
@@ -354,7 +354,7 @@ def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 @composite
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
-    """``(x // y, x % y)``: the quotient rounded down, and the remainder, with the sign of ``y``.
+    """Return ``(x // y, x % y)``: the floored quotient, and the remainder with the sign of ``y``.
 
     Args:
         x, y: arrays of real numbers or bools that broadcast.

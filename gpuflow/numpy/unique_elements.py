@@ -46,7 +46,7 @@ def unique(
     return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
     size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
 ) -> Any:  # fmt: skip
-    """The distinct elements, or slices along ``axis``, in ascending order.
+    """Return the distinct elements, or slices along ``axis``, in ascending order.
 
     Args:
         ar: array.
@@ -218,7 +218,7 @@ class UniqueInverseResult(NamedTuple):
 def unique_all(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAllResult:
-    """Distinct elements with positions, inverse and counts; each nan for itself.
+    """Return distinct elements with indices, inverse and counts; all nan are distinct.
 
     Args:
         x: array.
@@ -246,7 +246,7 @@ def unique_all(
 def unique_counts(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCountsResult:
-    """Distinct elements and how often each occurs; each nan for itself.
+    """Return distinct elements and their numbers of occurrences; all nan are distinct.
 
     Args:
         x: array.
@@ -272,7 +272,7 @@ def unique_counts(
 def unique_inverse(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverseResult:
-    """Distinct elements and which one each element is; each nan for itself.
+    """Return distinct elements and the indices that reconstruct the array; all nan are distinct.
 
     Args:
         x: array.
@@ -298,7 +298,7 @@ def unique_inverse(
 def unique_values(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """Distinct elements in ascending order, each nan for itself.
+    """Return distinct elements in ascending order; all nan are distinct.
 
     Args:
         x: array.

@@ -25,7 +25,7 @@ def vectorize(
     pyfunc: Function, *, excluded: Collection[int | str] = frozenset(),
     signature: str | None = None,
 ) -> Function:  # fmt: skip
-    """A function of arrays from a function of numbers, or of arrays with a few axes.
+    """Vectorize a function of scalars, or of arrays with core dimensions.
 
     Args:
         pyfunc: the function; it may return a tuple.

@@ -28,7 +28,7 @@ def _window(name: str, M: Any, formula: Callable[[Any, int], Any]) -> Any:
 
 @composite
 def bartlett(M: int) -> Array:
-    """``M`` weights in the shape of a triangle, 0 at both ends.
+    """Return the ``M`` weights of the triangular Bartlett window, 0 at both ends.
 
     Args:
         M: number of points.
@@ -45,7 +45,7 @@ def bartlett(M: int) -> Array:
 
 @composite
 def blackman(M: int) -> Array:
-    """``M`` weights of the Blackman window, 0.42 - 0.5 cos(t) + 0.08 cos(2 t) for t from 0 to 2 pi.
+    """Return the Blackman window, 0.42 - 0.5 cos(t) + 0.08 cos(2 t) at ``M`` t from 0 to 2 pi.
 
     Args:
         M: number of points.
@@ -67,7 +67,7 @@ def blackman(M: int) -> Array:
 
 @composite
 def hamming(M: int) -> Array:
-    """``M`` weights of the Hamming window, 0.54 - 0.46 cos(t) for t from 0 to 2 pi.
+    """Return the Hamming window, 0.54 - 0.46 cos(t) at ``M`` points t from 0 to 2 pi.
 
     Args:
         M: number of points.
@@ -84,7 +84,7 @@ def hamming(M: int) -> Array:
 
 @composite
 def hanning(M: int) -> Array:
-    """``M`` weights of the Hann window, 0.5 - 0.5 cos(t) for t from 0 to 2 pi.
+    """Return the Hann window, 0.5 - 0.5 cos(t) at ``M`` points t from 0 to 2 pi.
 
     Args:
         M: number of points.
@@ -101,7 +101,7 @@ def hanning(M: int) -> Array:
 
 @composite
 def kaiser(M: int, beta: ArrayLike) -> Array:
-    """``M`` weights of the Kaiser window, i0(beta sqrt(1 - t**2)) / i0(beta) for t from -1 to 1.
+    """Return the Kaiser window, i0(beta sqrt(1 - t**2)) / i0(beta) at ``M`` points in [-1, 1].
 
     Args:
         M: number of points.

@@ -24,7 +24,7 @@ def make_mesh(
     axis_shapes: Sequence[int], axis_names: Sequence[Any],
     axis_types: Sequence[AxisType] | None = None, *, devices: Sequence[Device] | None = None,
 ) -> Mesh:  # fmt: skip
-    """A mesh of the given sizes over the first devices.
+    """Return a mesh of the given sizes over the first devices.
 
     Args:
         axis_shapes: the size of each axis.
@@ -87,7 +87,7 @@ class _MeshScope:
 
 @explained
 def set_mesh(mesh: Mesh | None) -> _MeshScope:
-    """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block.
+    """Set the current mesh, for PartitionSpecs, globally or for a ``with`` block.
 
     Args:
         mesh: a Mesh, or None to unset it.
@@ -115,7 +115,7 @@ _NO_MESH = Mesh(np.empty((), object), ())
 
 
 def get_mesh() -> Mesh:
-    """The mesh that ``set_mesh`` or ``with mesh`` chose; one that is ``empty`` without it.
+    """Return the current mesh of ``set_mesh`` or ``with mesh``; an empty one by default.
 
     Returns:
         A Mesh.
@@ -128,7 +128,7 @@ def get_mesh() -> Mesh:
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The axes of that mesh; there are none without one.
+    """Return the axes of the current mesh; an empty AbstractMesh by default.
 
     Returns:
         An AbstractMesh.
@@ -143,7 +143,7 @@ def get_abstract_mesh() -> AbstractMesh:
 
 @contextmanager
 def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
-    """The axes that PartitionSpecs refer to inside the block, for this thread.
+    """Set the axes for PartitionSpecs inside the block, for this thread.
 
     Their devices are those of the mesh in force, if its axes have the same names and sizes;
     otherwise there are none, and nothing can be placed.
@@ -155,6 +155,6 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
 
 
 def use_mesh(mesh: Mesh) -> AbstractContextManager[None]:
-    """The mesh that PartitionSpecs refer to inside the block, for this thread."""
+    """Set the mesh for PartitionSpecs inside the block, for this thread."""
     note_removed("jax.sharding.use_mesh", "jax.set_mesh(mesh)")
     return config.override("mesh", mesh)

@@ -23,7 +23,7 @@ def visualize_sharding(
     shape: Sequence[int], sharding: Sharding, *, use_color: bool = True, scale: float = 1.0,
     min_width: int = 9, max_width: int = 80, color_map: Any = None,
 ) -> None:  # fmt: skip
-    """Print boxes that show which device has which part of an array.
+    """Print boxes that show which device has which shard of an array.
 
     Args:
         shape: shape of an array of rank 1 or 2.
@@ -72,7 +72,7 @@ def visualize_sharding(
 
 
 def visualize_array_sharding(arr: Any, **options: Any) -> None:
-    """``visualize_sharding`` for an array; see there for ``options``.
+    """Print ``visualize_sharding`` of an array, with its ``options``.
 
     Raises:
         TypeError: if the argument is not a concrete array.

@@ -92,13 +92,13 @@ def as_sharding(where: Any, op: str) -> Any:
 def make_single_device_sharding(
     device: Device, *, memory_kind: str | None = None
 ) -> SingleDeviceSharding:
-    """The sharding of an array that lies on one device."""
+    """Return the sharding of an array on a single device."""
     return SingleDeviceSharding(device, memory_kind=memory_kind or "device")
 
 
 @explained
 def with_sharding_constraint(x: _T, shardings: Any) -> _T:
-    """Arrays with the shardings that they are wanted in.
+    """Constrain the shardings of arrays.
 
     Args:
         x: an array or pytree.
@@ -126,7 +126,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
 
 @explained
 def reshard(xs: _T, out_shardings: Any) -> _T:
-    """Arrays with other shardings.
+    """Change the shardings of arrays.
 
     Args:
         xs: an array or pytree.
@@ -159,7 +159,7 @@ def make_array_from_callback(
     shape: Sequence[int], sharding: Sharding, data_callback: Callable[[Index], Any],
     dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """An array whose parts a function makes.
+    """Create an array from a function that returns its shards.
 
     Args:
         shape: shape of the whole array.
@@ -217,7 +217,7 @@ def make_array_from_callback(
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Sharding, arrays: Sequence[Any], *, dtype: Any = None
 ) -> Array:
-    """An array of parts that lie on this process's devices, in the sharding's order of devices.
+    """Create an array from shards on this process's devices, in the sharding's order of devices.
 
     Args:
         shape: shape of the whole array.
@@ -256,7 +256,7 @@ def make_array_from_single_device_arrays(
 def make_array_from_process_local_data(
     sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None
 ) -> Array:
-    """An array of which each process gives the data of its devices.
+    """Create an array from the data that each process provides for its devices.
 
     Args:
         sharding: the sharding, which assigns shards to devices.
@@ -307,7 +307,7 @@ def make_array_from_process_local_data(
 
 @explained
 def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
-    """Each leaf once for each device, stacked along a new first axis.
+    """Replicate each leaf on all devices, stacked along a new first axis.
 
     Args:
         x: a pytree of arrays or scalars.
@@ -331,7 +331,7 @@ def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
 
 @explained
 def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
-    """Trees of equal structure, one for each device, stacked along a new first axis.
+    """Put one of several pytrees on each device, stacked along a new first axis.
 
     Args:
         shards: pytrees of arrays with equal structures and shapes, one for each device.

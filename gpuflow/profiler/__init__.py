@@ -1,4 +1,4 @@
-"""Traces of what a program does and when, under the names of jax.profiler.
+"""Traces of running programs, under the names of jax.profiler.
 
 A trace is a file in the Chrome format (``*.trace.json.gz``), which https://ui.perfetto.dev,
 chrome://tracing and TensorBoard's profile plugin show: kernels, libraries, loops, copies and builds

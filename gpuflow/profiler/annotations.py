@@ -11,7 +11,7 @@ from gpuflow.base.recording import Recording, clock, state
 
 
 class TraceAnnotation:
-    """``with TraceAnnotation(name):`` shows the block in a trace, if one is taken.
+    """Show a block in the trace: ``with TraceAnnotation(name):``.
 
     Args:
         name: text to show.
@@ -35,7 +35,7 @@ class TraceAnnotation:
 
     @staticmethod
     def is_enabled() -> bool:
-        """Whether a trace is being taken."""
+        """Return whether a trace is being recorded."""
         return state.recording is not None
 
     def set_metadata(self, **kwargs: Any) -> None:
@@ -52,7 +52,7 @@ class TraceAnnotation:
 
 
 class StepTraceAnnotation(TraceAnnotation):
-    """``with StepTraceAnnotation("train", step_num=k):`` shows a step of training.
+    """Show a training step in the trace: ``with StepTraceAnnotation("train", step_num=k):``.
 
     Args:
         name: text to show, followed by the number of the step.
@@ -67,7 +67,7 @@ class StepTraceAnnotation(TraceAnnotation):
 def annotate_function(
     func: Callable[..., Any], name: str | None = None, **decorator_kwargs: Any
 ) -> Callable[..., Any]:
-    """``func``, whose calls a trace shows.
+    """Return ``func`` with its calls shown in the trace.
 
     Args:
         func: a function.

@@ -18,7 +18,7 @@ _OTHER_FORMS = (AttributeError, KeyError, TypeError, ValueError)
 
 @record
 class ProfileEvent:
-    """Something that took time.
+    """An event with a duration.
 
     Attributes:
         name: name of the event.
@@ -34,7 +34,7 @@ class ProfileEvent:
 
     @property
     def end_ns(self) -> float:
-        """When it ended."""
+        """End time in nanoseconds."""
         return self.start_ns + self.duration_ns
 
 
@@ -57,7 +57,7 @@ class ProfilePlane:
 
 @record
 class ProfileData:
-    """A trace that was written."""
+    """A recorded trace."""
 
     _planes: tuple[ProfilePlane, ...]
 
@@ -84,11 +84,11 @@ class ProfileData:
 
     @property
     def planes(self) -> Iterator[ProfilePlane]:
-        """The processes."""
+        """The processes of the trace."""
         return iter(self._planes)
 
     def find_plane_with_name(self, name: str) -> ProfilePlane | None:
-        """The process of that name, or None."""
+        """Return the process of that name, or None."""
         return next((plane for plane in self._planes if plane.name == name), None)
 
 

@@ -63,7 +63,7 @@ def live_groups(backend: str | None = None) -> list[ArrayGroup]:
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:
-    """The arrays that are alive, by type and origin, as a compressed profile for ``pprof``.
+    """Return live arrays by type and origin, as a compressed profile for ``pprof``.
 
     The line that made an array is known of large ones: in a process that was started with
     ``GPUFLOW_SMI=1`` from 64 KiB on, on GPUs always from 16 MiB on.

@@ -26,7 +26,7 @@ _NANOSECOND = 1.0
 
 @record
 class OpTime:
-    """One operation with all its calls.
+    """An operation with all its calls.
 
     Attributes:
         name: name of the kernel, call or operation.
@@ -49,7 +49,7 @@ class OpTime:
 
 @record
 class LineTime:
-    """The time of the steps that come from one line.
+    """The time of the steps of one source line.
 
     Attributes:
         line: ``file:line (function)``; "" for steps without a source line.
@@ -66,7 +66,7 @@ class LineTime:
 
 @record
 class MemorySample:
-    """Memory in use by drivers at one moment.
+    """A sample of the memory use of devices.
 
     Attributes:
         seconds: time since the start of the trace.
@@ -79,7 +79,7 @@ class MemorySample:
 
 @record(repr=False)
 class TraceTable:
-    """A trace in tables; ``profiler.table`` makes it. Print it, or let a notebook show it.
+    """A trace as tables, returned by ``profiler.table``. Print it, or show it in a notebook.
 
     Attributes:
         path: path of the trace.
@@ -98,7 +98,7 @@ class TraceTable:
     top: int | None = 10
 
     def tables(self) -> tuple[Table, Table]:
-        """The ops and the lines for people, ``top`` of each."""
+        """Format the tables of operations and source lines, ``top`` rows each."""
         ops = [
             (
                 _shortened(op.name), op.row, str(op.calls), format_seconds(op.seconds),
@@ -157,7 +157,7 @@ class TraceTable:
 
 
 def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> TraceTable:
-    """Where the time of a trace went: by operation, by line of the program, and the memory.
+    """Summarize a trace: time by operation and by source line, and memory.
 
     Args:
         path: a ``*.trace.json.gz`` file, or a folder, whose newest trace is used; by default the

@@ -32,8 +32,7 @@ _SAMPLE_SECONDS = 0.01  # between two looks at the memory
 
 @record(frozen=False)
 class ProfileOptions:
-    """Settings of a recording; options of JAX's profiler that mean nothing here are taken and not
-    used.
+    """Options of a recording; options of JAX's profiler without an equivalent are ignored.
 
     Attributes:
         host_tracer_level: 0 omits eager ops and annotations.
@@ -84,7 +83,7 @@ def start_trace(
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
 ) -> None:
-    """Start to record; ``stop_trace`` writes the file.
+    """Start to record a trace; ``stop_trace`` writes the file.
 
     Args:
         log_dir: a folder; the trace is written to ``plugins/profile/<time>`` in it.
@@ -135,7 +134,7 @@ def start_trace(
 
 
 def stop_trace() -> None:
-    """Write the events since ``start_trace``.
+    """Write the events since ``start_trace`` to a file.
 
     Raises:
         RuntimeError: if no trace is being recorded.
@@ -175,7 +174,7 @@ def trace(
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
 ) -> Iterator[None]:
-    """Record the block; arguments and errors as those of ``start_trace``."""
+    """Record a trace of the block; arguments and errors as for ``start_trace``."""
     start_trace(log_dir, create_perfetto_link, create_perfetto_trace, profiler_options)
     try:
         yield
@@ -289,7 +288,7 @@ def _plain(value: Any) -> Any:
 
 
 def start_server(port: int, requires_backend: bool = True) -> NoReturn:
-    """Not there: gpuflow's profiler writes files, and serves none.
+    """Not there: gpuflow's profiler writes files, without a server.
 
     Raises:
         NotImplementedError: always.

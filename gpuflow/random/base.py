@@ -67,7 +67,7 @@ def bits(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniform random bits as unsigned integers.
+    """Return uniform random bits as unsigned integers.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -101,7 +101,7 @@ def uniform(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, minval: ArrayLike = 0.0,
     maxval: ArrayLike = 1.0, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniform random floats in [minval, maxval).
+    """Return uniform random floats in [minval, maxval).
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -171,7 +171,7 @@ def normal(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard normal distribution; complex ones have variance 1.
+    """Return standard normal random numbers; complex ones have variance 1.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -219,7 +219,7 @@ def truncated_normal(
     key: ArrayLike, lower: ArrayLike, upper: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Standard normal numbers inside the open interval (lower, upper).
+    """Return standard normal random numbers in the open interval (lower, upper).
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -280,7 +280,7 @@ def bernoulli(
     key: ArrayLike, p: ArrayLike = 0.5, shape: Shape | None = None, mode: str = "low", *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """True with probability ``p``.
+    """Return random bools that are True with probability ``p``.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -339,7 +339,7 @@ def rademacher(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """-1 or 1, each with probability one half.
+    """Return -1 or 1, each with probability one half.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -365,7 +365,7 @@ def randint(
     key: ArrayLike, shape: Shape, minval: ArrayLike, maxval: ArrayLike,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniform random integers in [minval, maxval).
+    """Return uniform random integers in [minval, maxval).
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -446,7 +446,7 @@ def exponential(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the exponential distribution with mean 1.
+    """Return exponential random numbers with mean 1.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -474,7 +474,7 @@ def laplace(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard Laplace distribution, with density ``exp(-abs(x)) / 2``.
+    """Return standard Laplace random numbers, with density ``exp(-abs(x)) / 2``.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -500,7 +500,7 @@ def logistic(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard logistic distribution, ``log(u / (1 - u))`` of uniform ``u``.
+    """Return standard logistic random numbers, ``log(u / (1 - u))`` of uniform ``u``.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -526,7 +526,7 @@ def cauchy(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard Cauchy distribution, with density ``1 / (pi * (1 + x**2))``.
+    """Return standard Cauchy random numbers, with density ``1 / (pi * (1 + x**2))``.
 
     Args:
         key: a key from ``random.key``, or a raw key.

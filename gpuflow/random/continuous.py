@@ -58,7 +58,7 @@ def pareto(
     key: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf).
+    """Return Pareto random numbers, with density ``b x**(-b - 1)`` on [1, inf).
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -89,7 +89,7 @@ def lognormal(
     key: ArrayLike, sigma: ArrayLike = 1.0, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """``exp(sigma * normal)``; for a complex dtype of complex normal numbers.
+    """Return log-normal random numbers ``exp(sigma * normal)``, also complex ones.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -125,7 +125,7 @@ def rayleigh(
     key: ArrayLike, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1.
+    """Return Rayleigh random numbers, with density ``x exp(-x**2 / 2)`` at scale 1.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -157,7 +157,7 @@ def triangular(
     key: ArrayLike, left: ArrayLike, mode: ArrayLike, right: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``.
+    """Return triangular random numbers on [left, right] with the mode ``mode``.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -195,7 +195,7 @@ def wald(
     key: ArrayLike, mean: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Wald (inverse Gaussian) distribution with scale 1.
+    """Return Wald (inverse Gaussian) random numbers with scale 1.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -235,7 +235,7 @@ def weibull_min(
     key: ArrayLike, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (),
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Weibull distribution.
+    """Return Weibull random numbers.
 
     As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them. The
     result has the common dtype of the numbers and the parameters.
@@ -268,7 +268,7 @@ def maxwell(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors.
+    """Return Maxwell random numbers with scale 1: lengths of normal 3-vectors.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -296,7 +296,7 @@ def double_sided_maxwell(
     key: ArrayLike, loc: ArrayLike, scale: ArrayLike, shape: Shape = (),
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """``loc + scale * s`` with ``s`` of the Maxwell distribution, mirrored at 0.
+    """Return ``loc + scale * s`` with ``s`` Maxwell-distributed and mirrored at 0.
 
     As in JAX the result has the shape asked for followed by that of the parameters, and the common
     dtype of the numbers and the parameters.
@@ -333,7 +333,7 @@ def geometric(
     key: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """How many trials of probability ``p`` it takes until one succeeds: integers from 1.
+    """Return geometric random integers: the number of trials until the first success, from 1.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -377,7 +377,7 @@ def multivariate_normal(
     key: ArrayLike, mean: ArrayLike, cov: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, method: str = "cholesky", *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random vectors of a normal distribution.
+    """Return multivariate normal random vectors.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -442,7 +442,7 @@ def orthogonal(
     key: ArrayLike, n: int, shape: Shape = (), dtype: DTypeLike | None = None, m: int | None = None,
     *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniformly distributed orthogonal matrices, or with ``m`` columns: orthonormal ones.
+    """Return uniform random orthogonal matrices, or with ``m`` orthonormal columns.
 
     Args:
         key: a key from ``random.key``, or a raw key.

@@ -113,7 +113,7 @@ def poisson(
     key: ArrayLike, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random integers of the Poisson distribution with mean ``lam``.
+    """Return Poisson random integers with mean ``lam``.
 
     Args:
         key: a threefry2x32 key.
@@ -252,7 +252,7 @@ def binomial(
     key: ArrayLike, n: ArrayLike, p: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """How many of ``n`` trials of probability ``p`` succeed, as floats.
+    """Return binomial random counts: successes of ``n`` trials of probability ``p``, as floats.
 
     Args:
         key: a key.
@@ -288,7 +288,7 @@ def multinomial(
     key: ArrayLike, n: ArrayLike, p: ArrayLike, *, shape: Shape | None = None,
     dtype: DTypeLike | None = None, unroll: int | bool = 1,
 ) -> Array:  # fmt: skip
-    """How many of ``n`` trials have each of several outcomes, as floats.
+    """Return multinomial random counts: the outcomes of ``n`` trials, as floats.
 
     Args:
         key: a key.

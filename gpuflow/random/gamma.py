@@ -137,7 +137,7 @@ def gamma(
     key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the gamma distribution with scale 1; differentiable in ``a``.
+    """Return gamma random numbers with scale 1; differentiable in ``a``.
 
     Args:
         key: a key.
@@ -164,7 +164,7 @@ def loggamma(
     key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow.
+    """Return logarithms of gamma random numbers, accurate for small ``a``.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -195,7 +195,7 @@ def beta(
     key: ArrayLike, a: ArrayLike, b: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the beta distribution, in [0, 1].
+    """Return beta random numbers, in [0, 1].
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -231,7 +231,7 @@ def dirichlet(
     key: ArrayLike, alpha: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random probabilities of the Dirichlet distribution.
+    """Return Dirichlet random probabilities.
 
     Args:
         key: a key.
@@ -272,7 +272,7 @@ def chisquare(
     key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the chi-square distribution.
+    """Return chi-square random numbers.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -301,7 +301,7 @@ def f(
     key: ArrayLike, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None,
     dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the F distribution.
+    """Return F random numbers.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -335,7 +335,7 @@ def t(
     key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of Student's t distribution.
+    """Return Student's t random numbers.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -368,7 +368,7 @@ def generalized_normal(
     key: ArrayLike, p: Any, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers with density proportional to ``exp(-abs(x) ** p)``.
+    """Return random numbers with density proportional to ``exp(-abs(x) ** p)``.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -402,7 +402,7 @@ def ball(
     key: ArrayLike, d: int, p: Any = 2, shape: Shape = (), dtype: DTypeLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Uniformly distributed points in the unit ball of the p-norm.
+    """Return uniform random points in the unit ball of the p-norm.
 
     Args:
         key: a key from ``random.key``, or a raw key.

@@ -37,7 +37,7 @@ def gumbel(
     key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, mode: str | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Random numbers of the standard Gumbel distribution.
+    """Return standard Gumbel random numbers.
 
     Args:
         key: a key.
@@ -118,7 +118,7 @@ def categorical(
     key: ArrayLike, logits: ArrayLike, axis: int = -1, shape: Shape | None = None,
     replace: bool = True, mode: str | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """Positions along ``axis``, with probabilities ``softmax(logits)``.
+    """Return random categories along ``axis``, with probabilities ``softmax(logits)``.
 
     Args:
         key: a key.

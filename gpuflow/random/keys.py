@@ -37,7 +37,7 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
 
 
 def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None) -> Array:
-    """A typed key from an integer seed.
+    """Create a typed key from an integer seed.
 
     Args:
         seed: an integer; it may be traced.
@@ -83,7 +83,7 @@ def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
 
 
 def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
-    """A raw key from an integer seed; ``key`` makes a typed one.
+    """Create a raw key from an integer seed; use ``key`` for a typed one.
 
     Args:
         seed: an integer; it may be traced.
@@ -151,7 +151,7 @@ def typed_key(name: str, key: Any) -> tuple[Any, bool]:
 
 
 def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
-    """New keys from one.
+    """Split a key into new keys.
 
     Args:
         key: a key; do not use it again.
@@ -181,7 +181,7 @@ def _split_raw(key: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 
 def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
-    """A key that also depends on an integer, such as a step number.
+    """Derive a key from a key and an integer, such as a step number.
 
     Args:
         key: a key.
@@ -209,7 +209,7 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
 
 
 def key_data(keys: ArrayLike) -> Array:
-    """The uint32 numbers inside keys; raw keys are returned unchanged.
+    """Return the uint32 data of keys; raw keys are returned unchanged.
 
     Args:
         keys: an array of keys.
@@ -233,7 +233,7 @@ def key_data(keys: ArrayLike) -> Array:
 def wrap_key_data(
     key_bits_array: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = None
 ) -> Array:
-    """Typed keys from their uint32 numbers.
+    """Create typed keys from their uint32 data.
 
     Args:
         key_bits_array: u32[..., 2], or u32[..., 4], depending on the generator.
@@ -258,7 +258,7 @@ def wrap_key_data(
 
 
 def key_impl(keys: ArrayLike) -> str:
-    """The name of the generator of keys.
+    """Return the name of the generator of keys.
 
     Args:
         keys: an array of keys.
@@ -281,7 +281,7 @@ def key_impl(keys: ArrayLike) -> str:
 
 
 def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
-    """The dtype of the keys of a generator.
+    """Return the dtype of the keys of a generator.
 
     Args:
         impl_spec: the name of the generator, or its dtype; by default the setting
@@ -301,7 +301,7 @@ def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
 
 
 def clone(key: ArrayLike) -> Array:
-    """The key again, for a reuse that is meant: ``debug_key_reuse`` takes it for a new one.
+    """Copy a key for an intended reuse: ``debug_key_reuse`` treats the copy as a new key.
 
     Args:
         key: a key.

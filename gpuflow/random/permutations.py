@@ -27,7 +27,7 @@ def permutation(
     key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool = False, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The elements of ``x``, or the integers below it, in random order.
+    """Return the elements of ``x``, or the integers below it, in random order.
 
     Args:
         key: a key.
@@ -89,7 +89,7 @@ def choice(
     key: ArrayLike, a: ArrayLike, shape: Shape = (), replace: bool = True,
     p: ArrayLike | None = None, axis: int = 0, mode: str | None = None,
 ) -> Array:  # fmt: skip
-    """Random elements of ``a``, or integers below it.
+    """Return random elements of ``a``, or random integers below it.
 
     Args:
         key: a key.

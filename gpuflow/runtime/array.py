@@ -96,22 +96,22 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return self.aval.dtype.itemsize
 
     def devices(self) -> set[Device]:
-        """The devices that hold parts of the array."""
+        """Return the devices that hold shards of the array."""
         return {self.device}
 
     @property
     def sharding(self) -> Sharding:
-        """Which device has which part: here one has all."""
+        """The sharding of the array."""
         return SingleDeviceSharding(self.device)
 
     @property
     def format(self) -> Format:
-        """The layout, which is row-major, and the sharding."""
+        """The layout (always row-major) and the sharding."""
         return format_of(self.aval.ndim, self.sharding)
 
     @property
     def global_shards(self) -> list[Shard]:
-        """The parts of all devices, each a copy; those of other processes have no data."""
+        """The shards of all devices, each a copy; shards of other processes have no data."""
         indices = self.sharding.devices_indices_map(self.aval.shape)
         numbers = replica_ids(indices)
         return [
@@ -124,11 +124,11 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The parts of this process's devices."""
+        """The shards of this process's devices."""
         return [shard for shard in self.global_shards if shard.device.is_local]
 
     def addressable_data(self, index: int) -> Array:
-        """The part of this process's device number ``index``."""
+        """Return the shard of this process's device with this index."""
         data = self.addressable_shards[index].data
         assert data is not None
         return data
@@ -160,16 +160,16 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return self
 
     def unsafe_buffer_pointer(self) -> int:
-        """The address of the first element in the memory of the array's device: do not write."""
+        """Return the address of the first element in device memory: do not write to it."""
         data = self.data
         return data.ctypes.data if type(data) is np.ndarray else data.address
 
     def is_deleted(self) -> bool:
-        """Whether the array was donated or deleted."""
+        """Return whether the array was donated or deleted."""
         return not hasattr(self, "_data")
 
     def delete(self) -> None:
-        """Free the memory now; later use raises."""
+        """Free the memory immediately; later use raises an error."""
         if hasattr(self, "_data"):
             del self._data
 
@@ -240,17 +240,17 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return int(self._scalar("index"))
 
     def item(self, *position: int) -> bool | int | float | complex:
-        """One element as a Python number."""
+        """Return an element as a Python scalar."""
         if dtypes.is_extended(self.aval.dtype):
             return self._scalar("item")
         return self.host().item(*position)
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python numbers."""
+        """Return the values as nested lists of Python scalars."""
         return np.asarray(self).tolist()
 
     def tobytes(self, order: str | None = "C") -> bytes:
-        """The elements as bytes, in row-major order; ``order="F"``: column-major."""
+        """Return the elements as bytes, in row-major order; column-major for ``order="F"``."""
         return self.host().tobytes(order)
 
     def __bytes__(self) -> bytes:
@@ -328,7 +328,7 @@ Array._type_key = Array.aval  # type: ignore[attr-defined]
 
 @record
 class Shard:
-    """The part of an array that one device has.
+    """The shard of an array on one device.
 
     Attributes:
         device: the device.

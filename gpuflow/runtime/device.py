@@ -55,7 +55,7 @@ class Client:
         return list(local_devices(self.platform))
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
         return len(devices(self.platform))
 
     def local_device_count(self) -> int:
@@ -103,27 +103,27 @@ class Device:
         return Client(self.platform)
 
     def addressable_memories(self) -> list[Memory]:
-        """The memories that the device reads and writes: its own."""
+        """Return the memories that the device can access: its own."""
         return [self.default_memory()]
 
     def default_memory(self) -> Memory:
-        """The memory in which arrays are made."""
+        """Return the memory of new arrays."""
         return Memory(self)
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a device of this process."""
+        """Whether the device belongs to this process."""
         return self.process_index == process.index
 
     @property
     def memory(self) -> Hashable:
-        """What is equal for devices that share memory, of whatever process."""
+        """Identifier of the memory, equal for devices that share it, across processes."""
         number = None if _platforms[self.platform].shares_memory else self.id
         return self.platform, self.process_index, number
 
     @cached_property
     def driver(self) -> Driver:
-        """What does the device's work."""
+        """The driver of the device."""
         if not self.is_local:
             raise ValueError(
                 f"[device] only the devices of one's own process do work; got {self} of process "
@@ -139,7 +139,7 @@ class Device:
 
     @cached_property
     def committed(self) -> Device:
-        """The same device, as arrays name it that were put there."""
+        """The same device, as used by arrays that were explicitly placed on it."""
         if self.is_committed:
             return self
         others = (device for device in devices(self.platform) if device.is_local)
@@ -147,7 +147,7 @@ class Device:
         return replace(self, is_committed=True)
 
     def memory_stats(self) -> dict[str, int]:
-        """The device's memory, by JAX's names.
+        """Return the memory statistics of the device, with JAX's names.
 
         Returns:
             ``bytes_in_use`` and ``peak_bytes_in_use``, by arrays and temporaries of this process;
@@ -371,7 +371,7 @@ config.register_check("num_cpu_devices", _check_cpu_count)
 
 
 def default_backend() -> str:
-    """The name of the default platform.
+    """Return the name of the default platform.
 
     Returns:
         A string, such as ``"cpu"`` or ``"cuda"``.

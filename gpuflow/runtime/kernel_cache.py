@@ -33,7 +33,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cache_stats() -> disk.CacheStats:
-    """Kernels built and loaded in this process, and the seconds that builds took.
+    """Return the numbers of kernels compiled and loaded in this process, and the compile time.
 
     Returns:
         CacheStats.

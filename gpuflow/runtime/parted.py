@@ -82,15 +82,15 @@ class PartedArray(Array):
         return self._sharding
 
     def devices(self) -> set[Device]:
-        """The devices that hold parts of the array."""
+        """Return the devices that hold shards of the array."""
         return set(self._sharding.device_set)
 
     def is_deleted(self) -> bool:
-        """Whether the array was donated or deleted."""
+        """Return whether the array was donated or deleted."""
         return any(part.is_deleted() for part in self.parts)
 
     def delete(self) -> None:
-        """Free the memory now; later use raises."""
+        """Free the memory immediately; later use raises an error."""
         for part in self.parts:
             part.delete()
 

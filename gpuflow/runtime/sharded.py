@@ -62,15 +62,15 @@ class ShardedArray(Array):
         return self._sharding
 
     def devices(self) -> set[Device]:
-        """The devices that hold parts of the array."""
+        """Return the devices that hold shards of the array."""
         return set(self._sharding.device_set)
 
     def is_deleted(self) -> bool:
-        """Whether the array was donated or deleted."""
+        """Return whether the array was donated or deleted."""
         return self.whole.is_deleted()
 
     def delete(self) -> None:
-        """Free the memory now; later use raises."""
+        """Free the memory immediately; later use raises an error."""
         self.whole.delete()
 
     def __deepcopy__(self, memo: Any) -> Array:

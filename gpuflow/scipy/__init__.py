@@ -1,4 +1,4 @@
-"""The part of SciPy that works on our arrays, under jit, grad and vmap, with JAX's names."""
+"""SciPy functions on gpuflow arrays, under jit, grad and vmap, with JAX's names."""
 
 from typing import TYPE_CHECKING
 

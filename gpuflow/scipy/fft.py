@@ -26,7 +26,7 @@ from gpuflow.ops.linalg.algebra import complex_dtype
 def dct(
     x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
 ) -> Array:
-    """The discrete cosine transform along an axis.
+    """Compute the discrete cosine transform along an axis.
 
     Args:
         x: array; real and imaginary parts are transformed separately. 16-bit floats give float32.
@@ -48,7 +48,7 @@ def dct(
 def idct(
     x: ArrayLike, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
 ) -> Array:
-    """The inverse of ``dct``, with its arguments."""
+    """Compute the inverse of ``dct``, with the same arguments."""
     return _along("idct", x, type, [n], (axis,), norm, _backward)
 
 
@@ -57,7 +57,7 @@ def dctn(
     x: ArrayLike, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """``dct`` along several axes.
+    """Compute ``dct`` along several axes.
 
     Args:
         s: sizes to which the axes are truncated or zero-padded; None keeps them.
@@ -77,7 +77,7 @@ def idctn(
     x: ArrayLike, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:  # fmt: skip
-    """The inverse of ``dctn``, with its arguments."""
+    """Compute the inverse of ``dctn``, with the same arguments."""
     sizes, along = _sizes_and_axes("idctn", x, s, axes)
     return _along("idctn", x, type, sizes, along, norm, _backward)
 

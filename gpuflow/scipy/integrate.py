@@ -1,4 +1,4 @@
-"""Integrals of sampled functions."""
+"""Integration of sampled functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.core.types import Array, ArrayLike
 def trapezoid(
     y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
 ) -> Array:
-    """The integral of a function by straight lines between its samples.
+    """Integrate samples by the trapezoidal rule.
 
     Args:
         y: samples along ``axis``.

@@ -22,7 +22,7 @@ _METHODS = ("linear", "nearest")
 
 
 class RegularGridInterpolator:
-    """A function that is known on a grid with any spacing, between its points.
+    """Interpolator of values on a rectilinear grid.
 
     Args:
         points: ascending coordinates for each axis of the grid.

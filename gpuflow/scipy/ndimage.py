@@ -1,4 +1,4 @@
-"""Values of arrays between their elements."""
+"""Interpolation of arrays."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def map_coordinates(
     input: ArrayLike, coordinates: Sequence[ArrayLike], order: int, mode: str = "constant",
     cval: ArrayLike = 0.0,
 ) -> Array:  # fmt: skip
-    """The values of an array at places between its elements.
+    """Interpolate an array at fractional indices.
 
     Args:
         input: array.

@@ -163,7 +163,7 @@ def positions_of(op: str, function: Callable[..., Any], names: Sequence[str]) ->
 
 
 class SymbolicZero:
-    """A tangent or cotangent that is known to be zero, as rules with ``symbolic_zeros`` see it."""
+    """A symbolic zero tangent or cotangent, for rules with ``symbolic_zeros``."""
 
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
@@ -186,7 +186,7 @@ class SymbolicZero:
 
     @staticmethod
     def from_primal_value(value: Any) -> SymbolicZero:
-        """The zero tangent of ``value``."""
+        """Return the symbolic zero tangent of ``value``."""
         return zero_from_primal(value, symbolic_zeros=True)
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class SymbolicZero:
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """The zero tangents of a tree.
+    """Return the zero tangents of a pytree.
 
     Args:
         val: array or pytree.

@@ -34,7 +34,7 @@ tree.register_node(
 
 
 def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
-    """A function of the first thing that ``fun`` returns, with the second as its gradient.
+    """Define a function together with its gradient rule, both returned by ``fun``.
 
     Args:
         fun: ``(*args) -> (out, rule)`` with ``rule(cotangent of out) -> cotangents``: a tuple with

@@ -133,7 +133,7 @@ def without_rule(name: str, call: Flat, leaves: Sequence[Any]) -> list[Any]:
 
 
 class custom_jvp(Generic[_P, _T]):
-    """A function with its own forward-mode rule.
+    """Function with a custom forward-mode rule.
 
     Args:
         fun: the function.
@@ -174,7 +174,7 @@ class custom_jvp(Generic[_P, _T]):
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument; None is zero.
+        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument; None means zero.
 
         Raises:
             TypeError: if there are arguments without derivatives, which these rules do not support.

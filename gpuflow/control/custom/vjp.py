@@ -70,14 +70,14 @@ class _Rules:
 
 @record(frozen=False)
 class CustomVJPPrimal:
-    """What fwd gets for a leaf with ``symbolic_zeros``: its value, and whether it has a tangent."""
+    """Argument leaf of fwd with ``symbolic_zeros``: its value, and whether it is differentiated."""
 
     value: Any
     perturbed: bool
 
 
 def custom_vjp_primal_tree_values(tree: Any) -> Any:
-    """The tree with the value instead of each ``CustomVJPPrimal``."""
+    """Replace each ``CustomVJPPrimal`` in a pytree by its value."""
     return tree_map(lambda leaf: leaf.value if isinstance(leaf, CustomVJPPrimal) else leaf, tree)
 
 
@@ -246,7 +246,7 @@ def _described(value: Any) -> str:
 
 
 class custom_vjp(Generic[_P, _T]):
-    """A function with its own reverse-mode rule; forward mode is refused.
+    """Function with a custom reverse-mode rule; forward mode raises an error.
 
     Without differentiation the function is just called. Under vmap the rule sees single elements,
     and the gradient of a shared argument is the sum over them, as in a loop.

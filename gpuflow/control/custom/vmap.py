@@ -199,7 +199,7 @@ custom_vmap_p = register(
 
 
 class custom_vmap(Generic[_P, _T]):
-    """A function with its own rule for vmap.
+    """Function with a custom vmap rule.
 
     Derivatives of the function are derivatives of the rule under a vmap around them, in forward and
     in reverse mode: ``vmap(grad(f))`` is the gradient of the rule's outputs summed over the axis.
@@ -253,7 +253,7 @@ class custom_vmap(Generic[_P, _T]):
 
 
 def sequential_vmap(f: Callable[_P, _T]) -> custom_vmap[_P, _T]:
-    """``f``, which vmap calls for one element after the other, in a loop."""
+    """Return ``f`` with a vmap rule that calls it for each element in a loop."""
     mapped = custom_vmap(f)
 
     def rule(axis_size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ def set_cache_dir(path: str | os.PathLike[str]) -> None:
 
 
 def reset_cache() -> None:
-    """Accepted for programs written for JAX: kernels on disk stay.
+    """Accepted for programs written for JAX: kernels on disk are not deleted.
 
     ``gpuflow.clear_caches`` forgets the programs of this process.
 

@@ -1,4 +1,4 @@
-"""Sparse arrays: elements with their indices (BCOO), or row by row (BCSR).
+"""Sparse arrays: coordinate format (BCOO) and compressed rows (BCSR).
 
 They are trees of arrays, so that they pass through ``jit``, ``grad`` and ``vmap``, and everything
 done with them is gathers, scatters and sums. See docs/design/0040-sparse.md.

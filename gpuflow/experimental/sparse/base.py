@@ -22,11 +22,11 @@ class SparseEfficiencyWarning(UserWarning):
 
 
 class CuSparseEfficiencyWarning(SparseEfficiencyWarning):
-    """Not raised: there is one implementation."""
+    """Never raised: there is one implementation."""
 
 
 class JAXSparse:
-    """A sparse array: a tree whose leaves are its stored arrays.
+    """A sparse array: a pytree of its stored arrays.
 
     Attributes:
         data: the stored elements. Elements with an index out of bounds are padding.
@@ -39,12 +39,12 @@ class JAXSparse:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the array that is meant."""
+        """Shape of the dense array."""
         raise NotImplementedError(_lacks(self, "shape"))
 
     @property
     def nse(self) -> int:
-        """How many elements are stored, padding included; in each batch."""
+        """Number of stored elements in each batch, including padding."""
         raise NotImplementedError(_lacks(self, "nse"))
 
     @property
@@ -59,7 +59,7 @@ class JAXSparse:
 
     @property
     def size(self) -> int:
-        """The number of elements, zeros included."""
+        """The number of elements, including zeros."""
         return math.prod(self.shape)
 
     @property
@@ -68,15 +68,15 @@ class JAXSparse:
         return self.transpose()
 
     def transpose(self, axes: Any = None) -> Any:
-        """With dimensions in another order."""
+        """Permute the dimensions."""
         raise NotImplementedError(_lacks(self, "transpose"))
 
     def todense(self) -> Array:
-        """The array with its zeros."""
+        """Convert to a dense array."""
         raise NotImplementedError(_lacks(self, "todense"))
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """The arrays that are stored, and the rest."""
+        """Return the stored arrays and the static data."""
         raise NotImplementedError(_lacks(self, "tree_flatten"))
 
     def block_until_ready(self) -> Any:

@@ -41,7 +41,7 @@ from gpuflow.tree_util import register_pytree_node_class
 
 @register_pytree_node_class
 class BCOO(JAXSparse):
-    """A sparse array as elements and their indices.
+    """A sparse array of elements and their indices (coordinate format).
 
     Dimensions are batch dimensions first, then sparse, then dense ones. Elements of one index are
     added up; those whose index is out of bounds are padding. Sizes of batch and dense dimensions
@@ -88,20 +88,20 @@ class BCOO(JAXSparse):
         self, data: Any, indices: Any, shape: Sequence[int] | None = None, *,
         indices_sorted: bool = False, unique_indices: bool = False,
     ) -> Self:  # fmt: skip
-        """Another one, by default of this shape."""
+        """Build another array, of the same shape by default."""
         return type(self)(
             (data, indices), shape=self.shape if shape is None else shape,
             indices_sorted=indices_sorted, unique_indices=unique_indices,
         )  # fmt: skip
 
     def same(self, data: Any, indices: Any) -> Self:
-        """The same array stored otherwise, with indices in the same order."""
+        """Build the same array from other data, with indices in the same order."""
         return self.like(
             data, indices, indices_sorted=self.indices_sorted, unique_indices=self.unique_indices
         )
 
     def with_data(self, data: Any) -> Self:
-        """Other elements at the same indices."""
+        """Replace the elements at the same indices."""
         return self.same(data, self.indices)
 
     @property
@@ -128,7 +128,7 @@ class BCOO(JAXSparse):
 
     @property
     def nse(self) -> int:
-        """How many elements are stored in each batch, padding included."""
+        """Number of stored elements in each batch, including padding."""
         return aval_of(self.indices).shape[-2]
 
     @property
@@ -138,20 +138,20 @@ class BCOO(JAXSparse):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the array that is meant."""
+        """Shape of the dense array."""
         n_batch = self.n_batch
         parts = [aval_of(part).shape[:n_batch] for part in (self.data, self.indices)]
         return (*np.broadcast_shapes(*parts), *self.sparse_shape, *self.dense_shape)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
-        """Data and indices; the rest."""
+        """Return data and indices, and the static data."""
         return (self.data, self.indices), (
             self.sparse_shape, self.indices_sorted, self.unique_indices,
         )  # fmt: skip
 
     @classmethod
     def tree_unflatten(cls, aux_data: Any, children: Sequence[Any]) -> Self:
-        """An array of any leaves."""
+        """Build an array from any leaves."""
         self = object.__new__(cls)
         self.data, self.indices = children
         self.sparse_shape, self.indices_sorted, self.unique_indices = aux_data
@@ -171,7 +171,7 @@ class BCOO(JAXSparse):
     def from_scipy_sparse(
         cls, mat: Any, *, index_dtype: DTypeLike | None = None, n_dense: int = 0, n_batch: int = 0
     ) -> BCOO:
-        """Of a matrix of scipy.sparse."""
+        """Convert from a matrix of scipy.sparse."""
         check(
             n_dense == 0 and n_batch == 0,
             lambda: "[BCOO.from_scipy_sparse] n_dense and n_batch must be 0; got "
@@ -242,7 +242,7 @@ class BCOO(JAXSparse):
         )
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
-        """With one element for each index, in ascending order.
+        """Sum duplicates: one element for each index, in ascending order.
 
         Args:
             nse: see ``bcoo_sum_duplicates``. remove_zeros: whether to remove stored zeros.
@@ -250,20 +250,20 @@ class BCOO(JAXSparse):
         return without_zeros(self, nse) if remove_zeros else bcoo_sum_duplicates(self, nse)
 
     def sort_indices(self) -> BCOO:
-        """With indices in ascending order."""
+        """Sort the indices in ascending order."""
         return bcoo_sort_indices(self)
 
     def todense(self) -> Array:
-        """The array with its zeros."""
+        """Convert to a dense array."""
         return bcoo_todense(self)
 
     def transpose(self, axes: Sequence[int] | None = None) -> BCOO:
-        """With dimensions in another order, by default the reverse."""
+        """Permute the dimensions; by default reverse them."""
         axes = range(self.ndim)[::-1] if axes is None else axes
         return bcoo_transpose(self, permutation=[d % self.ndim for d in axes])
 
     def reshape(self, *args: Any, **kwargs: Any) -> BCOO:
-        """In another shape, one of whose sizes may be -1; see ``bcoo_reshape``."""
+        """Reshape the array; one size may be -1. See ``bcoo_reshape``."""
         sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args
         sizes = kwargs.get("shape", sizes)
         known = int(np.prod([size for size in sizes if size != -1]))
@@ -271,11 +271,11 @@ class BCOO(JAXSparse):
         return bcoo_reshape(self, new_sizes=whole)
 
     def astype(self, dtype: DTypeLike) -> BCOO:
-        """In another dtype."""
+        """Convert to another dtype."""
         return self.with_data(self.data.astype(dtype))
 
     def sum(self, axis: Any = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Any:
-        """The sum over axes: a sparse array, and of all of them a scalar."""
+        """Sum over axes: returns a sparse array, or a scalar for all axes."""
         axes = [*range(self.ndim)] if axis is None else np.atleast_1d(axis).tolist()
         axes = [d % self.ndim for d in axes]
         if dtype is None and not dtypes.is_inexact(self.dtype):
@@ -289,7 +289,7 @@ class BCOO(JAXSparse):
         return out if out.ndim else jnp.sum(out.data, dtype=out.dtype)
 
     def mapped(self, function: Callable[[Any], Any]) -> BCOO:
-        """A function with f(0) = 0 of each element; duplicates must have been added up."""
+        """Apply a function with f(0) = 0 to each element; duplicates must be summed first."""
         mat = self if self.unique_indices else bcoo_sum_duplicates(self, self.nse)
         return mat.with_data(function(mat.data))
 
@@ -478,7 +478,7 @@ def _added(lhs: BCOO, rhs: BCOO) -> BCOO:
 
 
 def bcoo_todense(mat: BCOO) -> Array:
-    """The array with its zeros."""
+    """Convert to a dense array."""
     return places.dense_of(mat.data, mat.indices, mat.shape)
 
 
@@ -486,7 +486,7 @@ def bcoo_fromdense(
     mat: ArrayLike, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0,
     index_dtype: DTypeLike = np.int32,
 ) -> BCOO:  # fmt: skip
-    """The elements of a dense array that are not zero.
+    """Convert a dense array to BCOO format.
 
     Args:
         nse: number of stored elements in each batch; by default the largest number of nonzeros in a

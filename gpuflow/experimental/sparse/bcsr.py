@@ -25,7 +25,7 @@ from gpuflow.tree_util import register_pytree_node_class
 
 @register_pytree_node_class
 class BCSR(JAXSparse):
-    """A sparse array of two sparse dimensions, rows and columns, after batch dimensions.
+    """A sparse matrix in compressed row format, with optional batch dimensions.
 
     Attributes:
         data: (*batch, nse, *dense). Elements after the end of the last row are padding.
@@ -77,24 +77,24 @@ class BCSR(JAXSparse):
 
     @property
     def nse(self) -> int:
-        """How many elements are stored in each batch, padding included."""
+        """Number of stored elements in each batch, including padding."""
         return aval_of(self.indices).shape[-1]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the array that is meant."""
+        """Shape of the dense array."""
         data = aval_of(self.data).shape
         return (*data[: self.n_batch], *self.sparse_shape, *data[self.n_batch + 1 :])
 
     def tree_flatten(self) -> tuple[tuple[Any, Any, Any], Any]:
-        """Data, indices and indptr; the rest."""
+        """Return data, indices and indptr, and the static data."""
         return (self.data, self.indices, self.indptr), (
             self.sparse_shape, self.indices_sorted, self.unique_indices,
         )  # fmt: skip
 
     @classmethod
     def tree_unflatten(cls, aux_data: Any, children: Sequence[Any]) -> Self:
-        """An array of any leaves."""
+        """Build an array from any leaves."""
         self = object.__new__(cls)
         self.data, self.indices, self.indptr = children
         self.sparse_shape, self.indices_sorted, self.unique_indices = aux_data
@@ -114,7 +114,7 @@ class BCSR(JAXSparse):
     def from_scipy_sparse(
         cls, mat: Any, *, index_dtype: DTypeLike | None = None, n_dense: int = 0, n_batch: int = 0
     ) -> BCSR:
-        """Of a matrix of scipy.sparse."""
+        """Convert from a matrix of scipy.sparse."""
         check(
             n_dense == 0 and n_batch == 0,
             lambda: "[BCSR.from_scipy_sparse] n_dense and n_batch must be 0; got "
@@ -128,7 +128,7 @@ class BCSR(JAXSparse):
 
     @classmethod
     def from_bcoo(cls, arr: BCOO) -> BCSR:
-        """Of a BCOO array with two sparse dimensions; its elements are sorted."""
+        """Convert from a BCOO array with two sparse dimensions; its elements are sorted."""
         check(
             arr.n_sparse == 2,
             lambda: f"[BCSR.from_bcoo] the array must have two sparse dimensions; got {arr!r}. "
@@ -164,22 +164,22 @@ class BCSR(JAXSparse):
         )
 
     def to_bcoo(self) -> BCOO:
-        """With a row for each element instead of starts."""
+        """Convert to BCOO format."""
         return BCOO(
             (self.data, _expanded(self.indices, self.indptr)), shape=self.shape,
             indices_sorted=self.indices_sorted, unique_indices=self.unique_indices,
         )  # fmt: skip
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCSR:
-        """With one element for each index; see ``BCOO.sum_duplicates``."""
+        """Sum duplicates; see ``BCOO.sum_duplicates``."""
         return self.from_bcoo(self.to_bcoo().sum_duplicates(nse, remove_zeros))
 
     def todense(self) -> Array:
-        """The array with its zeros."""
+        """Convert to a dense array."""
         return self.to_bcoo().todense()
 
     def transpose(self, axes: Sequence[int] | None = None) -> Any:
-        """Rows and columns exchanged, which sorts the elements again."""
+        """Transpose the matrix, which sorts the elements again."""
         return self.from_bcoo(self.to_bcoo().transpose(axes))
 
     def __matmul__(self, other: Any) -> Any:
@@ -231,23 +231,23 @@ def bcsr_fromdense(
     mat: ArrayLike, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0,
     index_dtype: DTypeLike = np.int32,
 ) -> BCSR:  # fmt: skip
-    """The elements of a dense array that are not zero; see ``bcoo_fromdense``."""
+    """Convert a dense array to BCSR format; see ``bcoo_fromdense``."""
     out = bcoo_fromdense(mat, nse=nse, n_batch=n_batch, n_dense=n_dense, index_dtype=index_dtype)
     return BCSR.from_bcoo(out)
 
 
 def bcsr_todense(mat: BCSR) -> Array:
-    """The array with its zeros."""
+    """Convert to a dense array."""
     return mat.todense()
 
 
 def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
-    """With one element for each index; stored zeros stay."""
+    """Sum duplicates; stored zeros are kept."""
     return mat.sum_duplicates(nse, remove_zeros=False)
 
 
 def bcsr_extract(indices: ArrayLike, indptr: ArrayLike, mat: ArrayLike) -> Array:
-    """The elements of a dense array at the indices of a BCSR array."""
+    """Return the elements of a dense array at the indices of a BCSR array."""
     return places.taken_at(_expanded(indices, indptr), mat, aval_of(mat).shape)
 
 

@@ -57,7 +57,7 @@ def _prepared(
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., tuple[Any, Any]]:
-    """``gpuflow.value_and_grad``; gradients of sparse arrays are sparse, with the same indices."""
+    """``gpuflow.value_and_grad`` with sparse gradients for sparse arguments."""
 
     def value_and_grad_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
@@ -74,7 +74,7 @@ def value_and_grad(
 def grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """``gpuflow.grad``; gradients of sparse arrays are sparse, with the same indices."""
+    """``gpuflow.grad`` with sparse gradients for sparse arguments."""
     take = value_and_grad(fun, argnums, has_aux, **options)
 
     def grad_of(*args: Any, **kwargs: Any) -> Any:
@@ -103,14 +103,14 @@ def _jacobian(
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """``gpuflow.jacfwd`` of a function to one dense array; sparse arguments have sparse results."""
+    """``gpuflow.jacfwd`` of a function to one dense array; sparse arguments give sparse results."""
     return _jacobian(dense_jacfwd, fun, argnums, has_aux, options)
 
 
 def jacrev(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """``gpuflow.jacrev`` of a function to one dense array; sparse arguments have sparse results."""
+    """``gpuflow.jacrev`` of a function to one dense array; sparse arguments give sparse results."""
     return _jacobian(dense_jacrev, fun, argnums, has_aux, options)
 
 

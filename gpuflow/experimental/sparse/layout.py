@@ -50,7 +50,7 @@ def unbatched(mat: BCOO) -> BCOO:
 
 
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
-    """With indices in ascending order; padding comes last."""
+    """Sort the indices in ascending order, with padding last."""
     mat = spread(mat)
     data, indices = places.sorted_places(mat.data, mat.indices, mat.sparse_shape)
     return mat.like(
@@ -59,7 +59,7 @@ def bcoo_sort_indices(mat: BCOO) -> BCOO:
 
 
 def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
-    """With one element for each index, in ascending order.
+    """Sum duplicates: one element for each index, in ascending order.
 
     Args:
         nse: maximum number of stored elements; extra ones are dropped, and missing ones are padded.
@@ -99,7 +99,7 @@ def bcoo_update_layout(
     mat: BCOO, *, n_batch: int | None = None, n_dense: int | None = None,
     on_inefficient: str | None = "error",
 ) -> BCOO:  # fmt: skip
-    """With other numbers of batch and dense dimensions.
+    """Change the numbers of batch and dense dimensions.
 
     Args:
         n_batch, n_dense: number of batch and of dense dimensions; None keeps it.
@@ -193,7 +193,7 @@ def _sparse_to_batch(mat: BCOO) -> BCOO:
 
 
 def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
-    """With dimensions in another order.
+    """Permute the dimensions.
 
     Raises:
         TypeError: if an argument is not a permutation.
@@ -228,7 +228,7 @@ def bcoo_reshape(
     mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None,
     sharding: Any = None,
 ) -> BCOO:  # fmt: skip
-    """In another shape; batch, sparse and dense dimensions stay apart.
+    """Reshape the array; batch, sparse and dense dimensions are not mixed.
 
     Args:
         dimensions: the order in which to read dimensions. sharding: accepted; no effect.
@@ -279,7 +279,7 @@ def _length_of(sizes: Sequence[int], part: Sequence[int]) -> int | None:
 def bcoo_broadcast_in_dim(
     mat: BCOO, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None
 ) -> BCOO:
-    """Repeated along new dimensions, and along those of size 1, without storing more.
+    """Broadcast along new dimensions and those of size 1, without storing more elements.
 
     New dimensions before or between batch dimensions are batch dimensions; after sparse dimensions
     they are sparse, of size 1, and after dense ones dense.
@@ -337,7 +337,7 @@ def _sizes_of(indices: Any, outer: tuple[int, ...], mine: list[int]) -> list[int
 
 
 def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
-    """Without some of the dimensions of size 1."""
+    """Remove dimensions of size 1."""
     gone = {to_int(d) % arr.ndim for d in dimensions}
     check(
         all(arr.shape[d] == 1 for d in gone),
@@ -367,7 +367,7 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
 
 
 def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
-    """One after the other along a dimension; all have the same batch and dense dimensions."""
+    """Concatenate along a dimension; all operands have the same batch and dense dimensions."""
     first = operands[0]
     dimension = to_int(dimension) % first.ndim
     same = {(mat.n_batch, mat.n_dense, mat.ndim) for mat in operands}
@@ -418,7 +418,7 @@ def _moved(mat: BCOO, column: int, start: int, shape: tuple[int, ...]) -> BCOO:
 
 
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
-    """Backwards along dimensions."""
+    """Reverse dimensions."""
     mat = spread(operand)
     gone = {to_int(d) % mat.ndim for d in dimensions}
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
@@ -442,7 +442,7 @@ def bcoo_slice(
     mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> BCOO:  # fmt: skip
-    """Part of an array: elements outside become padding, dropped if the result is smaller."""
+    """Slice an array: elements out of bounds become padding, dropped if the result is smaller."""
     start, limit = [to_int(s) for s in start_indices], [to_int(s) for s in limit_indices]
     steps = [1] * mat.ndim if strides is None else [to_int(s) for s in strides]
     check(
@@ -470,7 +470,7 @@ def bcoo_slice(
 def bcoo_dynamic_slice(
     mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]
 ) -> BCOO:
-    """A part of given sizes, whose start may be traced; it is moved to be in bounds."""
+    """Slice a window of static size at a start that may be traced; it is clamped to the bounds."""
     sizes = tuple(to_int(size) for size in slice_sizes)
     check(
         len(start_indices) == len(sizes) == mat.ndim
@@ -510,7 +510,7 @@ def _part(
 
 
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
-    """The sum over axes; elements whose indices become equal are not added up yet."""
+    """Sum over axes; elements whose indices become equal are not summed yet."""
     gone = sorted({to_int(axis) for axis in axes})
     check(
         all(0 <= axis < mat.ndim for axis in gone),

@@ -25,7 +25,7 @@ def spsolve(
     data: ArrayLike, indices: ArrayLike, indptr: ArrayLike, b: ArrayLike, tol: float = 1e-6,
     reorder: int = 1,
 ) -> Array:  # fmt: skip
-    """Solve ``A x = b`` by SciPy's direct solver, on the host.
+    """Solve ``A x = b`` with SciPy's direct solver, on the host.
 
     Args:
         data, indices, indptr: the square matrix A in CSR format.
@@ -74,7 +74,7 @@ def lobpcg_standard(
     A: ArrayLike | Callable[[Any], Any], X: ArrayLike, m: int = 100,
     tol: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """The largest eigenvalues of a symmetric matrix, by products with it.
+    """Compute the largest eigenvalues of a symmetric matrix from products with it.
 
     Each turn takes the best vectors from the span of the last ones, the steps that led to them, and
     their residuals.

@@ -36,7 +36,7 @@ def empty(
     shape: Sequence[int], dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
     sparse_format: str = "bcoo", **kwds: Any,
 ) -> Any:  # fmt: skip
-    """Zeros, of which none is stored.
+    """Return a sparse array of zeros without stored elements.
 
     Args:
         kwds: ``n_batch``, ``n_dense``, and ``nse`` for the capacity.
@@ -49,7 +49,7 @@ def eye(
     N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None,
     index_dtype: DTypeLike = "int32", sparse_format: str = "bcoo", **kwds: Any,
 ) -> Any:  # fmt: skip
-    """(N, M) with ones on the diagonal ``k``.
+    """Return an (N, M) matrix with ones on the diagonal ``k``.
 
     Args:
         kwds: ``n_batch``, ``n_dense``.
@@ -61,7 +61,7 @@ def eye(
 
 
 def todense(arr: Any) -> Array:
-    """A sparse array with its zeros; a dense one unchanged."""
+    """Convert a sparse array to a dense one; dense arrays are returned unchanged."""
     return arr.todense() if isinstance(arr, JAXSparse) else jnp.asarray(arr)
 
 
@@ -71,7 +71,7 @@ def random_bcoo(
     unique_indices: bool = True, sorted_indices: bool = False,
     generator: Callable[..., Any] = random.uniform, **kwds: Any,
 ) -> BCOO:  # fmt: skip
-    """A random array.
+    """Return a random sparse array.
 
     Args:
         nse: number of stored elements in each batch, or their fraction of all elements.

@@ -59,7 +59,7 @@ def key_of(indices: Any, sizes: Sizes) -> tuple[Any, Any]:
 
 @composite
 def dense_of(data: Any, indices: Any, shape: Sizes) -> Array:
-    """The array with its zeros."""
+    """Convert to a dense array."""
     batches, columns = key_of(indices, shape)
     n_batch = aval_of(indices).ndim - 2
     if not columns:

@@ -55,7 +55,7 @@ def bcoo_dot_general(
     lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None,
     preferred_element_type: DTypeLike | None = None, out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """``lax.dot_general`` where an operand is sparse, or both.
+    """Compute ``lax.dot_general`` with at least one sparse operand.
 
     Args:
         dimension_numbers: as for ``lax.dot_general``; batch dimensions are batch or sparse
@@ -193,7 +193,7 @@ def _pairs(
 
 
 def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers: Any) -> Array:
-    """Elements of ``lax.dot_general(A, B)`` of dense arrays at indices, (nse, ndim)."""
+    """Compute elements of ``lax.dot_general(A, B)`` of dense arrays at indices, (nse, ndim)."""
     numbers = plain_numbers(dimension_numbers)
     (lc, rc), (lb, _) = numbers
     a, b = aval_of(A), aval_of(B)
@@ -242,7 +242,7 @@ def matmul(lhs: Any, rhs: Any) -> Any:
 
 
 def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = None) -> BCOO:
-    """The elements of a dense array at the indices of a sparse one; duplicates share it out as one.
+    """Return the elements of a dense array at the indices of a sparse one.
 
     Args:
         assume_unique: if True, duplicates each receive the element; the flag of the array by
@@ -266,7 +266,7 @@ def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = No
 
 
 def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
-    """The elements of the product with a dense array, which is broadcast to the sparse one."""
+    """Return the elements of the product with a dense array, which broadcasts to the sparse one."""
     shape = aval_of(v).shape
     check(
         len(shape) <= sp_mat.ndim
@@ -283,7 +283,7 @@ def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
 
 
 def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
-    """The elementwise product of two sparse arrays of one shape."""
+    """Return the elementwise product of two sparse arrays of one shape."""
     check(
         lhs.shape == rhs.shape and lhs.n_dense == rhs.n_dense,
         lambda: "[bcoo_multiply_sparse] shapes and dense dimensions must be equal; got "

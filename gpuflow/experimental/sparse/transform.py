@@ -37,7 +37,7 @@ zip = safe_zip
 
 
 def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., Any]:
-    """``f`` as a function that also takes and gives BCOO arrays.
+    """Return ``f`` as a function that accepts and returns BCOO arrays too.
 
     Args:
         f: a function of dense arrays. Elementwise functions of a sparse array that are not 0 at 0,

@@ -161,7 +161,7 @@ def all_gather(
     x: _T, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
     to: str = "varying",
 ) -> _T:  # fmt: skip
-    """Every element of a named axis gets the values of all of them.
+    """Gather values along a named axis: every index receives the values of all.
 
     Args:
         x: array of any dtype, or a tree of them.
@@ -365,7 +365,7 @@ def psum_scatter(
     axis_index_groups: Any = None,
     tiled: bool = False,
 ) -> _T:
-    """Sum over a named axis, of which each element gets its own part.
+    """Sum over a named axis, and scatter the result: each index receives its shard.
 
     Args:
         x: array of numbers, or a pytree of them.

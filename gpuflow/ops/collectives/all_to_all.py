@@ -135,7 +135,7 @@ def all_to_all(
     axis_index_groups: Any = None,
     tiled: bool = False,
 ) -> _T:
-    """Turn the named axis into dimension ``concat_axis``, and ``split_axis`` into the named axis.
+    """Convert the named axis to dimension ``concat_axis``, and ``split_axis`` to the named axis.
 
     Args:
         x: array of any dtype, or a tree of them.

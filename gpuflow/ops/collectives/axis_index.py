@@ -31,7 +31,7 @@ from gpuflow.ops.layout.iota import iota
 
 @explained
 def axis_size(axis_name: Any) -> int:
-    """The size of a named axis, or the product of several, as a Python int.
+    """Return the size of a named axis, or the product of several, as a Python int.
 
     Args:
         axis_name: an axis name, or several.
@@ -64,7 +64,7 @@ def _index_impl(xp: Any, *, axis_name: Any) -> Any:
 
 @explained
 def axis_index(axis_name: Any) -> Array:
-    """The index of this element along a named axis.
+    """Return the index along a named axis.
 
     Args:
         axis_name: an axis name, or several; their index is row-major.

@@ -103,7 +103,7 @@ def _checked_pairs(perm: Any, size: int) -> Pairs:
 
 @explained
 def ppermute(x: _T, axis_name: Any, perm: Sequence[tuple[int, int]]) -> _T:
-    """Send values along a named axis; who is sent nothing gets zeros.
+    """Send values along a named axis; indices that receive nothing get zeros.
 
     Args:
         x: array of any dtype, or a tree of them.
@@ -212,7 +212,7 @@ def _broadcast_transpose(
 
 @explained
 def pbroadcast(x: _T, axis_name: Any, source: int) -> _T:
-    """Every element of a named axis gets the value of one.
+    """Broadcast the value of one index of a named axis to all.
 
     Args:
         x: array of any dtype, or a tree of them.

@@ -45,7 +45,7 @@ def ragged_all_to_all(
     axis_name: Any,
     axis_index_groups: Any = None,
 ) -> Any:
-    """Send slices of rows to other indices of a named axis, and write those that arrive.
+    """Send slices of rows to other indices of a named axis, and write the received ones.
 
     Slice k goes to index ``k // (K / axis size)``: the rows of ``operand`` from
     ``input_offsets[k]`` on, ``send_sizes[k]`` of them, to the rows of the receiver's output from

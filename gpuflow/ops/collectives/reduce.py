@@ -161,7 +161,7 @@ def _extremum_jvp(op: str) -> Callable[..., Any]:
 
 @explained
 def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
-    """Maximum over named axes; nan wins.
+    """Maximum over named axes; nan if a value is nan.
 
     Args:
         x: array of real numbers or bools, or a pytree of them.
@@ -184,7 +184,7 @@ def pmax(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
 
 @explained
 def pmin(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
-    """Minimum over named axes; nan wins.
+    """Minimum over named axes; nan if a value is nan.
 
     Args:
         x: array of real numbers or bools, or a pytree of them.

@@ -256,7 +256,7 @@ def entered(leaves: Sequence[Any]) -> Sequence[Any]:
 
 @explained
 def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
-    """Let values vary along named axes: each element has its own copy, with its own cotangent.
+    """Convert to a value that varies along named axes, with separate cotangents.
 
     Args:
         x: an array or pytree.
@@ -308,7 +308,7 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
 
 @explained
 def pvary(x: Any, axis_name: Any) -> Any:
-    """Let values vary along named axes, also those that vary already.
+    """Convert to a value that varies along named axes; it may already vary along some.
 
     Args:
         x: an array or pytree.

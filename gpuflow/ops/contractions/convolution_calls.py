@@ -26,8 +26,9 @@ from gpuflow.ops.layout.transpose import transpose
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Where the dimensions of the operands are: (batch, channels, *space) of ``lhs_spec`` and
-    ``out_spec``, (outputs, inputs, *space) of ``rhs_spec``."""
+    """The positions of dimensions: (batch, channels, *space) of ``lhs_spec`` and ``out_spec``,
+    (outputs, inputs, *space) of ``rhs_spec``.
+    """
 
     lhs_spec: Dims
     rhs_spec: Dims
@@ -42,7 +43,7 @@ ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, st
 def conv_dimension_numbers(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
 ) -> ConvDimensionNumbers:
-    """Dimension numbers from three strings such as ``("NHWC", "HWIO", "NHWC")``.
+    """Parse dimension numbers such as ``("NHWC", "HWIO", "NHWC")``.
 
     Args:
         lhs_shape, rhs_shape: shapes of the operands, of equal rank.
@@ -103,7 +104,7 @@ def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int],
     padding: Any,
 ) -> list[tuple[int, int]]:  # fmt: skip
-    """The margins that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` mean; sizes include holes.
+    """Return the padding for ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``; sizes are dilated.
 
     Args:
         in_shape: spatial sizes of the input.
@@ -181,7 +182,7 @@ def conv_general_dilated(
     feature_group_count: int = 1, batch_group_count: int = 1, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The convolution of machine learning: a kernel slides over an input and is not mirrored.
+    """Compute a convolution as in machine learning, without flipping the kernel.
 
     Args:
         lhs: the input: batch, channels and spatial dimensions, in the order of
@@ -373,7 +374,7 @@ def conv(
     lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int], padding: str,
     precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """``conv_general_dilated`` with batch and channels, or outputs and inputs, in front.
+    """Compute ``conv_general_dilated`` with batch and channels, or outputs and inputs, first.
 
     Args:
         lhs: input: batch, channels and spatial dimensions.
@@ -409,7 +410,7 @@ def conv_with_general_padding(
     rhs_dilation: Sequence[int] | None, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """``conv`` with margins and holes.
+    """Compute ``conv`` with padding and dilation.
 
     Args:
         lhs: input: batch, channels and spatial dimensions.
@@ -448,7 +449,7 @@ def conv_transpose(
     dimension_numbers: Any = None, transpose_kernel: bool = False, precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None, use_consistent_padding: bool = False,
 ) -> Array:  # fmt: skip
-    """The gradient of a convolution by its input, as a layer: it enlarges by ``strides``.
+    """Compute a transposed convolution, which upsamples by ``strides``.
 
     Args:
         lhs, rhs: input and kernel; ``NHC`` and ``HIO`` by default, with one letter for each spatial
@@ -531,7 +532,7 @@ def conv_general_dilated_patches(
     rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None, precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:  # fmt: skip
-    """The elements under the kernel at each of its positions, as channels: (channels, *kernel).
+    """Return the elements under the kernel at each position, as channels: (channels, *kernel).
 
     Args:
         lhs: the input.

@@ -428,7 +428,7 @@ def dot_general(
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None, *, out_sharding: ShardingLike = None
 ) -> Array:
-    """Multiply and sum over pairs of contracting dimensions, for each index of the batch ones.
+    """Contract pairs of dimensions, for each index of the batch dimensions.
 
     Args:
         lhs: array of numbers or bools.

@@ -26,7 +26,7 @@ def conv_general_dilated_local(
     lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None, precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """A convolution whose kernel differs from position to position of the result.
+    """Compute a convolution with a separate kernel for each position of the result.
 
     Args:
         lhs: the input: batch, channels and spatial dimensions.

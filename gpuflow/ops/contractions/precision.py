@@ -15,7 +15,7 @@ from gpuflow.base.errors import check
 
 
 class Precision(enum.Enum):
-    """How exact products of float32, and of complex64, must be.
+    """Precision of products of float32 and complex64.
 
     On GPUs, as in XLA, operands of products and convolutions may be rounded to TF32, which has 10
     bits after the point, unless one of them asks for ``HIGHEST``; products are added in float32.
@@ -47,7 +47,7 @@ _NAMES: dict[Any, Precision] = {
 
 
 class DotAlgorithm(NamedTuple):
-    """The dtypes in which a product is made.
+    """The dtypes of a product.
 
     Attributes:
         lhs_precision_type, rhs_precision_type: the dtype to which operands are rounded.
@@ -67,7 +67,7 @@ class DotAlgorithm(NamedTuple):
 
 
 class DotAlgorithmPreset(enum.Enum):
-    """Known algorithms: the dtypes of both operands and the one in which products are added.
+    """Named algorithms: the dtypes of both operands and of the sum.
 
     ``TF32_TF32_F32`` lets GPUs round float32 operands to TF32, as ``DEFAULT`` does; the CPU never
     does. ``_X3``, ``_X6`` and ``_X9`` stand for so many products that emulate float32; here they

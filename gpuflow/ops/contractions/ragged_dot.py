@@ -28,7 +28,7 @@ Dims = tuple[int, ...]
 
 @record
 class RaggedDotDimensionNumbers:
-    """The dimensions of a ragged product.
+    """The dimension numbers of a ragged product.
 
     Attributes:
         dot_dimension_numbers: as in ``dot_general``.
@@ -54,7 +54,7 @@ def ragged_dot(
     preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The product of each group of rows with a separate matrix.
+    """Multiply each group of rows by a separate matrix.
 
     Args:
         lhs: f[m, k]; its first ``group_sizes[0]`` rows are group 0, and so on.
@@ -94,7 +94,7 @@ def ragged_dot_general(
     preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """``dot_general`` where one dimension of lhs is cut into groups.
+    """Compute ``dot_general`` with one dimension of lhs divided into groups.
 
     Args:
         lhs, rhs: arrays.

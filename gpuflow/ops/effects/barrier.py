@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def optimization_barrier(operand: _T) -> _T:
-    """The leaves of ``operand``, as values that the compiler knows nothing about.
+    """Return the leaves of ``operand`` as values that are opaque to the compiler.
 
     Values computed from a result are never merged with values computed from the operand, and it
     is not computed before all leaves are there.

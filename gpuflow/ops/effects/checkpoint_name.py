@@ -15,7 +15,7 @@ from gpuflow.ops.define import define, unary_transpose
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """``x`` with a name, for ``checkpoint_policies.save_only_these_names`` and its like.
+    """Name ``x``, for policies such as ``checkpoint_policies.save_only_these_names``.
 
     Args:
         x: a pytree of arrays.

@@ -19,7 +19,7 @@ _TOKEN = ShapedArray((0,), dtypes.bool_)
 
 
 def create_token(_: Any = None) -> Any:
-    """A token that waits for nothing: an array without elements, ``bool[0]``.
+    """Return a token without dependencies: an empty array ``bool[0]``.
 
     Returns:
         A token.
@@ -32,7 +32,7 @@ def create_token(_: Any = None) -> Any:
 
 
 def after_all(*operands: Any) -> Any:
-    """A token that is there when all given tokens are.
+    """Return a token that is ready when all given tokens are.
 
     ``lax.optimization_barrier((token, x))`` makes a token of a value, and a value wait for a token.
 
@@ -96,7 +96,7 @@ dce_sink_p = define(
 
 
 def dce_sink(val: Any, *, prevent_mlir_dce: bool = False) -> None:
-    """Have the leaves of ``val`` computed though nobody reads them; for measurements.
+    """Compute the leaves of ``val`` although they are unused; for measurements.
 
     Args:
         val: a pytree of arrays.

@@ -9,14 +9,14 @@ from gpuflow.base.errors import check
 
 
 class AccuracyMode(enum.Enum):
-    """How exact an elementary function must be."""
+    """Accuracy modes of elementary functions."""
 
     HIGHEST = 1
     DEFAULT = 2
 
 
 class Tolerance:
-    """The error that an elementary function may have.
+    """Error tolerance of an elementary function.
 
     Args:
         atol: absolute tolerance.

@@ -304,7 +304,7 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
 
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise quotient; integers divide towards zero, and x / 0 is -1 (all ones).
+    """Elementwise quotient; integers are truncated, and integer x / 0 is -1 (all ones).
 
     Args:
         x: array of numbers.
@@ -390,7 +390,7 @@ min_p = _extremum("min", minimum, "and", math.inf)
 
 
 def max(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers go by real part first.
+    """Elementwise maximum; nan propagates, -0.0 < 0.0, complex numbers compare by real part first.
 
     Args:
         x: array of numbers or bools.
@@ -410,7 +410,7 @@ def max(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def min(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers go by real part first.
+    """Elementwise minimum; nan propagates, -0.0 < 0.0, complex numbers compare by real part first.
 
     Args:
         x: array of numbers or bools.
@@ -481,7 +481,7 @@ def ceil(x: ArrayLike) -> Array:
 
 
 class RoundingMethod(IntEnum):
-    """Where ``round`` puts values halfway between two integers."""
+    """Rounding of values halfway between two integers."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
@@ -519,7 +519,7 @@ round_p = define(
 
 
 def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
-    """Round real floats to the nearest integer; the method says where halves go.
+    """Round real floats to the nearest integer.
 
     Args:
         x: array of real floats.

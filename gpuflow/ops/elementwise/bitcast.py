@@ -138,7 +138,7 @@ bitcast_convert_type_p = define(
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """The bits of ``operand`` read as another dtype.
+    """Reinterpret the bits of ``operand`` as another dtype.
 
     Args:
         operand: array of integers or real floats.

@@ -166,7 +166,7 @@ mulhi_p = elementwise(
 
 
 def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise upper half of the product: of 2 n bits for integers of n.
+    """Elementwise high half of the product: n of 2 n bits for n-bit integers.
 
     Args:
         x: array of integers.
@@ -186,7 +186,7 @@ def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def population_count(x: ArrayLike) -> Array:
-    """Elementwise number of bits that are 1, of the two's complement for negative integers.
+    """Elementwise number of bits that are 1, in two's complement for negative integers.
 
     Args:
         x: array of integers.
@@ -362,7 +362,7 @@ reduce_precision_p = define(
 
 @explained
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Elementwise rounding to a float format with fewer bits; the dtype stays.
+    """Elementwise rounding to a float format with fewer bits; the dtype does not change.
 
     Numbers too small for a normal number of that format become 0, too large ones infinite. With as
     many exponent bits as the dtype has, subnormal numbers stay, and are rounded.

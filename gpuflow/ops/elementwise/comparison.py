@@ -158,7 +158,7 @@ def ge(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def is_finite(x: ArrayLike) -> Array:
-    """Elementwise: neither infinite nor nan.
+    """Elementwise test for neither infinite nor nan.
 
     Args:
         x: array of real floats.
@@ -405,7 +405,7 @@ shift_right_arithmetic_p = _shift("shift_right_arithmetic", _shift_right_arithme
 
 
 def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x << y``; 0 where ``y`` is negative or at least the width of the dtype.
+    """Elementwise ``x << y``; 0 if ``y`` is negative or at least the width of the dtype.
 
     Args:
         x: array of integers.
@@ -425,7 +425,7 @@ def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x >> y`` with zeros shifted in; 0 where ``y`` is negative or at least the width.
+    """Elementwise ``x >> y`` with zeros shifted in; 0 if ``y`` is negative or at least the width.
 
     Args:
         x: array of integers.
@@ -445,7 +445,7 @@ def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x >> y`` with the sign bit shifted in, also where ``y`` is at least the width.
+    """Elementwise ``x >> y`` with the sign bit shifted in, also if ``y`` is at least the width.
 
     Args:
         x: array of integers.

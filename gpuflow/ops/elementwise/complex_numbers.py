@@ -115,7 +115,7 @@ conj_p = define(
 
 
 def real(x: ArrayLike) -> Array:
-    """The real parts of complex numbers.
+    """Return the real parts of complex numbers.
 
     Args:
         x: array of complex numbers.
@@ -134,7 +134,7 @@ def real(x: ArrayLike) -> Array:
 
 
 def imag(x: ArrayLike) -> Array:
-    """The imaginary parts of complex numbers.
+    """Return the imaginary parts of complex numbers.
 
     Args:
         x: array of complex numbers.
@@ -153,7 +153,7 @@ def imag(x: ArrayLike) -> Array:
 
 
 def complex(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x + iy``.
+    """Return the complex numbers ``x + iy``.
 
     Args:
         x: array of real parts, float32 or float64.
@@ -173,7 +173,7 @@ def complex(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def conj(x: ArrayLike) -> Array:
-    """The complex conjugate; real floats become complex.
+    """Return the complex conjugate; real floats become complex.
 
     Args:
         x: array of complex numbers or real floats.
@@ -249,7 +249,7 @@ sign_p = define(
 
 
 def abs(x: ArrayLike) -> Array:
-    """Elementwise absolute value; that of the most negative integer is itself.
+    """Elementwise absolute value; the most negative integer is unchanged.
 
     Args:
         x: array of signed integers, floats or complex numbers.
@@ -268,7 +268,7 @@ def abs(x: ArrayLike) -> Array:
 
 
 def sign(x: ArrayLike) -> Array:
-    """Elementwise -1, 0 or 1; nan and signed zeros stay; complex numbers give ``x / abs(x)``.
+    """Elementwise sign: -1, 0 or 1; nan and signed zeros are unchanged; ``x / abs(x)`` for complex.
 
     Args:
         x: array of numbers.

@@ -245,7 +245,7 @@ def rsqrt(builder: Builder, x: Pair) -> Pair:
 
 
 def tanh(builder: Builder, x: Pair) -> Pair:
-    """The hyperbolic tangent."""
+    """Compute the hyperbolic tangent."""
     apply, select = builder.apply, builder.select
     zero, one = (_number(builder, x.real, value) for value in (0, 1))
     flat = apply("gt", apply("abs", x.real), _number(builder, x.real, _FLAT[x.real.dtype]))

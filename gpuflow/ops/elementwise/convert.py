@@ -292,7 +292,7 @@ stop_gradient_p = define(
 
 
 def copy(x: Any) -> Any:
-    """``x`` in new memory.
+    """Copy ``x`` into new memory.
 
     Args:
         x: array or scalar.
@@ -308,7 +308,7 @@ def copy(x: Any) -> Any:
 
 
 def stop_gradient(x: _T) -> _T:
-    """``x``, a constant to every derivative.
+    """Return ``x`` as a constant with respect to differentiation.
 
     Args:
         x: a pytree of arrays and scalars.

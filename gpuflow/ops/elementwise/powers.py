@@ -80,7 +80,7 @@ def square(x: ArrayLike) -> Array:
 
 
 def sqrt(x: ArrayLike, *, accuracy: AccuracyLike = None) -> Array:
-    """Elementwise square root; that of negative real numbers is nan.
+    """Elementwise square root; nan for negative real numbers.
 
     Args:
         x: array of floats or complex numbers.
@@ -222,7 +222,7 @@ integer_pow_p = define(
 
 
 def integer_pow(x: ArrayLike, y: int) -> Array:
-    """``x`` to a Python integer, by repeated squaring.
+    """Raise ``x`` to a static integer power by repeated squaring.
 
     Args:
         x: array of numbers.

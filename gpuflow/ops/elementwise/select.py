@@ -162,7 +162,7 @@ def where(which: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
-    """Choose elements from ``cases``.
+    """Select elements from ``cases`` by index.
 
     Args:
         which: bool (False selects the first case) or integer, a scalar or of the shape of the
@@ -199,7 +199,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
 
 
 def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
-    """``on_true`` where ``pred`` holds, else ``on_false``; both are evaluated.
+    """Return ``on_true`` where ``pred`` is True, else ``on_false``; both are evaluated.
 
     Args:
         pred: bool, a scalar or of the shape of the other operands.
@@ -285,7 +285,7 @@ clamp_p = define(
 
 
 def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
-    """``x`` limited to ``[min, max]``; ``max`` wins where they cross, and nan stays.
+    """Limit ``x`` to ``[min, max]``; ``max`` wins if they cross, and nan is unchanged.
 
     Args:
         min: scalar or array of the shape and dtype of ``x``.

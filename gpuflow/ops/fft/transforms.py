@@ -37,7 +37,7 @@ Lengths = tuple[int, ...]
 
 
 class FftType(enum.IntEnum):
-    """Which transform: complex, inverse, of real numbers, or its inverse."""
+    """Types of Fourier transforms: complex, inverse, real, and inverse real."""
 
     FFT = 0
     IFFT = 1
@@ -182,7 +182,7 @@ fft_p = define(
 
 @explained
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
-    """A discrete Fourier transform over the last dimensions.
+    """Compute a discrete Fourier transform over the last dimensions.
 
     Args:
         x: array; it is converted to complex, or to real floats for RFFT.

@@ -26,8 +26,7 @@ Dims = tuple[int, ...]
 
 
 class GatherScatterMode(enum.Enum):
-    """The meaning of an index out of bounds: the nearest window, no window, or that it does not
-    occur.
+    """Handling of out-of-bounds indices: clamp, drop or fill, or a promise that there are none.
 
     If it does occur, a gather reads the nearest window and a scatter leaves it out, as in JAX.
     """
@@ -54,7 +53,7 @@ class GatherScatterMode(enum.Enum):
 
 
 class GatherDimensionNumbers(NamedTuple):
-    """The dimensions of a gather.
+    """Dimension numbers of a gather.
 
     Attributes:
         offset_dims: dimensions of the result that index into a window, increasing.
@@ -73,7 +72,7 @@ class GatherDimensionNumbers(NamedTuple):
 
 
 class ScatterDimensionNumbers(NamedTuple):
-    """The dimensions of a scatter.
+    """Dimension numbers of a scatter.
 
     Attributes:
         update_window_dims: dimensions of the updates that index into a window, increasing.

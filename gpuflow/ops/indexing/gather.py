@@ -242,7 +242,7 @@ def gather(
     slice_sizes: Sequence[int], *, unique_indices: bool = False, indices_are_sorted: bool = False,
     mode: ModeLike = None, fill_value: Any = None,
 ) -> Array:  # fmt: skip
-    """Windows of ``operand`` at the indices that ``start_indices`` say.
+    """Gather windows of ``operand`` at ``start_indices``.
 
     Args:
         operand: array of any dtype.
@@ -347,7 +347,7 @@ def scatter_add(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with updates added at indices; repeated indices add up.
+    """Add updates to ``operand`` at indices; updates of repeated indices are summed.
 
     Args:
         operand: array of numbers; float16 and bfloat16 are summed in float32.
@@ -381,7 +381,7 @@ def scatter_sub(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with updates subtracted at indices; repeated indices add up.
+    """Subtract updates from ``operand`` at indices; updates of repeated indices are summed.
 
     Args:
         operand: array of numbers; float16 and bfloat16 are summed in float32.

@@ -244,7 +244,7 @@ def _gather_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> 
 
 @explained
 def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) -> Any:
-    """Rows of ``x`` by index: ``out[j..., rest...] = x[indices[j...], rest...]``.
+    """Gather rows of ``x``: ``out[j..., rest...] = x[indices[j...], rest...]``.
 
     Args:
         x: array of any dtype, of rank at least 1.
@@ -433,7 +433,7 @@ def _scatter_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) ->
 def row_scatter_add(
     rows: Any, indices: Any, shape: Sequence[int], mode: str = "zero", batch_dims: int = 0
 ) -> Any:
-    """Add rows into an array of zeros: ``out[indices[j...], rest...] += rows[j..., rest...]``.
+    """Scatter-add rows to zeros: ``out[indices[j...], rest...] += rows[j..., rest...]``.
 
     Args:
         rows: numeric array of shape ``indices.shape + shape[batch_dims + 1:]``.

@@ -161,7 +161,7 @@ def scatter(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with windows replaced at indices; where indices repeat, the last update is seen.
+    """Replace windows of ``operand`` at indices; the last update of a repeated index wins.
 
     Args:
         operand: array of any dtype.
@@ -195,7 +195,7 @@ def scatter_mul(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """``operand`` with windows multiplied by updates at indices; repeated indices repeatedly.
+    """Multiply windows of ``operand`` by updates at indices, once for each occurrence.
 
     Args:
         operand: array of numbers.
@@ -229,7 +229,7 @@ def scatter_min(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """The smaller of element and update at indices.
+    """Return the minimum of elements and updates at indices.
 
     nan wins; derivatives are shared by all that equal the result.
 
@@ -265,7 +265,7 @@ def scatter_max(
     dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
     unique_indices: bool = False, mode: ModeLike = None,
 ) -> Array:  # fmt: skip
-    """The larger of element and update at indices.
+    """Return the maximum of elements and updates at indices.
 
     nan wins; derivatives are shared by all that equal the result.
 

@@ -409,7 +409,7 @@ def reshape(
     operand: ArrayLike, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """The elements of ``operand`` in row-major order with another shape.
+    """Return the elements of ``operand`` in row-major order with another shape.
 
     Args:
         operand: the array.
@@ -504,7 +504,7 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
 
 
 def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
-    """Drop dimensions of size 1.
+    """Remove dimensions of size 1.
 
     Args:
         array: array of any dtype.

@@ -235,7 +235,7 @@ def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
 
 @explained
 def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
-    """Join arrays along an existing dimension.
+    """Concatenate arrays along an existing dimension.
 
     Args:
         operands: arrays of one dtype whose shapes agree except along ``dimension``.

@@ -68,7 +68,7 @@ def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
 
 @explained
 def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Array:
-    """An array whose elements are their positions along ``dimension``.
+    """Return an array of indices along ``dimension``.
 
     Args:
         dtype: an integer, float or complex dtype; integers wrap.
@@ -100,7 +100,7 @@ def broadcasted_iota(
     dtype: DTypeLike, shape: Sequence[int] | int, dimension: int = 0, *,
     out_sharding: ShardingLike = None,
 ) -> Array:  # fmt: skip
-    """``iota`` of several dimensions.
+    """Return ``iota`` of several dimensions.
 
     Args:
         dtype: an integer, float or complex dtype; integers wrap.

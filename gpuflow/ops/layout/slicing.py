@@ -213,7 +213,7 @@ def slice_(
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """``operand[start:limit:stride]`` in each dimension, with known bounds.
+    """Return ``operand[start:limit:stride]`` in each dimension, with static bounds.
 
     Args:
         operand: array of any dtype and rank r.
@@ -248,7 +248,7 @@ def slice_in_dim(
     stride: int = 1,
     axis: int = 0,
 ) -> Array:
-    """``operand[start:limit:stride]`` along one axis; the others are whole.
+    """Return ``operand[start:limit:stride]`` along one axis; other axes are not sliced.
 
     Args:
         operand: array of any dtype.
@@ -504,7 +504,7 @@ def _pad_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
 def pad(
     operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[Sequence[int]]
 ) -> Array:
-    """Put a padding value around and between the elements of ``operand``, or cut elements off.
+    """Pad ``operand`` at its edges and between elements; negative padding removes elements.
 
     Args:
         operand: array of any dtype and rank r.

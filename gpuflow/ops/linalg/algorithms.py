@@ -10,7 +10,7 @@ from gpuflow.base.errors import check
 
 
 class SvdAlgorithm(enum.Enum):
-    """How singular values are computed; ``JACOBI`` and ``POLAR`` are refused."""
+    """Algorithms for singular values; ``JACOBI`` and ``POLAR`` raise an error."""
 
     DEFAULT = "default"
     QR = "QR"
@@ -20,7 +20,7 @@ class SvdAlgorithm(enum.Enum):
 
 
 class EighImplementation(enum.Enum):
-    """How eigenvalues of symmetric matrices are computed; all but ``QR`` are refused."""
+    """Algorithms for eigenvalues of symmetric matrices; all but ``QR`` raise an error."""
 
     QR = "qr"
     JACOBI = "jacobi"
@@ -28,7 +28,7 @@ class EighImplementation(enum.Enum):
 
 
 class EigImplementation(enum.Enum):
-    """Which library computes eigenvalues of general matrices; all but ``LAPACK`` are refused."""
+    """Libraries for eigenvalues of general matrices; all but ``LAPACK`` raise an error."""
 
     CUSOLVER = "cusolver"
     MAGMA = "magma"

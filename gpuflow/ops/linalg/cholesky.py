@@ -131,7 +131,7 @@ cholesky_p = matrix_op(
 @explained
 @through_float32
 def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
-    """The lower triangular ``L`` with ``L @ L.conj().T == x``.
+    """Return the lower triangular ``L`` with ``L @ L.conj().T == x``.
 
     Args:
         x: symmetric or Hermitian positive definite matrices of shape (..., n, n).
@@ -208,7 +208,7 @@ cholesky_update_p = matrix_op(
 @explained
 @through_float32
 def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
-    """The upper factor of ``R.T @ R + outer(w, w)``, given the upper triangular ``R``.
+    """Return the upper factor of ``R.T @ R + outer(w, w)``, given the upper triangular ``R``.
 
     Args:
         r_matrix: real upper triangular matrices of shape (..., n, n).
@@ -235,7 +235,7 @@ def symmetric_product(
     a_matrix: ArrayLike, c_matrix: ArrayLike, *, alpha: float = 1.0, beta: float = 0.0,
     symmetrize_output: bool = False,
 ) -> Any:  # fmt: skip
-    """``alpha * A @ A.T + beta * C`` for a symmetric matrix ``C``.
+    """Compute ``alpha * A @ A.T + beta * C`` for a symmetric matrix ``C``.
 
     Args:
         a_matrix: matrices of shape (..., m, n).

@@ -1,4 +1,4 @@
-"""Eigenvalues and eigenvectors of general matrices."""
+"""Return eigenvalues and eigenvectors of general matrices."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def eig(
     compute_right_eigenvectors: bool = True, enable_eigvec_derivs: bool = False,
     implementation: EigImplementation | None = None, use_magma: bool | None = None,
 ) -> list[Array]:  # fmt: skip
-    """Eigenvalues and eigenvectors of general matrices.
+    """Return eigenvalues and eigenvectors of general matrices.
 
     Args:
         x: matrices of shape (..., n, n).

@@ -172,7 +172,7 @@ def eigh(
     sort_eigenvalues: bool = True, subset_by_index: tuple[int, int] | None = None,
     implementation: EighImplementation | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Eigenvectors and eigenvalues of symmetric or Hermitian matrices.
+    """Return eigenvectors and eigenvalues of symmetric or Hermitian matrices.
 
     Args:
         x: matrices of shape (..., n, n).

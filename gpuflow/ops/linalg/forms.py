@@ -58,7 +58,7 @@ def schur(
     x: ArrayLike, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False,
     select_callable: Any = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The Schur form ``x == V @ T @ V^H`` with unitary V.
+    """Compute the Schur form ``x == V @ T @ V^H`` with unitary V.
 
     Args:
         x: matrices of shape (..., n, n).

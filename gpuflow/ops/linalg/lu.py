@@ -191,7 +191,7 @@ lu_p = matrix_op(
 @explained
 @through_float32
 def lu(x: ArrayLike) -> list[Array]:
-    """The LU decomposition with partial pivoting.
+    """Compute the LU decomposition with partial pivoting.
 
     Args:
         x: matrices of shape (..., m, n).

@@ -104,7 +104,7 @@ ormqr_p = matrix_op(
 def ormqr(
     a: ArrayLike, taus: ArrayLike, c: ArrayLike, *, left: bool = True, transpose: bool = False
 ) -> Array:
-    """The product of Q, as ``geqrf`` gives it, with a matrix.
+    """Multiply a matrix by the Q of ``geqrf``.
 
     Args:
         a, taus: reflectors (..., m, n) and their factors (..., k), of ``geqrf``.

@@ -70,7 +70,7 @@ geqrf_p = matrix_op("geqrf", (2,), _geqrf_result, _geqrf_impl, multiple_results=
 @explained
 @through_float32
 def geqrf(a: Any) -> tuple[Any, Any]:
-    """The QR decomposition in LAPACK's compact form.
+    """Compute the QR decomposition in LAPACK's compact form.
 
     Args:
         a: matrices of shape (..., m, n).
@@ -130,7 +130,7 @@ householder_product_p = matrix_op(
 @explained
 @through_float32
 def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
-    """The first columns of a product of Householder reflections, as ``geqrf`` gives them.
+    """Return the first columns of the product of Householder reflections of ``geqrf``.
 
     Args:
         a: vectors below the diagonal of matrices of shape (..., m, n), m >= n.
@@ -265,7 +265,7 @@ def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True,
     use_magma: bool | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """``x == Q @ R`` with orthonormal columns of Q and upper triangular R.
+    """Compute ``x == Q @ R`` with orthonormal columns of Q and upper triangular R.
 
     Args:
         x: matrices of shape (..., m, n).

@@ -102,7 +102,7 @@ lu_pivots_to_permutation_p = matrix_op(
 
 @explained
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
-    """The permutation that row exchanges amount to.
+    """Return the permutation of a sequence of row exchanges.
 
     Args:
         pivots: i32[..., k]: row i is swapped with row ``pivots[i]``, in this order.

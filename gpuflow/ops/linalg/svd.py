@@ -180,7 +180,7 @@ def svd(
     x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True,
     subset_by_index: tuple[int, int] | None = None, algorithm: SvdAlgorithm | None = None,
 ) -> Any:  # fmt: skip
-    """The singular value decomposition ``x == U @ diag(s) @ Vh``.
+    """Compute the singular value decomposition ``x == U @ diag(s) @ Vh``.
 
     Args:
         x: matrices of shape (..., m, n).

@@ -18,7 +18,7 @@ from gpuflow.ops.random.keys import random_unwrap
 
 
 def eq(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x == y``; nan equals nothing.
+    """Elementwise ``x == y``; False for nan.
 
     Args:
         x: array of numbers, bools or keys.
@@ -41,7 +41,7 @@ def eq(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def ne(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise ``x != y``; nan differs from everything.
+    """Elementwise ``x != y``; True for nan.
 
     Args:
         x: array of numbers, bools or keys.

@@ -37,7 +37,7 @@ Shape = tuple[int, ...]
 
 
 class RandomAlgorithm(enum.IntEnum):
-    """How a counter becomes random bits; the default is Philox, as on JAX's CPU and GPU."""
+    """Algorithms for random bits; the default is Philox, as on JAX's CPU and GPU."""
 
     RNG_DEFAULT = 0
     RNG_THREE_FRY = 1
@@ -196,7 +196,7 @@ def rng_bit_generator(
     key: Any, shape: Sequence[int], dtype: DTypeLike | None = np.uint32,
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT, *, out_sharding: ShardingLike = None
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Uniform random bits from a raw state, bit for bit those of JAX.
+    """Return uniform random bits from a raw state, bit for bit those of JAX.
 
     Under vmap each state gives what it gives alone (in JAX the first one counts for all).
 

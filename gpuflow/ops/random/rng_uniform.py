@@ -111,7 +111,7 @@ rng_uniform_p = define(
 
 @explained
 def rng_uniform(a: ArrayLike, b: ArrayLike, shape: Sequence[int]) -> Array:
-    """Uniform random numbers in [a, b), other ones each time; ``random.uniform`` has a seed.
+    """Return unseeded uniform random numbers in [a, b); use ``random.uniform`` for a seed.
 
     Args:
         a, b: scalars of one dtype of real numbers; with b <= a the result is undefined.

@@ -138,7 +138,7 @@ argmin_p = _argument_reduction("argmin", False)
 
 
 def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
-    """The position of the first maximum along ``axis``; the first nan, if there is one.
+    """Return the index of the first maximum along ``axis``; of the first nan, if any.
 
     Args:
         operand: array of integers, real floats or bools.
@@ -160,7 +160,7 @@ def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
 
 
 def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
-    """The position of the first minimum along ``axis``; the first nan, if there is one.
+    """Return the index of the first minimum along ``axis``; of the first nan, if any.
 
     Args:
         operand: array of integers, real floats or bools.

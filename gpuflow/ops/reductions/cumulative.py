@@ -297,7 +297,7 @@ def _clear_signs_of_zeros(out: Any, axis: int) -> None:
 
 @explained
 def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The sums of all elements up to each one, along ``axis``.
+    """Return the cumulative sum along ``axis``.
 
     Args:
         operand: array of numbers. float16 and bfloat16 are summed in float32; integers wrap.
@@ -361,7 +361,7 @@ def _product_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
 
 @explained
 def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The products of all elements up to each one, along ``axis``.
+    """Return the cumulative product along ``axis``.
 
     Args:
         operand: array of numbers; integers wrap.
@@ -421,7 +421,7 @@ def _extremum_scan(
 
 @explained
 def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
+    """Return the cumulative maximum along ``axis``; nan propagates, -0.0 is below 0.0.
 
     Args:
         operand: array of numbers.
@@ -444,7 +444,7 @@ def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
 @explained
 def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
+    """Return the cumulative minimum along ``axis``; nan propagates, -0.0 is below 0.0.
 
     Args:
         operand: array of numbers.
@@ -506,7 +506,7 @@ def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
 
 @explained
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """``log(cumsum(exp(operand)))`` without overflow.
+    """Compute ``log(cumsum(exp(operand)))`` without overflow.
 
     Args:
         operand: array of floats or complex numbers.

@@ -124,7 +124,7 @@ def _chooser_jvp(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """Maximum over ``axes``; nan wins, -0.0 is below 0.0, bool gives or.
+    """Maximum over ``axes``; nan propagates, -0.0 is below 0.0, "or" for bools.
 
     Args:
         operand: array of numbers or bools.
@@ -146,7 +146,7 @@ def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
 
 def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """Minimum over ``axes``; nan wins, -0.0 is below 0.0, bool gives and.
+    """Minimum over ``axes``; nan propagates, -0.0 is below 0.0, "and" for bools.
 
     Args:
         operand: array of numbers or bools.
@@ -319,7 +319,7 @@ reduce_xor_p = _bits_reduction("reduce_xor", "bitwise_xor", "xor", _no_bits)
 
 
 def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """And over ``axes``, of the bits of integers or of bools; of nothing: all ones.
+    """Bitwise or logical "and" over ``axes``; all ones for no elements.
 
     Args:
         operand: array of integers or bools.
@@ -340,7 +340,7 @@ def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
 
 def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """Or over ``axes``, of the bits of integers or of bools; of nothing: 0.
+    """Bitwise or logical "or" over ``axes``; 0 for no elements.
 
     Args:
         operand: array of integers or bools.
@@ -361,7 +361,7 @@ def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
 
 
 def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0.
+    """Bitwise or logical "exclusive or" over ``axes``; 0 for no elements.
 
     Args:
         operand: array of integers or bools.

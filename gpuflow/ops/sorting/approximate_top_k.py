@@ -17,7 +17,7 @@ def approx_max_k(
     operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
 ) -> list[Array]:  # fmt: skip
-    """The ``k`` largest elements along a dimension, and their positions; all of them are found.
+    """Return the ``k`` largest elements along a dimension, and their indices; the result is exact.
 
     Args:
         operand: array of floats.
@@ -47,7 +47,7 @@ def approx_min_k(
     operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
 ) -> list[Array]:  # fmt: skip
-    """The ``k`` smallest elements along a dimension, and their positions; all of them are found.
+    """Return the ``k`` smallest elements along a dimension, and their indices; it is exact.
 
     Args:
         operand: array of floats.

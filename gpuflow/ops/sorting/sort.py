@@ -83,7 +83,7 @@ def _positions(packed: Any) -> Any:
 
 
 def _stable_order(xp: Any, bits: Any, axis: int) -> Any:
-    """The positions of the elements in ascending order along ``axis``."""
+    """Return the indices that sort in ascending order along ``axis``."""
     if bits.dtype == np.uint32:
         packed = _with_position(xp, bits, axis)
         packed.sort(axis=axis)
@@ -262,7 +262,7 @@ def sort(
 def sort_key_val(
     keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
 ) -> tuple[Array, Array]:
-    """Sort ``keys`` along ``dimension`` and move ``values`` with them.
+    """Sort ``keys`` along ``dimension``, and permute ``values`` accordingly.
 
     Args:
         keys: array of numbers or bools.
@@ -363,7 +363,7 @@ def _top_k_batch(
 
 
 def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
-    """The ``k`` largest elements along ``axis``, in descending order, and their positions.
+    """Return the ``k`` largest elements along ``axis``, in descending order, and their indices.
 
     Args:
         operand: array of integers, real floats or bools.

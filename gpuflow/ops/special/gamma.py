@@ -267,7 +267,7 @@ random_gamma_grad_p = elementwise(
 
 
 def lgamma(x: ArrayLike) -> Array:
-    """Elementwise logarithm of the absolute gamma function.
+    """Elementwise logarithm of the absolute value of the gamma function.
 
     Args:
         x: array of real floats.
@@ -345,7 +345,7 @@ def zeta(x: ArrayLike, q: ArrayLike) -> Array:
 
 
 def igamma(a: ArrayLike, x: ArrayLike) -> Array:
-    """Elementwise regularized lower incomplete gamma function; differentiable in both.
+    """Elementwise regularized lower incomplete gamma function; differentiable in both arguments.
 
     Args:
         a: array of positive real floats.
@@ -385,7 +385,7 @@ def igammac(a: ArrayLike, x: ArrayLike) -> Array:
 
 
 def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
-    """Elementwise derivative of ``igamma`` by ``a``, good to about 1e-9.
+    """Elementwise derivative of ``igamma`` with respect to ``a``, accurate to about 1e-9.
 
     Args:
         a: array of positive real floats.
@@ -405,7 +405,7 @@ def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
 
 
 def random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Array:
-    """Elementwise derivative by ``a`` of a sample ``x`` of the gamma distribution.
+    """Elementwise derivative of a sample ``x`` of the gamma distribution with respect to ``a``.
 
     Args:
         a: array of positive real floats, the shape parameters.

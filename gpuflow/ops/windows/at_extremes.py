@@ -87,7 +87,7 @@ def select_and_gather_add(
     window_strides: Sequence[int], padding: Sequence[Sequence[int]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> Any:  # fmt: skip
-    """The tangent at the extreme element of each window.
+    """Return the tangent at the extremum of each window.
 
     Args:
         tangents: array of the shape and dtype of ``operand``.
@@ -185,7 +185,7 @@ def select_and_scatter_add(
     source: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
     window_strides: Sequence[int], padding: Sequence[Sequence[int]],
 ) -> Any:  # fmt: skip
-    """The sum, for each element, of the source of all windows whose extreme it is.
+    """Sum, for each element, the source values of all windows with this extremum.
 
     Args:
         source: one value for each position of the window, of the dtype of ``operand``.

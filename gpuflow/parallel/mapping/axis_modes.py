@@ -26,7 +26,7 @@ def auto_axes(
 def auto_axes(
     f: Callable[..., Any] | None = None, /, *, axes: Any = None, out_sharding: Any = None
 ) -> Any:
-    """A function inside of which the shardings along axes of the mesh are chosen for it.
+    """Return a function in which shardings along mesh axes are chosen automatically.
 
     Args:
         f: the function; if it is omitted, a decorator is returned.
@@ -66,7 +66,7 @@ def explicit_axes(
 def explicit_axes(
     f: Callable[..., Any] | None = None, /, *, axes: Any = None, in_sharding: Any = None
 ) -> Any:
-    """A function inside of which the shardings along axes of the mesh are part of types.
+    """Return a function in which shardings along mesh axes are part of types.
 
     Args:
         f: the function; if it is omitted, a decorator is returned.

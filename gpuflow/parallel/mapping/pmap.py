@@ -247,7 +247,7 @@ def pmap(
     donate_argnums: int | Sequence[int] = (),
     global_arg_shapes: Any = None,
 ) -> PmapFunction[_P, _T]:
-    """Run ``fun`` on several devices, each with its element of a mapped axis.
+    """Run ``fun`` on several devices, one element of a mapped axis on each.
 
     Args:
         fun: a function of arrays or trees.

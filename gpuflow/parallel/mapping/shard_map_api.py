@@ -270,7 +270,7 @@ def shard_map(
     axis_names: Collection[Any] = frozenset(),
     check_vma: bool = True,
 ) -> Any:
-    """Write a program for blocks of arrays, one for each device of a mesh.
+    """Map a function over shards of arrays, one on each device of a mesh.
 
     Args:
         f: a function of blocks (arrays or pytrees); if it is omitted, a decorator is returned.

@@ -30,7 +30,7 @@ def smap(
     f: Callable[..., Any] | None = None, /, *, in_axes: Any = _MISSING, out_axes: Any,
     axis_name: Any,
 ) -> Any:  # fmt: skip
-    """Write a program for blocks of arrays along one axis of the mesh that ``set_mesh`` chose.
+    """Map a function over shards of arrays along one axis of the current mesh.
 
     Args:
         f: a function of blocks (arrays or pytrees); if it is omitted, a decorator is returned.

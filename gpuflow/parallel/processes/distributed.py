@@ -66,7 +66,7 @@ _state = _State()
 
 
 def is_initialized() -> bool:
-    """Whether ``initialize`` was called."""
+    """Return whether ``initialize`` was called."""
     return _state.world is not None
 
 
@@ -107,32 +107,30 @@ def initialize(
     collective_timeout: float | None = None,
     overlap_sums: bool | None = None,
 ) -> None:
-    """Connect this process with the others of its group; call it before anything else.
+    """Connect this process with the other processes of its group; call it before anything else.
 
     Missing arguments come from the launcher: ``gpuflow launch``, ``torchrun``, ``srun`` or
     ``mpiexec``. Processes of ``mpiexec`` communicate over MPI unless an address is given, others
-    over sockets. Who joins must know the token in GPUFLOW_TOKEN; it may be absent on loopback.
+    over sockets. All processes must have the same token in GPUFLOW_TOKEN; it is optional on
+    loopback.
 
     Args:
         coordinator_address: ``host:port`` at which process 0 listens.
         num_processes: number of processes.
         process_id: index of this process, from 0.
-        local_device_ids: ids of the GPUs of this process; by default the GPU assigned by the
-            launcher, or the one with the process's index on its machine. Not used on CPUs.
+        local_device_ids: ids of this process's GPUs; by default the GPU from the launcher, or the
+            one with the process's local index. Unused on CPUs.
         cluster_detection_method: "launch", "torchrun", "slurm" or "mpi"; by default all are tried.
         initialization_timeout: maximum time to wait for other processes, in seconds.
-        heartbeat_timeout_seconds: time without a heartbeat after which a process counts as failed,
-            in seconds.
-        shutdown_timeout_seconds: maximum time for which process 0 waits for others at exit, in
-            seconds.
+        heartbeat_timeout_seconds: seconds without a heartbeat until a process counts as failed.
+        shutdown_timeout_seconds: maximum wait of process 0 for others at exit, in seconds.
         coordinator_bind_address: address at which process 0 listens, if it differs from
             ``coordinator_address``.
         slice_index, partition_index: must be None: slices and partitions are not supported.
         collective_timeout: maximum time for which a collective waits for another process, in
             seconds; by default GPUFLOW_COLLECTIVE_TIMEOUT, or 300.
-        overlap_sums: whether gradient sums overlap with the backward pass, in a thread; by default
-            if processes run on several machines, or have more cores than threads. On GPUs sums
-            always overlap, in their own stream.
+        overlap_sums: whether a thread sums gradients during the backward pass; by default on
+            several machines, or with more cores than threads. GPUs always use a separate stream.
 
     Raises:
         RuntimeError: if it was already called, or arrays already exist.
@@ -286,7 +284,7 @@ def initialize_by_launcher() -> None:
 
 
 def shutdown() -> None:
-    """Leave the group; process 0 waits until all others have left as well."""
+    """Leave the group; process 0 waits until all other processes have left."""
     _leave(None)
     atexit.unregister(_at_exit)
 

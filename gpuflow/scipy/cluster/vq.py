@@ -12,7 +12,7 @@ from gpuflow.numpy.promotion import promote_dtypes_inexact
 
 
 def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
-    """The nearest entry of a code book for each observation.
+    """Return the nearest entry of a code book for each observation.
 
     Args:
         obs: (n, features), or n scalars. code_book: (entries, features), or scalars.

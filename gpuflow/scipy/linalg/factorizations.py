@@ -49,7 +49,7 @@ def floats(name: str, *operands: Any) -> list[Any]:
 def cholesky(
     a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> Array:
-    """The upper triangular ``U`` with ``U.conj().T @ U == a``, or the lower ``L @ L.conj().T``.
+    """Return the upper triangular ``U`` with ``U.conj().T @ U == a``, or the lower ``L``.
 
     Args:
         a: Hermitian positive definite matrices of shape (..., n, n); only one triangle is read.
@@ -79,7 +79,7 @@ def cholesky(
 def cho_factor(
     a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, bool]:
-    """``(cholesky(a, lower), lower)``, for ``cho_solve``.
+    """Return ``(cholesky(a, lower), lower)``, for ``cho_solve``.
 
     Args:
         a: Hermitian positive definite matrices of shape (..., n, n); only one triangle is read.
@@ -115,7 +115,7 @@ def svd(
     a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
     check_finite: bool = True, lapack_driver: str = "gesdd",
 ) -> Any:  # fmt: skip
-    """The singular value decomposition ``a == u @ diag(s) @ vh``.
+    """Return the singular value decomposition ``a == u @ diag(s) @ vh``.
 
     Args:
         a: matrices of shape (..., m, n).
@@ -162,7 +162,7 @@ def eigh(
     overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
     eigvals: None = None, type: int = 1, check_finite: bool = True,
 ) -> Any:  # fmt: skip
-    """Eigenvalues and eigenvectors of symmetric or Hermitian matrices.
+    """Return eigenvalues and eigenvectors of symmetric or Hermitian matrices.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -207,7 +207,7 @@ def eigh(
 def lu_factor(
     a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """The LU decomposition in one array, for ``lu_solve``.
+    """Compute the LU decomposition in one array, for ``lu_solve``.
 
     Args:
         a: matrices of shape (..., m, n).
@@ -238,7 +238,7 @@ def lu_factor(
 def lu(
     a: ArrayLike, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, ...]:
-    """The decomposition ``a == p @ l @ u`` with a permutation, a lower and an upper triangle.
+    """Compute ``a == p @ l @ u`` with a permutation, a lower and an upper triangular matrix.
 
     Args:
         a: matrices of shape (..., m, n).
@@ -279,7 +279,7 @@ def qr(
     a: ArrayLike, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
     pivoting: bool = False, check_finite: bool = True,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """``a == q @ r`` with orthonormal columns of q and upper triangular r.
+    """Compute ``a == q @ r`` with orthonormal columns of q and upper triangular r.
 
     Args:
         a: matrices of shape (..., m, n).
@@ -314,7 +314,7 @@ def qr_multiply(
     a: ArrayLike, c: ArrayLike, mode: str = "right", pivoting: bool = False,
     conjugate: bool = False, overwrite_a: bool = False, overwrite_c: bool = False,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """The product of a matrix and the first min(m, n) columns of the q of ``a == q @ r``.
+    """Multiply a matrix by the first min(m, n) columns of the q of ``a == q @ r``.
 
     Args:
         a: matrices of shape (..., m, n).

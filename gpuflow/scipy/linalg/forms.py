@@ -34,7 +34,7 @@ from gpuflow.scipy.linalg.factorizations import floats, inexact
 
 @explained
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
-    """The Schur form ``a == Z @ T @ Z.conj().T`` with a unitary Z.
+    """Return the Schur form ``a == Z @ T @ Z.conj().T`` with a unitary Z.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -64,7 +64,7 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
 
 @explained
 def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Array, Array]:
-    """The complex Schur form from the real one.
+    """Convert the real Schur form to the complex one.
 
     Args:
         T: real Schur forms of shape (..., n, n).
@@ -143,7 +143,7 @@ def _rotated(form: Any, vectors: Any, low: Any, block: Any) -> tuple[Any, Any]:
 def hessenberg(
     a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True
 ) -> Any:
-    """The Hessenberg form ``a == q @ h @ q.conj().T`` with a unitary q.
+    """Return the Hessenberg form ``a == q @ h @ q.conj().T`` with a unitary q.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -191,7 +191,7 @@ def polar(
     a: ArrayLike, side: str = "right", *, method: str = "qdwh", eps: float | None = None,
     max_iterations: int | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The polar decomposition ``a == u @ p``, or ``p @ u``, with a unitary u and Hermitian p.
+    """Compute the polar decomposition ``a == u @ p``, or ``p @ u``, u unitary and p Hermitian.
 
     Args:
         a: matrices of shape (..., m, n).

@@ -50,7 +50,7 @@ _SINGLE_LIMIT, _DOUBLE_LIMIT = 3.925724783138660, 5.371920351148152
 
 @explained
 def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
-    """The exponentials of square matrices, by scaling and squaring.
+    """Return the exponentials of square matrices, by scaling and squaring.
 
     Args:
         A: matrices of shape (..., n, n).
@@ -137,7 +137,7 @@ def _squared(x: Any, counts: Any, most: int) -> Any:
 def expm_frechet(
     A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True
 ) -> Any:
-    """The derivative of ``expm`` at ``A`` in the direction ``E``.
+    """Return the derivative of ``expm`` at ``A`` in the direction ``E``.
 
     Args:
         A, E: matrices of one shape (..., n, n).
@@ -205,7 +205,7 @@ def _columns_of(
 
 @explained
 def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
-    """The principal square roots of matrices.
+    """Return the principal square roots of matrices.
 
     Args:
         A: matrices of shape (..., n, n).
@@ -292,7 +292,7 @@ def _sylvester_by_schur(x: Any, right: Any) -> Any:
 
 @explained
 def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
-    """A function of a matrix, which is given for numbers.
+    """Compute a matrix function, given as a function of scalars.
 
     Args:
         A: a matrix of shape (n, n).

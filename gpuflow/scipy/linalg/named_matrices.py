@@ -44,7 +44,7 @@ def _size(name: str, n: Any, most: int = _MOST_ROWS) -> int:
 
 @explained
 def hilbert(n: int) -> Array:
-    """The matrix of ``1 / (i + j + 1)``.
+    """Return the Hilbert matrix ``1 / (i + j + 1)``.
 
     Args:
         n: size of the matrix.
@@ -65,7 +65,7 @@ def hilbert(n: int) -> Array:
 
 @explained
 def invhilbert(n: int) -> Array:
-    """The inverse of ``hilbert(n)``, from binomial coefficients.
+    """Return the inverse of ``hilbert(n)``, from binomial coefficients.
 
     Args:
         n: size of the matrix.
@@ -109,7 +109,7 @@ def _pascal(lower: list[list[int]], kind: str, left_upper: bool) -> list[list[fl
 
 @explained
 def pascal(n: int, kind: str | None = None) -> Array:
-    """The matrix of binomial coefficients.
+    """Return the matrix of binomial coefficients.
 
     Args:
         n: size of the matrix.
@@ -142,7 +142,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
 
 @explained
 def invpascal(n: int, kind: str | None = None) -> Array:
-    """The inverse of ``pascal(n, kind)``, in the default float dtype.
+    """Return the inverse of ``pascal(n, kind)``, in the default float dtype.
 
     Args:
         n: size of the matrix.
@@ -170,7 +170,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
 
 @explained
 def helmert(n: int, full: bool = False) -> Array:
-    """Orthonormal rows, of which row k compares element k + 1 with the mean of those before.
+    """Return the Helmert matrix: orthonormal rows that compare an element with the mean before.
 
     Args:
         n: the number of columns, positive.
@@ -201,7 +201,7 @@ def helmert(n: int, full: bool = False) -> Array:
 
 @explained
 def hadamard(n: int, dtype: DTypeLike = int) -> Array:
-    """The matrix of 1 and -1 with orthogonal rows, of Sylvester's construction.
+    """Return the Hadamard matrix of 1 and -1 by Sylvester's construction.
 
     Args:
         n: size of the matrix, a power of 2.
@@ -233,7 +233,7 @@ def hadamard(n: int, dtype: DTypeLike = int) -> Array:
 
 @explained
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
-    """The matrix of the discrete Fourier transform.
+    """Return the matrix of the discrete Fourier transform.
 
     Args:
         n: size of the matrix.

@@ -37,7 +37,7 @@ def _placed(vector: Any, places: np.ndarray) -> Any:
 
 @explained
 def block_diag(*arrs: ArrayLike) -> Array:
-    """A matrix with other matrices along its diagonal, and zeros elsewhere.
+    """Return a block diagonal matrix.
 
     Args:
         arrs: matrices, vectors (which become rows) and scalars.
@@ -77,7 +77,7 @@ def block_diag(*arrs: ArrayLike) -> Array:
 
 @explained
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """Matrices with constant diagonals.
+    """Return Toeplitz matrices, with constant diagonals.
 
     Args:
         c: first columns, of shape (..., m).
@@ -105,7 +105,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 @explained
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """Matrices with constant diagonals in the other direction.
+    """Return Hankel matrices, with constant antidiagonals.
 
     Args:
         c: first columns, of shape (..., m).
@@ -138,7 +138,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 @explained
 def circulant(c: ArrayLike) -> Array:
-    """Matrices of which each column is the one before, turned by one; ``c`` is the first one.
+    """Return circulant matrices: each column is the previous one, rotated; ``c`` is the first.
 
     Args:
         c: vectors (..., n).
@@ -162,7 +162,7 @@ def circulant(c: ArrayLike) -> Array:
 
 @explained
 def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
-    """The matrix with ``matrix @ v == jnp.convolve(a, v, mode)`` for vectors of ``n`` elements.
+    """Return the matrix with ``matrix @ v == jnp.convolve(a, v, mode)`` for vectors of size ``n``.
 
     Args:
         a: vectors (..., m).
@@ -209,7 +209,7 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
 
 @explained
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
-    """Leslie matrices: ``f`` is the first row, ``s`` the diagonal below the main one.
+    """Return Leslie matrices: ``f`` is the first row, ``s`` the subdiagonal.
 
     Args:
         f: vectors (..., n) with n > 1.
@@ -248,7 +248,7 @@ def _under_a_row(row: Any, below: Any) -> Any:
 
 @explained
 def companion(a: ArrayLike) -> Array:
-    """Matrices with the roots of polynomials as eigenvalues.
+    """Return companion matrices, whose eigenvalues are the roots of polynomials.
 
     Args:
         a: coefficients (..., n) with n > 1, highest power first.
@@ -278,7 +278,7 @@ def companion(a: ArrayLike) -> Array:
 
 @explained
 def fiedler(a: ArrayLike) -> Array:
-    """The distances of all elements of vectors from each other.
+    """Return Fiedler matrices, the absolute differences of all pairs of elements.
 
     Args:
         a: vectors (..., n).
@@ -301,7 +301,7 @@ def fiedler(a: ArrayLike) -> Array:
 
 @explained
 def fiedler_companion(a: ArrayLike) -> Array:
-    """Banded matrices with the roots of polynomials as eigenvalues.
+    """Return banded matrices whose eigenvalues are the roots of polynomials.
 
     Args:
         a: coefficients (..., n), highest power first.

@@ -194,7 +194,7 @@ def solve(
     overwrite_b: bool = False, debug: bool = False, check_finite: bool = True,
     assume_a: str = "gen",
 ) -> Array:  # fmt: skip
-    """The solution of ``a @ x == b``.
+    """Solve ``a @ x == b``.
 
     Args:
         a: square matrices of shape (..., n, n).
@@ -239,7 +239,7 @@ def _solve_positive(a: Any, b: Any, lower: bool) -> Any:
 
 @explained
 def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
-    """The inverses of square matrices.
+    """Return the inverses of square matrices.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -262,7 +262,7 @@ def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
 
 @explained
 def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
-    """The determinants of square matrices.
+    """Return the determinants of square matrices.
 
     Args:
         a: matrices of shape (..., n, n).
@@ -289,7 +289,7 @@ def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
 def solve_sylvester(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, *, method: str = "schur", tol: float = 1e-8
 ) -> Array:
-    """The solution of ``A @ X + X @ B == C``.
+    """Solve ``A @ X + X @ B == C``.
 
     Args:
         A: matrices of shape (..., m, m).

@@ -21,7 +21,7 @@ def eigh_tridiagonal(
     select_range: tuple[float, float] | None = None, tol: float | None = None,
     key: ArrayLike | None = None,
 ) -> Any:  # fmt: skip
-    """Eigenvalues and eigenvectors of a symmetric or Hermitian tridiagonal matrix.
+    """Return eigenvalues and eigenvectors of a symmetric or Hermitian tridiagonal matrix.
 
     Args:
         d: n diagonal elements; the imaginary part is ignored.

@@ -52,7 +52,7 @@ def minimize(
     fun: Callable[..., Any], x0: ArrayLike, args: tuple[Any, ...] = (), *, method: str,
     tol: float | None = None, options: Mapping[str, Any] | None = None,
 ) -> OptimizeResults:  # fmt: skip
-    """A local minimum of a function of a vector.
+    """Find a local minimum of a function of a vector.
 
     Args:
         fun: a differentiable function ``fun(x, *args)`` that returns a scalar.

@@ -77,7 +77,7 @@ def convolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
     precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """The convolution of two arrays of one rank.
+    """Return the convolution of two arrays of one rank.
 
     Args:
         in1, in2: arrays, one at least as large as the other along every axis.
@@ -106,7 +106,7 @@ def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
     precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """The correlation of two arrays of one rank, the second one conjugated.
+    """Return the correlation of two arrays of one rank, the second one conjugated.
 
     Args:
         in1, in2: arrays, one at least as large as the other along every axis.
@@ -150,7 +150,7 @@ def convolve2d(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
     fillvalue: float = 0, precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """The convolution of two arrays with two axes.
+    """Return the convolution of two arrays with two axes.
 
     Args:
         in1, in2: matrices, one at least as large as the other along both axes.
@@ -181,7 +181,7 @@ def correlate2d(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
     fillvalue: float = 0, precision: PrecisionLike = None,
 ) -> Array:  # fmt: skip
-    """The correlation of two arrays with two axes, the second one conjugated.
+    """Return the correlation of two arrays with two axes, the second one conjugated.
 
     Args:
         in1, in2: matrices, one at least as large as the other along both axes.
@@ -219,7 +219,7 @@ def correlate2d(
 def fftconvolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", axes: Sequence[int] | int | None = None
 ) -> Array:
-    """The convolution of two arrays by Fourier transforms.
+    """Return the convolution of two arrays by Fourier transforms.
 
     Args:
         in1, in2: arrays of one rank.

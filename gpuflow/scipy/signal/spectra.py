@@ -124,7 +124,7 @@ def stft(
     return_onesided: bool = True, boundary: str | None = "zeros", padded: bool = True,
     axis: int = -1,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """The Fourier transforms of overlapping segments of a signal.
+    """Compute the short-time Fourier transform of a signal.
 
     Args:
         x: signals along ``axis``.
@@ -168,7 +168,7 @@ def csd(
     detrend: str = "constant", return_onesided: bool = True, scaling: str = "density",
     axis: int = -1, average: str = "mean",
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The cross power spectral density of two signals, by Welch's method.
+    """Return the cross power spectral density of two signals, by Welch's method.
 
     Args:
         x, y: signals along ``axis``; the shorter one is zero-padded. If ``y`` is None, ``x`` is
@@ -208,7 +208,7 @@ def welch(
     noverlap: int | None = None, nfft: int | None = None, detrend: str = "constant",
     return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The power spectral density of a signal, by Welch's method.
+    """Return the power spectral density of a signal, by Welch's method.
 
     Args:
         x: signals along ``axis``.

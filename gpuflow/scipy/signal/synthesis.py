@@ -25,7 +25,7 @@ def istft(
     noverlap: int | None = None, nfft: int | None = None, input_onesided: bool = True,
     boundary: bool = True, time_axis: int = -1, freq_axis: int = -2,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The signal of which ``stft`` gave the transforms of segments.
+    """Compute the inverse of ``stft``.
 
     Args:
         Zxx: short-time Fourier transforms.

@@ -21,7 +21,7 @@ from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 def detrend(
     data: ArrayLike, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None
 ) -> Array:
-    """Signals without their mean, or without the straight line that is nearest to them.
+    """Subtract the mean, or a linear fit, from signals.
 
     Args:
         data: signals along ``axis``; integers are converted to floats.

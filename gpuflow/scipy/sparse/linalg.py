@@ -1,4 +1,4 @@
-"""Systems of linear equations by iterations that only multiply with the matrix.
+"""Iterative solvers of linear systems, which only multiply by the matrix.
 
 Trees of arrays are taken as one vector, so that each iteration works on that alone. The solution is
 differentiated as that of an equation, whatever the iterations were.

@@ -1,4 +1,4 @@
-"""Rotations of space."""
+"""Rotations in three dimensions."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Rotation(NamedTuple):
 
     @classmethod
     def concatenate(cls, rotations: Sequence[Rotation]) -> Rotation:
-        """One sequence of several."""
+        """Concatenate rotations."""
         return cls(jnp.concatenate([rotation.quat for rotation in rotations]))
 
     @classmethod
     def from_euler(cls, seq: str, angles: Any, degrees: bool = False) -> Rotation:
-        """Rotations by one to three angles in turn.
+        """Create rotations by one to three Euler angles.
 
         Args:
             seq: the axes: "xyz" in lower case for extrinsic, "XYZ" for intrinsic rotations.
@@ -59,7 +59,7 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Rotation:
-        """Rotations of orthogonal matrices (..., 3, 3) of real numbers.
+        """Create rotations from real orthogonal matrices (..., 3, 3).
 
         Raises:
             TypeError: if an argument is boolean or complex.
@@ -74,25 +74,26 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_mrp(cls, mrp: Any) -> Rotation:
-        """Rotations of modified Rodrigues parameters (..., 3): the axis times tan(angle / 4)."""
+        """Create rotations from modified Rodrigues parameters (..., 3): axis times tan(angle / 4).
+        """
         mrp = _inexact(mrp)
         square = jnp.sum(mrp * mrp, -1, keepdims=True)
         return cls(jnp.concatenate([2 * mrp, 1 - square], -1) / (1 + square))
 
     @classmethod
     def from_quat(cls, quat: Any) -> Rotation:
-        """Rotations of quaternions (..., 4) of any length."""
+        """Create rotations from quaternions (..., 4) of any norm."""
         return cls(normalized(_inexact(quat)))
 
     @classmethod
     def from_rotvec(cls, rotvec: Any, degrees: bool = False) -> Rotation:
-        """Rotations of vectors (..., 3) along the axis, as long as the angle."""
+        """Create rotations from rotation vectors (..., 3): the axis times the angle."""
         rotvec = _inexact(rotvec)
         return cls(from_rotation_vectors(jnp.deg2rad(rotvec) if degrees else rotvec))
 
     @classmethod
     def identity(cls, num: int | None = None, dtype: Any = float) -> Rotation:
-        """The rotation that leaves all as it is, or ``num`` of them."""
+        """Create the identity rotation, or ``num`` of them."""
         one = jnp.asarray([0.0, 0.0, 0.0, 1.0], dtype)
         return cls(one if num is None else jnp.tile(one, (num, 1)))
 
@@ -131,13 +132,13 @@ class Rotation(NamedTuple):
         )
 
     def apply(self, vectors: Any, inverse: bool = False) -> Any:
-        """Vectors (..., 3) rotated, or rotated back."""
+        """Rotate vectors (..., 3), or apply the inverse rotation."""
         matrix = self.as_matrix()
         matrix = jnp.where(inverse, jnp.swapaxes(matrix, -1, -2), matrix)
         return jnp.squeeze(exact_matmul(matrix, jnp.expand_dims(jnp.asarray(vectors), -1)), -1)
 
     def as_euler(self, seq: str, degrees: bool = False) -> Any:
-        """Angles about three axes, (..., 3); ``seq`` as for ``from_euler``.
+        """Return Euler angles about three axes, (..., 3); ``seq`` as for ``from_euler``.
 
         Where the first and the last axis coincide, one of both angles is 0.
 
@@ -150,21 +151,21 @@ class Rotation(NamedTuple):
         return jnp.rad2deg(angles) if degrees else angles
 
     def as_matrix(self) -> Any:
-        """Matrices (..., 3, 3)."""
+        """Return rotation matrices (..., 3, 3)."""
         return matrices_of(self.quat)
 
     def as_mrp(self) -> Any:
-        """Modified Rodrigues parameters (..., 3)."""
+        """Return modified Rodrigues parameters (..., 3)."""
         sign = jnp.where(self.quat[..., 3:] < 0, -1, 1).astype(aval_of(self.quat).dtype)
         return sign * self.quat[..., :3] / (1 + sign * self.quat[..., 3:])
 
     def as_rotvec(self, degrees: bool = False) -> Any:
-        """Vectors (..., 3) along the axis, as long as the angle."""
+        """Return rotation vectors (..., 3): the axis times the angle."""
         out = rotation_vectors(self.quat)
         return jnp.rad2deg(out) if degrees else out
 
     def as_quat(self, canonical: bool = False, scalar_first: bool = False) -> Any:
-        """Quaternions (..., 4).
+        """Return quaternions (..., 4).
 
         Args:
             canonical: whether to choose, of two equivalent quaternions, the one with a positive
@@ -175,15 +176,15 @@ class Rotation(NamedTuple):
         return jnp.roll(quat, 1, -1) if scalar_first else quat
 
     def inv(self) -> Rotation:
-        """The rotations back."""
+        """Return the inverse rotations."""
         return Rotation(inverted(self.quat))
 
     def magnitude(self) -> Any:
-        """The angles, from 0 to pi."""
+        """Return the rotation angles, from 0 to pi."""
         return angle_of(self.quat)
 
     def mean(self, weights: Any = None) -> Rotation:
-        """The rotation that is nearest to all, in the sense of least squares.
+        """Return the mean rotation in the sense of least squares.
 
         Args:
             weights: weight of each rotation; None weights all equally.
@@ -206,12 +207,12 @@ class Rotation(NamedTuple):
 
     @property
     def single(self) -> bool:
-        """Whether it is one rotation and no sequence."""
+        """Whether it is a single rotation."""
         return aval_of(self.quat).ndim == 1
 
 
 class Slerp(NamedTuple):
-    """Rotations between given ones, at a constant speed from each to the next.
+    """Spherical linear interpolation of rotations at constant speed.
 
     Args:
         times: times of the rotations, ascending.
@@ -227,7 +228,7 @@ class Slerp(NamedTuple):
 
     @classmethod
     def init(cls, times: Any, rotations: Rotation) -> Slerp:
-        """From times and rotations.
+        """Create an interpolator from times and rotations.
 
         Raises:
             TypeError: if the argument is not a ``Rotation``. ValueError: if there are fewer than

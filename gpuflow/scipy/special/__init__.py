@@ -1,4 +1,4 @@
-"""Special functions. Each family is imported when one of its functions is first asked for."""
+"""Special functions. Each family is imported when one of its functions is first used."""
 
 from __future__ import annotations
 

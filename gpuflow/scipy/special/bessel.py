@@ -77,7 +77,7 @@ def _i1(x: Any) -> Any:
 
 
 def i0e(x: ArrayLike) -> Array:
-    """``exp(-abs(x)) i0(x)``, which does not overflow.
+    """Compute ``exp(-abs(x)) i0(x)`` without overflow.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -96,7 +96,7 @@ def i0e(x: ArrayLike) -> Array:
 
 
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind, of order 0.
+    """Return the modified Bessel function of the first kind, of order 0.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -115,7 +115,7 @@ def i0(x: ArrayLike) -> Array:
 
 
 def i1e(x: ArrayLike) -> Array:
-    """``exp(-abs(x)) i1(x)``, which does not overflow.
+    """Compute ``exp(-abs(x)) i1(x)`` without overflow.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -134,7 +134,7 @@ def i1e(x: ArrayLike) -> Array:
 
 
 def i1(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind, of order 1.
+    """Return the modified Bessel function of the first kind, of order 1.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -205,7 +205,7 @@ def _all_orders(z: Any, order: int, count: int) -> tuple[Any, ...]:
 
 @composite
 def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
-    """The Bessel functions of the first kind, of orders 0 to ``v``.
+    """Return the Bessel functions of the first kind, of orders 0 to ``v``.
 
     Args:
         z: array of real numbers.

@@ -74,7 +74,7 @@ def _complex_loggamma(z: Any) -> Any:
 
 
 def loggamma(x: ArrayLike) -> Array:
-    """The principal branch of the logarithm of the gamma function.
+    """Return the principal branch of the logarithm of the gamma function.
 
     Args:
         x: array of real or complex numbers; for real numbers below 0 the result is nan.
@@ -96,7 +96,7 @@ def loggamma(x: ArrayLike) -> Array:
 
 
 def gamma(x: ArrayLike) -> Array:
-    """The gamma function of real or complex numbers; nan at its poles.
+    """Return the gamma function of real or complex numbers; nan at its poles.
 
     Args:
         x: array of real or complex numbers; integers are converted to floats.

@@ -32,7 +32,7 @@ _MAX_SERIES_ORDER = 30
 
 
 def erf(x: ArrayLike) -> Array:
-    """The error function: ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x.
+    """Return the error function: ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -52,7 +52,7 @@ def erf(x: ArrayLike) -> Array:
 
 
 def erfc(x: ArrayLike) -> Array:
-    """``1 - erf(x)``, with all its digits where x is large.
+    """Compute ``1 - erf(x)``, accurate for large ``x``.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -72,7 +72,7 @@ def erfc(x: ArrayLike) -> Array:
 
 
 def erfinv(x: ArrayLike) -> Array:
-    """The inverse error function.
+    """Return the inverse error function.
 
     Args:
         x: array of real numbers; outside of [-1, 1] the result is nan.
@@ -116,7 +116,7 @@ def _erfcx_slope(out: Any, x: Any) -> Any:
 
 
 def erfcx(x: ArrayLike) -> Array:
-    """``exp(x**2) erfc(x)``; of complex numbers too.
+    """Compute ``exp(x**2) erfc(x)``, also of complex numbers.
 
     Args:
         x: array of real or complex numbers; integers are converted to floats.
@@ -156,7 +156,7 @@ def _dawson_slope(out: Any, x: Any) -> Any:
 
 
 def dawsn(x: ArrayLike) -> Array:
-    """Dawson's integral: ``exp(-x**2)`` times the integral of ``exp(t**2)`` from 0 to x.
+    """Compute Dawson's integral: ``exp(-x**2)`` times the integral of ``exp(t**2)`` from 0 to x.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -209,7 +209,7 @@ def _ndtr(x: Any) -> Any:
 
 
 def ndtr(x: ArrayLike) -> Array:
-    """The normal distribution function: the probability of less than ``x``.
+    """Return the normal cumulative distribution function: the probability of less than ``x``.
 
     Args:
         x: f32[...] or f64[...].
@@ -244,7 +244,7 @@ def _log_ndtr(x: Any) -> Any:
 
 
 def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
-    """``log(ndtr(x))``, with all its digits in the tails.
+    """Compute ``log(ndtr(x))``, accurate in the tails.
 
     Args:
         x: f32[...] or f64[...].
@@ -290,7 +290,7 @@ def _ndtri(p: Any) -> Any:
 
 
 def ndtri(p: ArrayLike) -> Array:
-    """The inverse of ``ndtr``; nan outside of [0, 1].
+    """Return the inverse of ``ndtr``; nan outside of [0, 1].
 
     Args:
         p: f32[...] or f64[...], probabilities.
@@ -348,7 +348,7 @@ def _owens_t(h: Any, a: Any) -> Any:
 
 
 def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
-    """Owen's T function: the probability of ``X > h`` and ``0 < Y < a X``, X and Y normal.
+    """Compute Owen's T: the probability of ``X > h`` and ``0 < Y < a X`` for normal X and Y.
 
     Args:
         h, a: real arrays that broadcast; integers are converted to floats.

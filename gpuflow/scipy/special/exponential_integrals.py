@@ -66,7 +66,7 @@ def _expi(x: Any) -> Any:
 
 
 def expi(x: ArrayLike) -> Array:
-    """The exponential integral Ei: the integral of ``exp(t) / t`` up to ``x``.
+    """Compute the exponential integral Ei: the integral of ``exp(t) / t`` up to ``x``.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -90,7 +90,7 @@ def _exp1(x: Any) -> Any:
 
 
 def exp1(x: ArrayLike) -> Array:
-    """The exponential integral E1: the integral of ``exp(-t) / t`` from ``x`` on; nan below 0.
+    """Compute the exponential integral E1: the integral of ``exp(-t) / t`` from ``x``; nan below 0.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -186,7 +186,7 @@ def _lower_order(n: Any, x: Any) -> Any:
 
 
 def expn(n: ArrayLike, x: ArrayLike) -> Array:
-    """The exponential integral of order ``n``: the integral of ``exp(-x t) / t**n`` from 1 on.
+    """Compute the exponential integral of order ``n``: the integral of ``exp(-x t) / t**n`` from 1.
 
     Args:
         n: integers >= 0; not differentiated.
@@ -250,7 +250,7 @@ _sici.defjvp(_sici_rule)
 
 
 def sici(x: ArrayLike) -> tuple[Array, Array]:
-    """The sine and cosine integrals Si and Ci; of negative numbers, the real part of Ci.
+    """Compute the sine and cosine integrals Si and Ci; the real part of Ci for negative numbers.
 
     Args:
         x: array of real numbers; integers are converted to floats.

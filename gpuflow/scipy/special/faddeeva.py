@@ -57,7 +57,7 @@ def wofz_of(z: Any) -> Any:
 
 
 def wofz(z: ArrayLike) -> Array:
-    """The Faddeeva function ``exp(-z**2) erfc(-i z)``.
+    """Compute the Faddeeva function ``exp(-z**2) erfc(-i z)``.
 
     Args:
         z: array of real or complex numbers.

@@ -41,7 +41,7 @@ _ROOT_2_PI = math.sqrt(2.0 * math.pi)
 
 
 def gammaln(x: ArrayLike) -> Array:
-    """The logarithm of the absolute value of the gamma function.
+    """Return the logarithm of the absolute value of the gamma function.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -61,7 +61,7 @@ def gammaln(x: ArrayLike) -> Array:
 
 
 def digamma(x: ArrayLike) -> Array:
-    """The derivative of ``gammaln``.
+    """Return the derivative of ``gammaln``.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -94,7 +94,7 @@ def _sign(x: Any) -> Any:
 
 
 def gammasgn(x: ArrayLike) -> Array:
-    """The sign of the gamma function; nan at its poles, and that of the zero at 0.
+    """Return the sign of the gamma function; nan at poles, and the sign of the zero at 0.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -163,7 +163,7 @@ def real_gamma(x: Any) -> Any:
 
 
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
-    """``log(abs(beta(a, b)))``, with all its digits where one is much larger.
+    """Compute ``log(abs(beta(a, b)))``, accurate if one argument is much larger.
 
     Args:
         a, b: real arrays that broadcast; integers are converted to floats.
@@ -219,7 +219,7 @@ def _beta_right(a: Any, b: Any) -> Any:
 
 
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
-    """The beta function ``gamma(a) gamma(b) / gamma(a + b)``.
+    """Return the beta function ``gamma(a) gamma(b) / gamma(a + b)``.
 
     Args:
         a, b: real arrays that broadcast; integers are converted to floats.
@@ -240,14 +240,14 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
 
 @explained
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
-    """``gamma(n + 1)``, and 0 for negative ``n``; whole for whole ``n`` while the dtype can be.
+    """Compute ``gamma(n + 1)``, and 0 for negative ``n``.
 
     Args:
         n: array of real numbers; integers are converted to floats.
         exact: must be False.
 
     Returns:
-        Floats of the shape of ``n``.
+        Floats of the shape of ``n``, integers for integral ``n`` if the dtype can represent them.
 
     Raises:
         NotImplementedError: if ``exact`` is True, which needs unbounded integers.
@@ -300,7 +300,7 @@ def _choose(n: Any, k: Any) -> Any:
 
 @explained
 def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
-    """The number of ways to choose ``k`` of ``N`` things.
+    """Return the number of ways to choose ``k`` of ``N`` things.
 
     Args:
         N: number of things, real numbers.
@@ -353,7 +353,7 @@ def _poch(z: Any, m: Any) -> Any:
 
 @explained
 def poch(z: ArrayLike, m: ArrayLike) -> Array:
-    """The rising factorial ``gamma(z + m) / gamma(z)``.
+    """Return the rising factorial ``gamma(z + m) / gamma(z)``.
 
     Args:
         z, m: real arrays that broadcast; integers are converted to floats.
@@ -373,7 +373,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
 
 @explained
 def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
-    """The logarithm of the gamma function of dimension ``d``.
+    """Return the logarithm of the gamma function of dimension ``d``.
 
     Args:
         a: array of real numbers, each above ``(d - 1) / 2``.
@@ -399,7 +399,7 @@ def multigammaln(a: ArrayLike, d: ArrayLike) -> Array:
 
 
 def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized lower incomplete gamma function.
+    """Return the regularized lower incomplete gamma function.
 
     Args:
         a: array of positive numbers, the order.
@@ -420,7 +420,7 @@ def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
 
 
 def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized upper incomplete gamma function, ``1 - gammainc(a, x)``.
+    """Return the regularized upper incomplete gamma function, ``1 - gammainc(a, x)``.
 
     Args:
         a: array of positive numbers, the order.
@@ -441,7 +441,7 @@ def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized incomplete beta function; differentiable in all operands.
+    """Return the regularized incomplete beta function; differentiable in all operands.
 
     Args:
         a, b: positive numbers, the orders.
@@ -463,7 +463,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 @explained
 def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
-    """The ``n``-th derivative of ``digamma``.
+    """Return the ``n``-th derivative of ``digamma``.
 
     Args:
         n: integers >= 0.

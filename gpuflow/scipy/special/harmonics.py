@@ -56,7 +56,7 @@ def sph_harm_y(
     n: ArrayLike, m: ArrayLike, theta: ArrayLike, phi: ArrayLike, diff_n: int | None = None,
     n_max: int | None = None,
 ) -> Array:  # fmt: skip
-    """Spherical harmonics, orthonormal, with the Condon-Shortley phase.
+    """Compute spherical harmonics, orthonormal, with the Condon-Shortley phase.
 
     Args:
         n: i32[...], degrees >= 0.
@@ -120,7 +120,7 @@ def _harmonic(degree: Any, order: Any, theta: Any, phi: Any, negative: Any, top:
 
 @composite
 def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
-    """Associated Legendre functions of the first kind, with the Condon-Shortley phase.
+    """Compute associated Legendre functions of the first kind, with the Condon-Shortley phase.
 
     Args:
         m: the highest order, a static int equal to ``n``.

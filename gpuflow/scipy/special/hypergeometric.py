@@ -118,7 +118,7 @@ def _hyp1f1(a: Any, b: Any, x: Any) -> Any:
 
 
 def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The confluent hypergeometric function 1F1, Kummer's M.
+    """Return the confluent hypergeometric function 1F1, Kummer's M.
 
     Args:
         a, b: parameters, real arrays.
@@ -270,7 +270,7 @@ def _hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
 
 
 def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
-    """The Gaussian hypergeometric function 2F1.
+    """Return the Gaussian hypergeometric function 2F1.
 
     Args:
         a, b, c: parameters, real arrays.

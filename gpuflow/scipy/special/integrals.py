@@ -82,7 +82,7 @@ _fresnel.defjvp(_fresnel_rule)
 
 
 def fresnel(x: ArrayLike) -> tuple[Array, Array]:
-    """The Fresnel integrals S and C, of the sine and cosine of ``pi t**2 / 2`` from 0 to x.
+    """Compute the Fresnel integrals of the sine and cosine of ``pi t**2 / 2`` from 0 to x.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -132,7 +132,7 @@ def _spence(x: Any) -> Any:
 
 
 def spence(x: ArrayLike) -> Array:
-    """The dilogarithm of ``1 - x``: the integral of ``log(t) / (1 - t)`` from 1 to x; nan below 0.
+    """Compute the dilogarithm of ``1 - x``, integral of ``log(t) / (1 - t)`` from 1; nan below 0.
 
     Args:
         x: f32[...] or f64[...].

@@ -21,7 +21,7 @@ from gpuflow.scipy.special.stirling import deviance, log_ratio
 
 
 def expit(x: ArrayLike) -> Array:
-    """``1 / (1 + exp(-x))``, without overflow.
+    """Compute ``1 / (1 + exp(-x))`` without overflow.
 
     Args:
         x: array of real or complex numbers; integers are converted to floats.
@@ -52,7 +52,7 @@ def _logit(x: Any) -> Any:
 
 
 def logit(x: ArrayLike) -> Array:
-    """``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1].
+    """Compute ``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1].
 
     Args:
         x: array of real or complex numbers; integers are converted to floats.
@@ -83,7 +83,7 @@ def _xlogy(x: Any, y: Any) -> Any:
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x * log(y)``, and 0 where ``x`` is 0, whatever number ``y`` is.
+    """Compute ``x * log(y)``, and 0 if ``x`` is 0 and ``y`` is not nan.
 
     Args:
         x, y: arrays that broadcast; integers are converted to floats.
@@ -109,7 +109,7 @@ def _xlog1py(x: Any, y: Any) -> Any:
 
 
 def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
-    """``x * log1p(y)``, and 0 where ``x`` is 0, whatever number ``y`` is.
+    """Compute ``x * log1p(y)``, and 0 if ``x`` is 0 and ``y`` is not nan.
 
     Args:
         x, y: arrays that broadcast; integers are converted to floats.
@@ -134,7 +134,7 @@ def _entr(x: Any) -> Any:
 
 
 def entr(x: ArrayLike) -> Array:
-    """The entropy ``-x * log(x)``: 0 at 0 and -inf below.
+    """Compute the entropy ``-x * log(x)``: 0 at 0 and -inf below.
 
     Args:
         x: array of real numbers; integers are converted to floats.
@@ -167,7 +167,7 @@ def _rel_entr(p: Any, q: Any) -> Any:
 
 
 def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
-    """Relative entropy ``p * log(p / q)``: 0 where p is 0, inf where a number is negative.
+    """Compute the relative entropy ``p * log(p / q)``: 0 if p is 0, inf if an argument is negative.
 
     Args:
         p, q: real arrays that broadcast; integers are converted to floats.
@@ -196,7 +196,7 @@ def _kl_div(p: Any, q: Any) -> Any:
 
 
 def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
-    """``p * log(p / q) - p + q``, with all its digits where p is near q.
+    """Compute ``p * log(p / q) - p + q``, accurate for p near q.
 
     Args:
         p, q: real arrays that broadcast; integers are converted to floats.
@@ -252,7 +252,7 @@ def _boxcox1p(x: Any, lmbda: Any) -> Any:
 
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0.
+    """Return the Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0.
 
     Args:
         x, lmbda: arrays that broadcast; integers are converted to floats.
@@ -272,7 +272,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The Box-Cox transformation of ``1 + x``, with all its digits near 0.
+    """Compute the Box-Cox transformation of ``1 + x``, accurate near 0.
 
     Args:
         x, lmbda: arrays that broadcast; integers are converted to floats.

@@ -7,7 +7,7 @@ from gpuflow.core.types import Array, ArrayLike, Axes
 
 
 def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
-    """``exp(x) / sum(exp(x))`` over axes, without overflow.
+    """Compute ``exp(x) / sum(exp(x))`` over axes, without overflow.
 
     Args:
         x: array of numbers; integers are converted to floats.
@@ -27,7 +27,7 @@ def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
 
 
 def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
-    """``log(softmax(x))`` over axes, without overflow.
+    """Compute ``log(softmax(x))`` over axes, without overflow.
 
     Args:
         x: array of numbers; integers are converted to floats.

@@ -35,7 +35,7 @@ def logsumexp(
     a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
     return_sign: bool = False, where: ArrayLike | None = None,
 ) -> Any:  # fmt: skip
-    """``log(sum(exp(a)))`` without overflow.
+    """Compute ``log(sum(exp(a)))`` without overflow.
 
     Args:
         a: array of real or complex numbers.

@@ -59,7 +59,7 @@ def _zeta(x: Any, q: Any) -> Any:
 
 @explained
 def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
-    """The Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0.
+    """Return the Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0.
 
     Args:
         x: real numbers above 1.
@@ -101,7 +101,7 @@ def _bernoulli_numbers(n: int) -> list[float]:
 
 @explained
 def bernoulli(n: int) -> Array:
-    """The Bernoulli numbers B_0 to B_n, with B_1 = -1/2.
+    """Return the Bernoulli numbers B_0 to B_n, with B_1 = -1/2.
 
     Args:
         n: a static nonnegative int.

@@ -1,4 +1,4 @@
-"""Statistical distributions and functions, with SciPy's names; each is imported when asked for."""
+"""Statistical distributions and functions, with SciPy's names, imported on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -12,7 +12,7 @@ from gpuflow.scipy.stats.common import guarded, shift
 
 @composite
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k`` in the Bernoulli distribution.
+    """Return the logarithm of the probability of ``k`` in the Bernoulli distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -37,7 +37,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k`` in the Bernoulli distribution.
+    """Return the probability of ``k`` in the Bernoulli distribution.
 
     With ``j = k - loc`` it is ``p`` for 1 and ``1 - p`` for 0.
 
@@ -62,7 +62,7 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def cdf(k: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most ``k`` in the Bernoulli distribution.
+    """Return the probability of at most ``k`` in the Bernoulli distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -85,7 +85,7 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
 
 @composite
 def ppf(q: ArrayLike, p: ArrayLike) -> Array:
-    """The least number of which ``cdf`` is at least ``q``, in the Bernoulli distribution.
+    """Return the smallest number with a ``cdf`` of at least ``q``, in the Bernoulli distribution.
 
     Args:
         q: probabilities, in [0, 1].

@@ -33,7 +33,7 @@ def _at_edge(a: Any, b: Any) -> Any:
 def logpdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density of the beta distribution at ``x``.
+    """Return the logarithm of the density of the beta distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -59,7 +59,7 @@ def logpdf(
 def pdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The density of the beta distribution at ``x``.
+    """Return the density of the beta distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is
     ``y**(a - 1) * (1 - y)**(b - 1) / beta(a, b) / scale``, for ``y`` from 0 to 1.
@@ -87,7 +87,7 @@ def pdf(
 def cdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The probability of at most ``x`` in the beta distribution.
+    """Return the probability of at most ``x`` in the beta distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -113,7 +113,7 @@ def cdf(
 def logcdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the probability of at most ``x`` in the beta distribution.
+    """Return the logarithm of the probability of at most ``x`` in the beta distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -137,7 +137,7 @@ def logcdf(
 
 @composite
 def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the beta distribution.
+    """Return the probability of more than ``x`` in the beta distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -163,7 +163,7 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
 def logsf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the probability of more than ``x`` in the beta distribution.
+    """Return the logarithm of the probability of more than ``x`` in the beta distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.

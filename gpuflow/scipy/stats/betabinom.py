@@ -12,7 +12,7 @@ from gpuflow.scipy.stats.common import guarded, is_whole, shift
 
 @composite
 def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k`` in the beta-binomial distribution.
+    """Return the logarithm of the probability of ``k`` in the beta-binomial distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -42,7 +42,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
 
 @composite
 def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k`` in the beta-binomial distribution.
+    """Return the probability of ``k`` in the beta-binomial distribution.
 
     With ``j = k - loc`` it is ``choose(n, j) * beta(j + a, n - j + b) / beta(a, b)``.
 

@@ -12,7 +12,7 @@ from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 @composite
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k`` in the binomial distribution.
+    """Return the logarithm of the probability of ``k`` in the binomial distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -42,7 +42,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
 @composite
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k`` in the binomial distribution.
+    """Return the probability of ``k`` in the binomial distribution.
 
     With ``j = k - loc`` it is ``choose(n, j) * p**j * (1 - p)**(n - j)``.
 

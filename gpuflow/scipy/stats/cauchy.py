@@ -18,7 +18,7 @@ _FAR = 1e10
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the Cauchy distribution at ``x``.
+    """Return the logarithm of the density of the Cauchy distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -48,7 +48,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the Cauchy distribution at ``x``.
+    """Return the density of the Cauchy distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``1 / (pi * (1 + y**2)) / scale``.
 
@@ -78,7 +78,7 @@ def _below(y: Any) -> Any:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the Cauchy distribution.
+    """Return the probability of at most ``x`` in the Cauchy distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -101,7 +101,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of at most ``x`` in the Cauchy distribution.
+    """Return the logarithm of the probability of at most ``x`` in the Cauchy distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -124,7 +124,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the Cauchy distribution.
+    """Return the probability of more than ``x`` in the Cauchy distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -147,7 +147,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of more than ``x`` in the Cauchy distribution.
+    """Return the logarithm of the probability of more than ``x`` in the Cauchy distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -179,7 +179,7 @@ def _standard_quantile(q: Any) -> Any:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the Cauchy distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """Return the quantile ``q`` of the Cauchy distribution, the inverse of ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -203,7 +203,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the Cauchy distribution exceeds with probability ``q``; undoes ``sf``.
+    """Return the value that the Cauchy distribution exceeds with probability ``q``.
 
     Args:
         q: probabilities, in [0, 1].

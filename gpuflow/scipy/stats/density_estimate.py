@@ -130,12 +130,12 @@ class gaussian_kde:
         )
 
     def tree_flatten(self) -> tuple[Any, None]:
-        """The arrays, and nothing else."""
+        """Return the arrays, without static data."""
         return (self.neff, self.dataset, self.weights, self.covariance, self.inv_cov), None
 
     @classmethod
     def tree_unflatten(cls, aux_data: None, children: Any) -> gaussian_kde:
-        """The estimate of these arrays."""
+        """Create the estimate from its arrays."""
         del aux_data
         estimate = cls.__new__(cls)
         names = ("neff", "dataset", "weights", "covariance", "inv_cov")
@@ -181,7 +181,7 @@ class gaussian_kde:
         return log_norm - 0.5 * squares
 
     def evaluate(self, points: Any) -> Any:
-        """The density at points f32[d, m] or f32[m]."""
+        """Return the density at points f32[d, m] or f32[m]."""
         (points,) = check_arraylike("evaluate", points)
         return jnp.sum(self.weights[None, :] * jnp.exp(self._log_kernels(points)), -1)
 
@@ -189,16 +189,16 @@ class gaussian_kde:
         return self.evaluate(points)
 
     def pdf(self, x: Any) -> Any:
-        """The density at points f32[d, m] or f32[m]."""
+        """Return the density at points f32[d, m] or f32[m]."""
         return self.evaluate(x)
 
     def logpdf(self, x: Any) -> Any:
-        """The logarithm of the density at points f32[d, m] or f32[m]."""
+        """Return the logarithm of the density at points f32[d, m] or f32[m]."""
         (x,) = check_arraylike("logpdf", x)
         return logsumexp(self._log_kernels(x) + jnp.log(self.weights)[None, :], axis=-1)
 
     def integrate_gaussian(self, mean: Any, cov: Any) -> Any:
-        """The integral of the estimate times a normal density.
+        """Return the integral of the estimate times a normal density.
 
         Raises:
             ValueError: if the mean or covariance has another number of dimensions.
@@ -226,7 +226,7 @@ class gaussian_kde:
         return jnp.sum(self.weights[None, :] * jnp.exp(-0.5 * squares - log_norm), -1)
 
     def integrate_box_1d(self, low: Any, high: Any) -> Any:
-        """The probability between two numbers.
+        """Return the probability of an interval.
 
         Raises:
             ValueError: if there are several dimensions, or limits are not scalars.
@@ -252,7 +252,7 @@ class gaussian_kde:
         return jnp.sum(self.weights * (ndtr(high) - ndtr(low)))
 
     def integrate_kde(self, other: gaussian_kde) -> Any:
-        """The integral of the product of two estimates.
+        """Return the integral of the product of two estimates.
 
         Raises:
             ValueError: if the estimates differ in dimension.
@@ -270,7 +270,7 @@ class gaussian_kde:
         return jnp.sum(parts * small.weights)
 
     def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
-        """Random points of the estimate, f32[d, *shape]."""
+        """Return random samples of the estimate, f32[d, *shape]."""
         point_key, noise_key = random.split(key)
         chosen = random.choice(point_key, self.n, shape=shape, p=self.weights)
         noise = random.multivariate_normal(
@@ -288,7 +288,7 @@ class gaussian_kde:
         )
 
     def set_bandwidth(self, bw_method: BandwidthMethod = None) -> NoReturn:
-        """Not there: estimates are not changed."""
+        """Not there: estimates are immutable."""
         del bw_method
         raise NotImplementedError(
             "[set_bandwidth] dynamically changing the bandwidth method is not supported; got a "

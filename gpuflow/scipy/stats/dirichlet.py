@@ -19,7 +19,7 @@ _TOLERANCE = 1e-6
 
 @composite
 def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The logarithm of the density of the Dirichlet distribution at ``x``.
+    """Return the logarithm of the density of the Dirichlet distribution at ``x``.
 
     Args:
         x: f32[n, ...] or f32[n - 1, ...], points; the last component may be omitted.
@@ -72,16 +72,16 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The density of the Dirichlet distribution at ``x``, proportional to ``prod(x**(alpha - 1))``.
+    """Return the density of the Dirichlet distribution at ``x``.
 
     Args:
         x: f32[n, ...] or f32[n - 1, ...], points; the last component may be omitted.
         alpha: f32[n], concentrations, above 0.
 
     Returns:
-        f32[...]: 0 where an entry is negative or they do not sum up to 1, nan where a concentration
-        is not possible. Where an entry is 0: 0 if its concentration is above 1, else inf if one is
-        below 1.
+        f32[...], proportional to ``prod(x**(alpha - 1))``; 0 if an entry is negative or the sum is
+        not 1, nan for invalid concentrations. If an entry is 0, the density is 0 for a
+        concentration above 1, and inf below 1.
 
     Raises:
         ValueError: if shapes do not match.

@@ -12,7 +12,7 @@ from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the exponential distribution at ``x``.
+    """Return the logarithm of the density of the exponential distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -35,7 +35,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the exponential distribution at ``x``.
+    """Return the density of the exponential distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-y) / scale``, for ``y`` from 0 on.
 
@@ -61,7 +61,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the exponential distribution.
+    """Return the probability of at most ``x`` in the exponential distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -84,7 +84,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of at most ``x`` in the exponential distribution.
+    """Return the logarithm of the probability of at most ``x`` in the exponential distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -108,7 +108,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the exponential distribution.
+    """Return the probability of more than ``x`` in the exponential distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -131,7 +131,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of more than ``x`` in the exponential distribution.
+    """Return the logarithm of the probability of more than ``x`` in the exponential distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -154,8 +154,7 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the exponential distribution exceeds with probability ``1 - q``; undoes
-    ``cdf``.
+    """Return the quantile ``q`` of the exponential distribution, the inverse of ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].

@@ -13,7 +13,7 @@ from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower,
 
 @composite
 def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the gamma distribution at ``x``.
+    """Return the logarithm of the density of the gamma distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -37,7 +37,7 @@ def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
 
 @composite
 def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the gamma distribution at ``x``.
+    """Return the density of the gamma distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is
     ``y**(a - 1) * exp(-y) / gamma(a) / scale``, for ``y`` from 0 on.
@@ -63,7 +63,7 @@ def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 
 @composite
 def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the gamma distribution.
+    """Return the probability of at most ``x`` in the gamma distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -87,7 +87,7 @@ def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 
 @composite
 def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of at most ``x`` in the gamma distribution.
+    """Return the logarithm of the probability of at most ``x`` in the gamma distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -111,7 +111,7 @@ def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
 
 @composite
 def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the gamma distribution.
+    """Return the probability of more than ``x`` in the gamma distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -135,7 +135,7 @@ def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
 
 @composite
 def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of more than ``x`` in the gamma distribution.
+    """Return the logarithm of the probability of more than ``x`` in the gamma distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.

@@ -13,7 +13,7 @@ from gpuflow.scipy.stats.common import guarded
 
 @composite
 def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
-    """The logarithm of the density of the generalized normal distribution at ``x``.
+    """Return the logarithm of the density of the generalized normal distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -36,7 +36,7 @@ def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
-    """The density of the generalized normal distribution at ``x``.
+    """Return the density of the generalized normal distribution at ``x``.
 
     It is ``beta * exp(-abs(x)**beta) / (2 * gamma(1 / beta))``.
 
@@ -59,7 +59,7 @@ def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
 
 @composite
 def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the generalized normal distribution.
+    """Return the probability of at most ``x`` in the generalized normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.

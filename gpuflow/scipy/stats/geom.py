@@ -11,7 +11,7 @@ from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
 
 @composite
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k`` in the geometric distribution.
+    """Return the logarithm of the probability of ``k`` in the geometric distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -38,7 +38,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k`` in the geometric distribution.
+    """Return the probability of ``k`` in the geometric distribution.
 
     With ``j = k - loc`` it is ``(1 - p)**(j - 1) * p`` for ``j`` from 1 on.
 

@@ -14,7 +14,7 @@ from gpuflow.scipy.stats.common import guarded, log_rare, quantile, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the right-skewed Gumbel distribution at ``x``.
+    """Return the logarithm of the density of the right-skewed Gumbel distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -43,7 +43,7 @@ def _log_density(y: Any) -> Any:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the right-skewed Gumbel distribution at ``x``.
+    """Return the density of the right-skewed Gumbel distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-y - exp(-y)) / scale``.
 
@@ -68,7 +68,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the right-skewed Gumbel distribution.
+    """Return the probability of at most ``x`` in the right-skewed Gumbel distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -91,7 +91,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of at most ``x`` in the right-skewed Gumbel distribution.
+    """Return the log probability of at most ``x`` in the right-skewed Gumbel distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -114,7 +114,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the right-skewed Gumbel distribution.
+    """Return the probability of more than ``x`` in the right-skewed Gumbel distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -137,7 +137,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of more than ``x`` in the right-skewed Gumbel distribution.
+    """Return the log probability of more than ``x`` in the right-skewed Gumbel distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -160,8 +160,7 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the right-skewed Gumbel distribution exceeds with probability ``1 - p``;
-    undoes ``cdf``.
+    """Return the quantile ``p`` of the right-skewed Gumbel distribution, the inverse of ``cdf``.
 
     Args:
         p: probabilities, in [0, 1].

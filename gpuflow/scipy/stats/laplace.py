@@ -11,7 +11,7 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the Laplace distribution at ``x``.
+    """Return the logarithm of the density of the Laplace distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -34,7 +34,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the Laplace distribution at ``x``.
+    """Return the density of the Laplace distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-abs(y)) / 2 / scale``.
 
@@ -59,7 +59,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the Laplace distribution.
+    """Return the probability of at most ``x`` in the Laplace distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.

@@ -13,7 +13,7 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the logistic distribution at ``x``.
+    """Return the logarithm of the density of the logistic distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -37,7 +37,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the logistic distribution at ``x``.
+    """Return the density of the logistic distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-y) / (1 + exp(-y))**2 / scale``.
 
@@ -63,7 +63,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the logistic distribution.
+    """Return the probability of at most ``x`` in the logistic distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -86,7 +86,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the logistic distribution.
+    """Return the probability of more than ``x`` in the logistic distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -109,7 +109,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the logistic distribution exceeds with probability ``1 - x``; undoes ``cdf``.
+    """Return the quantile ``x`` of the logistic distribution, the inverse of ``cdf``.
 
     Args:
         x: probabilities, in [0, 1].
@@ -133,7 +133,7 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the logistic distribution exceeds with probability ``x``; undoes ``sf``.
+    """Return the value that the logistic distribution exceeds with probability ``x``.
 
     Args:
         x: probabilities, in [0, 1].

@@ -15,7 +15,7 @@ from gpuflow.scipy.stats.common import log_poisson
 
 @composite
 def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The logarithm of the probability of the counts ``x`` in the multinomial distribution.
+    """Return the logarithm of the probability of the counts ``x`` in the multinomial distribution.
 
     Args:
         x: i32[..., m], counts.
@@ -57,7 +57,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @composite
 def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of the counts ``x`` in the multinomial distribution.
+    """Return the probability of the counts ``x`` in the multinomial distribution.
 
     Args:
         x: i32[..., m], counts.

@@ -14,7 +14,7 @@ from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 
 @composite
 def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None = None) -> Array:
-    """The logarithm of the density of the multivariate normal distribution at ``x``.
+    """Return the logarithm of the density of the multivariate normal distribution at ``x``.
 
     Args:
         x: f32[..., n].
@@ -68,7 +68,7 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
 
 @composite
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
-    """The density of the multivariate normal distribution at ``x``.
+    """Return the density of the multivariate normal distribution at ``x``.
 
     Args:
         x: f32[..., n].

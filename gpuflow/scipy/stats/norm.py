@@ -16,7 +16,7 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the normal distribution at ``x``.
+    """Return the logarithm of the density of the normal distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -39,7 +39,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the normal distribution at ``x``.
+    """Return the density of the normal distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-(y**2) / 2) / sqrt(2 * pi) / scale``.
 
@@ -64,7 +64,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the normal distribution.
+    """Return the probability of at most ``x`` in the normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -87,7 +87,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of at most ``x`` in the normal distribution.
+    """Return the logarithm of the probability of at most ``x`` in the normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -110,7 +110,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the normal distribution.
+    """Return the probability of more than ``x`` in the normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -133,7 +133,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of more than ``x`` in the normal distribution.
+    """Return the logarithm of the probability of more than ``x`` in the normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -162,7 +162,7 @@ def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the normal distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """Return the quantile ``q`` of the normal distribution, the inverse of ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].
@@ -185,7 +185,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the normal distribution exceeds with probability ``q``; undoes ``sf``.
+    """Return the value that the normal distribution exceeds with probability ``q``.
 
     Args:
         q: probabilities, in [0, 1].

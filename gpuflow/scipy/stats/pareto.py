@@ -19,7 +19,7 @@ def _log_tail(y: Any, b: Any) -> Any:
 
 @composite
 def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the Pareto distribution at ``x``.
+    """Return the logarithm of the density of the Pareto distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -44,7 +44,7 @@ def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
 
 @composite
 def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the Pareto distribution at ``x``.
+    """Return the density of the Pareto distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``b / y**(b + 1) / scale``, for ``y`` from 1 on.
 
@@ -71,7 +71,7 @@ def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 
 @composite
 def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the Pareto distribution.
+    """Return the probability of at most ``x`` in the Pareto distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -95,7 +95,7 @@ def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 
 @composite
 def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of at most ``x`` in the Pareto distribution.
+    """Return the logarithm of the probability of at most ``x`` in the Pareto distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -120,7 +120,7 @@ def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
 
 @composite
 def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the Pareto distribution.
+    """Return the probability of more than ``x`` in the Pareto distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -144,7 +144,7 @@ def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
 
 @composite
 def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the probability of more than ``x`` in the Pareto distribution.
+    """Return the logarithm of the probability of more than ``x`` in the Pareto distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -168,7 +168,7 @@ def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) 
 
 @composite
 def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the Pareto distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """Return the quantile ``q`` of the Pareto distribution, the inverse of ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].

@@ -20,7 +20,7 @@ _ENTROPY_TERMS = 230
 
 @composite
 def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of ``k`` in the Poisson distribution.
+    """Return the logarithm of the probability of ``k`` in the Poisson distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -46,7 +46,7 @@ def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of ``k`` in the Poisson distribution.
+    """Return the probability of ``k`` in the Poisson distribution.
 
     With ``j = k - loc`` it is ``exp(-mu) * mu**j / j!``.
 
@@ -71,7 +71,7 @@ def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @composite
 def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of at most ``k`` in the Poisson distribution.
+    """Return the probability of at most ``k`` in the Poisson distribution.
 
     Args:
         k: array of numbers; all arguments broadcast.
@@ -117,7 +117,7 @@ def _entropy(mu: Any) -> Any:
 
 @composite
 def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The entropy of the Poisson distribution in nats; it does not depend on ``loc``.
+    """Return the entropy of the Poisson distribution in nats; it does not depend on ``loc``.
 
     Args:
         mu: mean, nonnegative.

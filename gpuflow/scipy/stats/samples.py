@@ -64,7 +64,7 @@ def _mode_of_vector(x: Any) -> tuple[Any, Any]:
 def mode(
     a: ArrayLike, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False
 ) -> ModeResult:
-    """The most frequent value along an axis; of several, the least.
+    """Return the most frequent value along an axis; the smallest of several.
 
     Args:
         a: real array.
@@ -127,7 +127,7 @@ def _ranks_of_vector(x: Any, method: str) -> Any:
 def rankdata(
     a: ArrayLike, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate"
 ) -> Array:
-    """The ranks of elements, from 1 on.
+    """Return the ranks of elements, starting at 1.
 
     Args:
         a: real array.
@@ -174,7 +174,7 @@ def sem(
     a: ArrayLike, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
     keepdims: bool = False,
 ) -> Array:  # fmt: skip
-    """The standard error of the mean, in the dtype of ``a``, complex ones too.
+    """Return the standard error of the mean, in the dtype of ``a`` (also complex).
 
     Args:
         a: array; integers are converted to floats.

@@ -14,7 +14,7 @@ from gpuflow.scipy.stats.common import guarded, standardize
 
 @composite
 def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the Student's t distribution at ``x``.
+    """Return the logarithm of the density of the Student's t distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -52,7 +52,7 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 
 @composite
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the Student's t distribution at ``x``.
+    """Return the density of the Student's t distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is proportional to ``(1 + y**2 / df)**(-(df + 1) / 2)``.
 

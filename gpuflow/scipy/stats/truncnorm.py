@@ -64,7 +64,7 @@ def _log_below(y: Any, a: Any, b: Any) -> Any:
 def logpdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density of the truncated normal distribution at ``x``.
+    """Return the logarithm of the density of the truncated normal distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -92,7 +92,7 @@ def logpdf(
 def pdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The density of the truncated normal distribution at ``x``.
+    """Return the density of the truncated normal distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is the normal density of ``y`` at its mass from a to b.
 
@@ -119,7 +119,7 @@ def pdf(
 def logcdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the probability of at most ``x`` in the truncated normal distribution.
+    """Return the log probability of at most ``x`` in the truncated normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -145,7 +145,7 @@ def logcdf(
 def cdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The probability of at most ``x`` in the truncated normal distribution.
+    """Return the probability of at most ``x`` in the truncated normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -170,7 +170,7 @@ def cdf(
 def logsf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the probability of more than ``x`` in the truncated normal distribution.
+    """Return the log probability of more than ``x`` in the truncated normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -194,7 +194,7 @@ def logsf(
 
 @composite
 def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than ``x`` in the truncated normal distribution.
+    """Return the probability of more than ``x`` in the truncated normal distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.

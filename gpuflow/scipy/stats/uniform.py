@@ -12,7 +12,7 @@ from gpuflow.scipy.stats.common import guarded, quantile, standardize
 
 @composite
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density of the uniform distribution at ``x``.
+    """Return the logarithm of the density of the uniform distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -36,7 +36,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density of the uniform distribution at ``x``.
+    """Return the density of the uniform distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``1 / scale``, for ``y`` from 0 to 1.
 
@@ -62,7 +62,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most ``x`` in the uniform distribution.
+    """Return the probability of at most ``x`` in the uniform distribution.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -85,7 +85,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @composite
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The value that the uniform distribution exceeds with probability ``1 - q``; undoes ``cdf``.
+    """Return the quantile ``q`` of the uniform distribution, the inverse of ``cdf``.
 
     Args:
         q: probabilities, in [0, 1].

@@ -15,7 +15,7 @@ from gpuflow.scipy.stats.common import guarded
 
 @composite
 def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """The logarithm of the density of the von Mises distribution at ``x``.
+    """Return the logarithm of the density of the von Mises distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -39,7 +39,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """The density of the von Mises distribution at ``x``.
+    """Return the density of the von Mises distribution at ``x``.
 
     It is ``exp(kappa * cos(x)) / (2 * pi * i0(kappa))``.
 

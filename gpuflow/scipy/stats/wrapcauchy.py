@@ -14,7 +14,7 @@ from gpuflow.scipy.stats.common import guarded
 
 @composite
 def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
-    """The logarithm of the density of the wrapped Cauchy distribution at ``x``.
+    """Return the logarithm of the density of the wrapped Cauchy distribution at ``x``.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -42,7 +42,7 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
 
 @composite
 def pdf(x: ArrayLike, c: ArrayLike) -> Array:
-    """The density of the wrapped Cauchy distribution at ``x``.
+    """Return the density of the wrapped Cauchy distribution at ``x``.
 
     It is ``(1 - c**2) / (2 * pi * (1 + c**2 - 2 * c * cos(x)))``, for ``x`` from 0 to 2 pi.
 
