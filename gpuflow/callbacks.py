@@ -135,8 +135,9 @@ def _flat(name: str, callback: Any, declared: Any, args: Any, kwargs: Any) -> _C
         check(
             result_tree == out_tree,
             lambda: (
-                f"[{name}] the callback must return what result_shape_dtypes declares; got "
-                f"{tree.text(result_tree)} for {tree.text(out_tree)}. Fix: return the same tree."
+                f"[{name}] the callback must return the tree that result_shape_dtypes declares; "
+                f"got {tree.text(result_tree)} for {tree.text(out_tree)}. Fix: return the same "
+                "tree."
             ),
             ValueError,
         )

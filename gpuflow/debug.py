@@ -57,8 +57,8 @@ def _check_no_values(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     check(
         not args and not kwargs,
         lambda: (
-            f"[{op}] values go with what is called with them; got {[*args, *kwargs]} with options "
-            f"only. Fix: {op}(ordered=True)(..., x=x)."
+            f"[{op}] values must be passed to the second call; got {[*args, *kwargs]} together "
+            f"with options. Fix: {op}(ordered=True)(..., x=x)."
         ),
     )
 

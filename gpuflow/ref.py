@@ -56,7 +56,8 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     del kind
     check(
         memory_space is None,
-        lambda: f"[new_ref] arrays lie on a device; got memory_space {memory_space!r}. Fix: None.",
+        lambda: "[new_ref] memory_space must be None, the memory of the device; got "
+        f"{memory_space!r}. Fix: None.",
         NotImplementedError,
     )
     _check_no_ref("new_ref", init_val)
@@ -201,8 +202,8 @@ def _put(op: str, ref: Ref, idx: Any, value: Any) -> None:
     check(
         aval_of(value).shape == wanted,
         lambda: (
-            f"[{op}] the value must have the shape of the place, {wanted}; got {aval_of(value)} "
-            f"for {ref.aval}. Fix: jnp.broadcast_to(x, {wanted})."
+            f"[{op}] the value must have the shape of the indexed elements, {wanted}; got "
+            f"{aval_of(value)} for {ref.aval}. Fix: jnp.broadcast_to(x, {wanted})."
         ),
         ValueError,
     )
@@ -264,7 +265,7 @@ def _shape_at(op: str, aval: ShapedArray, idx: Any) -> tuple[int, ...]:
         return np.broadcast_to(np.int8(0), aval.shape)[plain].shape
     except IndexError as error:
         raise ValueError(
-            f"[{op}] the index must lie in the array; got {idx!r} for Ref{{{aval}}}: {error}. "
+            f"[{op}] the index must be within the array; got {idx!r} for Ref{{{aval}}}: {error}. "
             "Fix: an index below the size of its axis."
         ) from None
 
@@ -299,7 +300,10 @@ def _iterate(self: Ref) -> NoReturn:
 
 def _as_numpy(self: Ref, dtype: Any = None, copy: bool | None = None) -> NoReturn:
     del dtype, copy
-    raise TypeError(f"[numpy] a ref is no array; got {self.aval}. Fix: np.asarray(ref[...]).")
+    raise TypeError(
+        f"[numpy] the operand must be an array, not a ref; got {self.aval}. Fix: "
+        "np.asarray(ref[...])."
+    )
 
 
 def _copy(self: Ref) -> Ref:
@@ -319,7 +323,7 @@ def _wait(self: Ref) -> Ref:
 
 def _at(self: Ref) -> NoReturn:
     raise NotImplementedError(
-        f"[at] parts of refs are no refs; got {self.aval}.at. Fix: ref[i], or ref[i] = x."
+        f"[at] .at must be used on an array; got the ref {self.aval}. Fix: ref[i], or ref[i] = x."
     )
 
 

@@ -370,7 +370,7 @@ assert not hasattr(jax.core, "what")
     assert lines[2].endswith("Fix: jax.experimental.jet.jet. None")
     for line, kind in zip(lines[3:], ("ShapedArray", "JitFunction"), strict=True):
         assert f"'{kind}' object has no attribute 'what' Fix: one of dir(x). If what is" in line
-        assert line.endswith("of JAX 0.10.2, tell gpuflow's authors which library needs it.")
+        assert line.endswith("of JAX 0.10.2, report which library needs it to the gpuflow project.")
 
 
 REMOVED = (

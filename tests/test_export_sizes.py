@@ -174,12 +174,12 @@ def test_calls_say_which_condition_is_not_met():
     read = export.deserialize(export.export(gf.jit(lambda x, y: y @ x))(*specs).serialize(sizes=[]))
     assert read.call(jnp.ones((8, 3)), jnp.ones((5, 8))).shape == (5, 3)
     for shapes, message in (
-        (((2, 3), (5, 2)), r"must meet b >= 4; got b = 2, c = 5"),
-        (((6, 3), (5, 6)), r"must meet mod\(b, 4\) == 0; got b = 6"),
-        (((8, 3), (1, 8)), r"must meet b <= 4\*c; got b = 8, c = 1"),
+        (((2, 3), (5, 2)), r"must satisfy b >= 4; got b = 2, c = 5"),
+        (((6, 3), (5, 6)), r"must satisfy mod\(b, 4\) == 0; got b = 6"),
+        (((8, 3), (1, 8)), r"must satisfy b <= 4\*c; got b = 8, c = 1"),
         (((8, 3), (5, 9)), r"args\[1\] of <l.* must be f32\[c,b\], where b = 8, c = 5; got"),
         (((8, 4), (5, 8)), r"args\[0\] of <lambda> must be f32\[b,3\], where b = 8"),
-        (((0, 3), (5, 0)), r"must meet b >= 1; got b = 0"),
+        (((0, 3), (5, 0)), r"must satisfy b >= 1; got b = 0"),
         (((8, 3, 1), (5, 8)), r"args\[0\] of <lambda> must be f32\[b,3\]; got f32\[8,3,1\]"),
     ):
         with pytest.raises(ExportError, match=message):
@@ -189,10 +189,10 @@ def test_calls_say_which_condition_is_not_met():
 def test_sizes_must_tell_the_symbols():
     doubled = export.export(gf.jit(jnp.sin))(sized("2*b"))
     assert doubled.call(jnp.ones(6)).shape == (6,)
-    with pytest.raises(ExportError, match=r"must tell b; got 2\*b = 7"):
+    with pytest.raises(ExportError, match=r"must determine b; got 2\*b = 7"):
         doubled.call(jnp.ones(7))
     square = export.export(gf.jit(jnp.sin))(sized("b*b"))
-    with pytest.raises(ExportError, match=r"must tell b; got b\^2 = 9"):
+    with pytest.raises(ExportError, match=r"must determine b; got b\^2 = 9"):
         square.call(jnp.ones(9))
 
 
@@ -239,7 +239,7 @@ def test_numbers_that_follow_from_sizes():
 def test_the_fix_that_the_error_names():
     exported = export.export(gf.jit(branching))(sized("b", constraints=["b >= 131"]))
     np.testing.assert_array_equal(exported.call(jnp.ones(200)), gf.jit(jnp.sin)(jnp.ones(200)))
-    with pytest.raises(ExportError, match="must meet b >= 131; got b = 64"):
+    with pytest.raises(ExportError, match="must satisfy b >= 131; got b = 64"):
         exported.call(jnp.ones(64))
 
 
@@ -271,7 +271,7 @@ def test_kernels_of_other_classes_are_built_or_asked_for(tmp_path):
 
 def test_asked_sizes_are_checked():
     exported = export.export(gf.jit(jnp.sin))(sized("n", constraints=["n >= 3"]))
-    with pytest.raises(ExportError, match="must meet n >= 3; got n = 2"):
+    with pytest.raises(ExportError, match="must satisfy n >= 3; got n = 2"):
         exported.serialize(sizes=[{"n": 2}])
     with pytest.raises(ValueError, match=r"sizes must name n; got \{'m': 2\}"):
         exported.serialize(sizes=[{"m": 2}])

@@ -188,8 +188,8 @@ class Block:
         check(
             known.ndim == 0 and (dtypes.is_inexact(dtype) or np.isfinite(known)),
             lambda: (
-                f"[kernel.block] fill in {self._name} must be a number that {dtype.name} has; got "
-                f"{fill!r}. Fix: jnp.iinfo(x.dtype).min in place of -inf."
+                f"[kernel.block] fill in {self._name} must be representable in {dtype.name}; got "
+                f"{fill!r}. Fix: jnp.iinfo(x.dtype).min instead of -inf."
             ),
             ValueError,
         )
@@ -435,7 +435,7 @@ def _check_tiles(
             (got.shape, got.dtype) == (wanted.shape, wanted.dtype),
             lambda got=got, wanted=wanted: (
                 f"[kernel.block] {name} must return a tile of {wanted}; got {got}. Fix: "
-                f".astype(jnp.{wanted.dtype.name}) and the shape that tile= says; tiles at edges "
-                "are as large as others."
+                f".astype(jnp.{wanted.dtype.name}) and the shape given by tile=; tiles at edges "
+                "have the same shape."
             ),
         )

@@ -57,8 +57,8 @@ class Kernel:
             check(
                 type(leaf) is not Ref,
                 lambda leaf=leaf: (
-                    f"[kernel] arguments of {name} must be arrays, which it reads alone; got "
-                    f"{leaf.aval}. Fix: return what is to be written at each index, and write "
+                    f"[kernel] arguments of {name} must be arrays, which it only reads; got "
+                    f"{leaf.aval}. Fix: return the value to write at each index, and assign "
                     "ref[...] = kernel(ref[...])."
                 ),
             )

@@ -350,9 +350,9 @@ class RawKernel:
             check(
                 least <= count <= len(kinds),
                 lambda least=least, function=function: (
-                    f"[raw_kernel] {self.__name__} must get what {name_of(function)} takes, "
-                    f"{least} parameters; got {count}: arguments, then outputs. Fix: out= with "
-                    "one array for each output, or arguments= with what it takes."
+                    f"[raw_kernel] {self.__name__} must get the {least} parameters of "
+                    f"{name_of(function)}; got {count}: arguments, then outputs. Fix: out= with "
+                    "one array for each output, or arguments= with its parameters."
                 ),
             )
 

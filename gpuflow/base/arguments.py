@@ -31,8 +31,8 @@ def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
         raise TypeError(f"[{op}] axis must be an integer; got {told(axis)}. Fix: pass an int.")
     if not -rank <= position < rank:
         raise ValueError(
-            f"[{op}] axis must lie in [{-rank}, {rank}) for an array of rank {rank}; "
-            f"got {position}. Fix: choose an existing axis."
+            f"[{op}] axis must be in [{-rank}, {rank}) for an array of rank {rank}; got "
+            f"{position}. Fix: choose an existing axis."
         )
     return position % rank
 

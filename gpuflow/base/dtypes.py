@@ -266,7 +266,7 @@ def _upper_bounds(node: str) -> frozenset[str]:
     if node not in _LATTICE_STEPS:  # float0, whose name is that of its kind
         raise TypeError(
             f"[promote] operands must hold numbers; got {node}. Fix: leave out tangents of "
-            "integers (float0), which stand for zero."
+            "integers (float0), which are zero."
         )
     bounds = {node}
     for step in _LATTICE_STEPS[node]:

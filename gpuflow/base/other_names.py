@@ -88,8 +88,8 @@ def _attribute_note(owner: Any, name: str) -> str | None:
     if version is None:
         return None
     return (
-        f"Fix: one of dir(x). If {name} is an attribute of JAX {version}, tell gpuflow's authors "
-        "which library needs it."
+        f"Fix: one of dir(x). If {name} is an attribute of JAX {version}, report which library "
+        "needs it to the gpuflow project."
     )
 
 

@@ -148,8 +148,8 @@ class Manager:
         check(
             type(step) is int and step >= (latest or 0),
             lambda: (
-                f"[save] steps must be integers that grow; got {step!r} where there is {latest}. "
-                "Fix: delete(step) what comes later, or use another folder."
+                f"[save] steps must be increasing integers; got {step!r} after {latest}. Fix: "
+                "delete(step) of the later ones, or use another folder."
             ),
             ValueError,
         )
@@ -219,8 +219,8 @@ class Manager:
         check(
             bool(steps) if step is None else step in steps,
             lambda: (
-                f"[restore] the step must be one that is complete, of {steps}; got {step} in "
-                f"{self.folder}. Fix: ask latest_step() first, which is None in a new folder."
+                f"[restore] the step must be a complete one, of {steps}; got {step} in "
+                f"{self.folder}. Fix: call latest_step() first; it returns None for a new folder."
             ),
             FileNotFoundError,
         )

@@ -114,9 +114,10 @@ def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
     check(
         same,
         lambda: (
-            f"[restore] leaves of like must have the shapes and dtypes of the checkpoint; got "
+            "[restore] leaves of like must have the shapes and dtypes of the checkpoint; got "
             f"{leaves.type_text(saved)} in the checkpoint and {shown} in like at "
-            f"{path or 'the top'}. Fix: give a tree as it was saved, and convert what is restored."
+            f"{path or 'the top'}. Fix: pass a tree of the saved types, and convert the restored "
+            "arrays."
         ),
         ValueError,
     )

@@ -56,7 +56,7 @@ def described(tree: Any, op: str = "save") -> tuple[dict[str, Any], list[tuple[s
             lambda: (
                 f"[{op}] containers must be nested at most {DEEPEST} levels deep; got a deeper "
                 f"tree, or one that contains itself, at {path[:60]}... Fix: a list of the leaves "
-                "in place of a chain of containers."
+                "instead of a chain of containers."
             ),
             ValueError,
         )

@@ -108,7 +108,8 @@ def _wait(folder: Path, token: str, is_there: Any, who: str) -> None:
             why = f"nothing of {who} in {_PATIENCE:g} s"
         if why:
             raise CheckpointError(
-                f"[save] all processes must write their parts; got {why}. Fix: mend what that "
-                f"names, and see that all processes reach {folder}; the earlier checkpoint stays."
+                f"[save] all processes must write their shards; got {why}. Fix: remove that cause, "
+                f"and check that all processes can write to {folder}; the previous checkpoint is "
+                "unchanged."
             )
         time.sleep(_LOOK)

@@ -21,14 +21,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="time a function of a file",
-        description="Imports FILE.py and calls its function. If that returns a list of "
-        "(name, callable, arguments), each of them is timed; else the function itself.",
+        description="Imports FILE.py and calls its function. If the result is a list of (name, "
+        "callable, arguments), times each of them, otherwise the function.",
     )
     parser.add_argument("target", metavar="FILE.py:function")
     parser.add_argument(
-        "--seconds", type=positive_seconds, default=0.5, help="per case (default: 0.5)"
+        "--seconds", type=positive_seconds, default=0.5, help="seconds of each case (default: 0.5)"
     )
-    parser.add_argument("--runs", type=int, default=None, help="samples per case")
+    parser.add_argument("--runs", type=int, default=None, help="number of samples of each case")
     parser.example = "gpuflow bench model.py:step"
     parser.set_defaults(run=run)
 
@@ -57,10 +57,12 @@ def load_function(target: str) -> tuple[str, Callable[..., Any]]:
     """
     file, separator, name = target.rpartition(":")
     if not separator or not file or not name:
-        raise CommandError(f"the target must be FILE.py:function; got {target!r}. Fix: my.py:f")
+        raise CommandError(
+            f"the target must be FILE.py:function; got {target!r}. Fix: model.py:step"
+        )
     path = Path(file)
     if not path.is_file():
-        raise CommandError(f"{file} must be a Python file; there is none. Fix: its path")
+        raise CommandError(f"{file} must be a Python file; found none. Fix: the path of the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CommandError(f"{file} must be a Python file, named *.py. Fix: rename it")

@@ -51,11 +51,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("demo", help="train a network on handwritten digits")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=positive, default=40, help="default: 40")
-    length.add_argument("--steps", type=positive, help="stop after so many training steps")
-    parser.add_argument("--platform", choices=("cpu", "cuda", "cuda_sim"), help="where to run")
+    length.add_argument("--steps", type=positive, help="training steps, instead of epochs")
+    parser.add_argument(
+        "--platform", choices=("cpu", "cuda", "cuda_sim"),
+        help="platform to run on (default: a GPU if there is one, else the CPU)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of split, weights and batches")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the loss (needs matplotlib)")
-    parser.add_argument("--no-progress", action="store_true", help="plain lines, no bar")
+    parser.add_argument("--no-progress", action="store_true", help="print lines, no bar")
     parser.set_defaults(run=run)
 
 
@@ -89,8 +92,8 @@ def train_and_report(options: argparse.Namespace, digits: Digits, device: Any) -
     state, losses = train(step, initial, digits, options)
     accuracy = demo_model.accuracy(state["params"], digits.test_images, digits.test_labels)
     print(
-        f"test accuracy {accuracy:.2%} after {len(losses)} steps "
-        f"({len(digits.test_labels)} images that were not trained on)"
+        f"test accuracy {accuracy:.2%} after {len(losses)} steps ({len(digits.test_labels)} test "
+        "images)"
     )
     if options.plot:
         plot_losses(losses, options.plot)
@@ -255,7 +258,7 @@ def print_table(device: Any, stats: Any, timings: dict[str, Timing], difference:
     table.add_row("build seconds", f"{stats.build_seconds:.2f}")
     for name, timing in timings.items():
         table.add_row(f"steps per second, {name}", f"{1 / timing.median:,.0f}")
-    table.add_row(f"loss of {COMPARED_STEPS} steps against NumPy", f"{difference:.1e} apart")
+    table.add_row(f"loss of {COMPARED_STEPS} steps against NumPy", f"difference {difference:.1e}")
     require("rich.console", "demo").Console().print(table)
 
 

@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
         "--cuda", action="store_true", help="also build a CUDA kernel; needs no GPU"
     )
     parser.add_argument(
-        "--verbose", action="store_true", help="also say what GPU programs would need"
+        "--verbose", action="store_true", help="also check all requirements of GPU programs"
     )
     parser.set_defaults(run=run)
 
@@ -107,9 +107,9 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     problem = folder_problem(folder)
     if problem:
-        yield "cache", f"refused: it {problem}; every process builds its kernels anew"
+        yield "cache", f"refused: it {problem}; every process compiles its kernels again"
     elif not os.access(nearest, os.W_OK):
-        yield "cache", "not writable: every process builds its kernels anew"
+        yield "cache", "not writable: every process compiles its kernels again"
     elif not folder.exists():
         yield "cache", "empty"
     else:
@@ -125,8 +125,8 @@ def gpu(verbose: bool = False) -> Iterator[tuple[str, str]]:
     """
     is_wanted = wants_gpu()
     if not is_wanted and not verbose:
-        what = "NVIDIA's, without a driver" if is_on_bus() else "none found"
-        yield "GPU", f"{what}: programs run on the CPU (--verbose says what a GPU would need)"
+        what = "an NVIDIA GPU without a driver" if is_on_bus() else "none found"
+        yield "GPU", f"{what}: programs run on the CPU (--verbose lists the requirements of GPUs)"
         return
     for finding in findings():
         is_missing = bool(finding.fix) and finding.is_needed and is_wanted

@@ -45,11 +45,11 @@ _ERRORS = {
         "the driver's library does not fit its kernel module", "restart the machine"
     ),
     "cudaErrorCompatNotSupportedOnDevice": (
-        "a libcuda for forward compatibility is there, which this GPU does not take",
-        "take cuda-compat out of LD_LIBRARY_PATH",
+        "a libcuda for forward compatibility is installed, which this GPU does not support",
+        "remove cuda-compat from LD_LIBRARY_PATH",
     ),
     "cudaErrorDevicesUnavailable": (
-        "another process has the GPU for itself", "end it, or nvidia-smi -c 0"
+        "another process uses the GPU exclusively", "end it, or nvidia-smi -c 0"
     ),
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ def _refuse_newer(cuda: tuple[int, int]) -> None:
         raise Trouble(
             f"{cuda[0]}.{cuda[1]} does not fit the driver, which runs CUDA up to "
             f"{runs[0]}.{runs[1]}; needed: {runs[0]}",
-            f"{driver_command(13)}, or {extra(12)} in an environment of its own",
+            f"{driver_command(13)}, or {extra(12)} in a separate environment",
         )
 
 
@@ -165,13 +165,13 @@ def _dotted(number: int, unit: int) -> str:
 def check_gpu() -> str:
     """What the system shows of a GPU."""
     if seems_to_have_gpu():
-        return "seems to be there"
+        return "found"
     if is_on_bus():
         raise Trouble(
-            "NVIDIA's GPU is on the PCI bus, but no driver serves it", driver_command(cuda_major())
+            "NVIDIA's GPU is on the PCI bus, but has no driver", driver_command(cuda_major())
         )
     raise Trouble(
-        f"none: none of {', '.join(GPU_SIGNS)} is there",
+        f"none: found none of {', '.join(GPU_SIGNS)}",
         "none needed for the CPU; a container must be started with its GPUs (--gpus all)",
     )
 
@@ -185,12 +185,12 @@ def check_driver() -> str:
             fix = f"{driver_command(cuda_major())}; a container must be started with --gpus all"
             raise Trouble("libcuda.so.1 is not found", fix) from None
         raise Trouble(
-            "none, and no GPU that it could serve",
-            "use a machine with NVIDIA's GPU, or GPUFLOW_PLATFORM=cpu",
+            "none, and no GPU",
+            "use a machine with an NVIDIA GPU, or GPUFLOW_PLATFORM=cpu",
         ) from None
     needed = cuda_major()
     if major < needed:
-        other = f", or {extra(12)} in an environment of its own" if major == 12 else ""
+        other = f", or {extra(12)} in a separate environment" if major == 12 else ""
         raise Trouble(
             f"is too old: it runs CUDA up to {major}.{minor}; needed: {needed}.0",
             driver_command(needed) + other,
@@ -203,7 +203,8 @@ def check_cupy() -> str:
     installed = _cupys()
     if len(installed) > 1:
         raise Trouble(
-            f"{' and '.join(installed)} are installed, one over the other; needed: one of them",
+            f"{' and '.join(installed)} are installed, which overwrite each other; needed: one of "
+            "them",
             f"pip uninstall -y {' '.join(installed)} && {extra(cuda_major())}",
         )
     if not installed and not is_importable("cupy"):
@@ -250,7 +251,7 @@ def check_memory() -> str:
     if free < 1 << 30:
         raise Trouble(
             f"{in_units(free)} free of {in_units(total)}",
-            "end what uses the GPU; nvidia-smi shows it",
+            "end other programs that use the GPU; nvidia-smi lists them",
         )
     return f"{in_units(free)} free of {in_units(total)}"
 
@@ -312,7 +313,7 @@ def check_cublas() -> str:
 
 def check_cudnn() -> str:
     """The library of convolutions, which nothing needs."""
-    ours = "convolutions are gpuflow's own kernels"
+    ours = "convolutions use gpuflow's kernels"
     try:
         path = find_cudnn()
         library = open_library(path)
@@ -378,7 +379,7 @@ def check_trial(name: str) -> str:
         raise Trouble(f"did not end within {TRIAL_SECONDS:g} s") from None
     if done.returncode < 0:
         raise Trouble(f"crashed ({signal.Signals(-done.returncode).name})")
-    line = (done.stdout.strip() or done.stderr.strip() or "said nothing").split("\n")[-1]
+    line = (done.stdout.strip() or done.stderr.strip() or "printed nothing").split("\n")[-1]
     if done.returncode:
         raise Trouble(line)
     return line

@@ -103,7 +103,7 @@ def _look(cuda: int) -> str:
 
 
 def _report(cuda: int) -> str:
-    return f"{extra(cuda)} once more; where that does not help, report it with this output"
+    return f"{extra(cuda)} again; if that does not help, report the problem with this output"
 
 
 _READY = ("CUDA driver", "CuPy", "CUDA runtime", "GPUs")

@@ -93,7 +93,7 @@ def try_on(device: gf.Device, name: str) -> str:
         got, want = TRIALS[name](device)
     error = np.max(np.abs(np.asarray(got) - want)) / np.max(np.abs(want))
     if not error <= _TOLERANCE:  # nan is wrong too
-        raise TrialError(f"wrong: it differs from NumPy by {error:.1e} of the largest number")
+        raise TrialError(f"wrong: it differs from NumPy by {error:.1e} of the largest value")
     moved = [f"{call}: {why}" for call, why in host_calls.items() if call not in before]
     if moved:
         return f"right, but on the host: {first_line('; '.join(moved))}"

@@ -26,8 +26,8 @@ from gpuflow.parallel.processes.detection import detect, visible_gpus
 from gpuflow.parallel.processes.messages import new_token, split_address
 
 _DESCRIPTION = """
-Starts the program once per process; each calls gpuflow.distributed.initialize() and finds its
-place. Under srun, mpiexec and torchrun, which have started the processes, it only initializes.
+Starts the program in several processes. Each calls gpuflow.distributed.initialize(), which
+assigns its rank. Under srun, mpiexec and torchrun it only initializes the process.
 """
 # Set for each process unless they are set already: cores are shared.
 _THREAD_VARIABLES = (
@@ -44,18 +44,18 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("-n", "--procs", help="processes on this machine (default: one per GPU)")
     add("--nnodes", default=1, help="machines; run the command on each")
-    add("--node-rank", default=0, help="the number of this machine, from 0")
+    add("--node-rank", default=0, help="the index of this machine, from 0")
     add("--coordinator", metavar="HOST:PORT", help="a free port of machine 0")
-    add("--mpi", action="store_true", help="start by mpiexec, and communicate over MPI")
-    add("--max-restarts", default=0, metavar="K", help="start again after a failure")
+    add("--mpi", action="store_true", help="start with mpiexec, and communicate over MPI")
+    add("--max-restarts", default=0, metavar="K", help="restart at most K times after a failure")
     add("--log-dir", type=Path, metavar="D", help="store each rank's output in D/rank-K.log")
     add("--watchdog", default=0, metavar="S",
-        help="when nothing moves for S seconds, print all stacks and end the group")  # fmt: skip
+        help="if no rank makes progress for S seconds, print all stacks and end")  # fmt: skip
     add("--grace", default=GRACE_SECONDS, metavar="S",
-        help="seconds from asking ranks to end to killing them (default: %(default)g)")  # fmt: skip
-    add("-m", "--module", action="store_true", help="start a module, as python -m does")
+        help="seconds that ranks have to end before they are killed (default: %(default)g)")  # fmt: skip
+    add("-m", "--module", action="store_true", help="run a module, like python -m")
     add("script", help="a Python file, or with -m the name of a module")
-    add("arguments", nargs=argparse.REMAINDER, help="what the program is given")
+    add("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
     parser.example = "gpuflow launch -n 4 train.py"
     parser.set_defaults(run=run)
 
@@ -105,8 +105,8 @@ def _check_program(options: argparse.Namespace) -> None:
         here = package and PathFinder.find_spec(package, [os.getcwd()])
         if not here and not (package and importlib.util.find_spec(package)):
             raise CommandError(
-                f"-m must be followed by a module; there is no {options.script}. Fix: start it "
-                "where the module lies, or install it"
+                f"-m must be followed by a module; found no {options.script}. Fix: start it in the "
+                "folder of the module, or install the module"
             )
     elif not Path(options.script).is_file():
         raise CommandError(
@@ -135,10 +135,13 @@ def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
         except ValueError as error:
             raise CommandError(str(error)) from None
     elif options.nnodes > 1:
-        raise CommandError("several machines need --coordinator HOST:PORT, of machine 0")
+        raise CommandError(
+            "several machines need a coordinator. Fix: --coordinator HOST:PORT, a free port of "
+            "machine 0"
+        )
     if options.nnodes > 1 and "GPUFLOW_TOKEN" not in said:
         raise CommandError(
-            "several machines need a secret in common. Fix: export GPUFLOW_TOKEN=... on each"
+            "several machines must share a secret. Fix: export GPUFLOW_TOKEN=... on each"
         )
     if options.mpi:
         _mpiexec()

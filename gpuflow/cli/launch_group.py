@@ -160,8 +160,8 @@ class Group:
 
     def _stalled(self, progress: Progress, stalled: Sequence[int]) -> int:
         names = ", ".join(f"rank {rank}" for rank in stalled)
-        say(f"nothing has moved for {self._watchdog:g} s; {names} began the fewest collectives. "
-            "The stacks of all ranks:")  # fmt: skip
+        say(f"no rank made progress for {self._watchdog:g} s; {names} started the fewest "
+            "collectives. The stacks of all ranks:")  # fmt: skip
         running = sorted(progress.seen)
         progress.dump_stacks(running)
         time.sleep(1.0)

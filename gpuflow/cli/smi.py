@@ -20,13 +20,15 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand to `commands`."""
     parser = commands.add_parser(
         "smi",
-        help="show processes that run gpuflow, their arrays and where these were made",
+        help="show processes that run gpuflow, their arrays, and the lines that made them",
         description="Shows, live, the processes of this user that were started with GPUFLOW_SMI=1.",
     )
-    parser.add_argument("--once", action="store_true", help="print once, as without a terminal")
-    parser.add_argument("--top", type=int, default=5, help="groups of arrays of each process")
+    parser.add_argument("--once", action="store_true", help="print once and end")
     parser.add_argument(
-        "--interval", type=positive_seconds, default=1.0, help="seconds between two looks"
+        "--top", type=int, default=5, help="groups of arrays to show of each process (default: 5)"
+    )
+    parser.add_argument(
+        "--interval", type=positive_seconds, default=1.0, help="seconds between updates"
     )
     parser.set_defaults(run=run)
 
@@ -61,8 +63,7 @@ def report(states: Sequence[Mapping[str, Any]], top: int) -> str:
     """
     if not states:
         return (
-            "no process tells of itself: start it with GPUFLOW_SMI=1 in its environment "
-            "(docs/profiling.md)"
+            "No gpuflow processes found. Fix: start yours with GPUFLOW_SMI=1 (docs/profiling.md)."
         )
     return "\n\n".join(_process(state, top) for state in states)
 

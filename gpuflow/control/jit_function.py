@@ -346,7 +346,7 @@ class JitFunction(Generic[_P, _T]):
             entry.refs is None,
             lambda: (
                 f"[jit] the operands of {self.name} must be arrays; got refs, which change when it "
-                "runs. Fix: leave measure=True out, or return what is to be written to them."
+                "runs. Fix: leave measure=True out, or return the new values of the refs."
             ),
             ValueError,
         )

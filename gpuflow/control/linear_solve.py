@@ -111,8 +111,9 @@ def _transpose(
     consts, b = _split(operands, counts)
     if any(is_undefined(value) for value in _joined(consts)):
         raise NotImplementedError(
-            "[custom_linear_solve] the solution is not linear in what matvec and solve close over; "
-            "got a transposition with respect to it. Fix: grad or vjp instead of linear_transpose."
+            "[custom_linear_solve] the solution is not linear in the values that matvec and solve "
+            "close over; got a transposition with respect to it. Fix: grad or vjp instead of "
+            "linear_transpose."
         )
     instantiated = [instantiate(cotangent) for cotangent in cotangents[: len(b)]]
     results = bind_solve(programs.transposed(), consts.transposed(), instantiated)

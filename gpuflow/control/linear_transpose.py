@@ -171,8 +171,8 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
             argument_tree == in_tree,
             lambda: (
                 "[closure_convert] arguments must form the tree of the example arguments, "
-                f"{tree.text(in_tree)}; got {tree.text(argument_tree)}. "
-                "Fix: pass them first, and the values behind them."
+                f"{tree.text(in_tree)}; got {tree.text(argument_tree)}. Fix: pass them first, and "
+                "the closed-over values after them."
             ),
         )
         values = iter(args_and_values[count:])

@@ -25,8 +25,8 @@ def check_axes(op: str, what: str, axes: Any, name: str) -> None:
     for axis in tree.leaves(axes):
         if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
             raise TypeError(
-                f"[{op}] {what} must hold ints and None; got {axis!r} for {name}. "
-                "Fix: use an axis number, or None for what is not mapped."
+                f"[{op}] {what} must hold ints and None; got {axis!r} for {name}. Fix: use an axis "
+                "number, or None for unmapped values."
             )
     if what == "in_axes" and not (axes is None or isinstance(axes, int | np.integer | tuple)):
         raise TypeError(

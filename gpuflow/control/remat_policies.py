@@ -42,8 +42,8 @@ class Offloadable:
 
     def __init__(self, src: str, dst: str) -> None:
         raise NotImplementedError(
-            f"[Offloadable] arrays lie in the memory of their device; got {src} and {dst}. "
-            "Fix: answer Saveable or Recompute."
+            f"[Offloadable] arrays must stay in the memory of their device; got {src} and {dst}. "
+            "Fix: return Saveable or Recompute."
         )
 
 
@@ -138,8 +138,8 @@ def save_and_offload_only_these_names(
         )
     if names_which_can_be_offloaded:
         raise NotImplementedError(
-            "[save_and_offload_only_these_names] arrays lie in the memory of their device; got "
-            f"names to move from {offload_src} to {offload_dst}. Fix: save_only_these_names, "
+            "[save_and_offload_only_these_names] arrays must stay in the memory of their device; "
+            f"got names to move from {offload_src} to {offload_dst}. Fix: save_only_these_names, "
             "without the names to offload."
         )
     return save_only_these_names(*names_which_can_be_saved)
@@ -152,8 +152,8 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
         NotImplementedError: always: arrays have one memory.
     """
     raise NotImplementedError(
-        "[offload_dot_with_no_batch_dims] arrays lie in the memory of their device; got a policy "
-        f"that moves them from {offload_src} to {offload_dst}. Fix: "
+        "[offload_dot_with_no_batch_dims] arrays must stay in the memory of their device; got a "
+        f"policy that moves them from {offload_src} to {offload_dst}. Fix: "
         "dots_with_no_batch_dims_saveable."
     )
 

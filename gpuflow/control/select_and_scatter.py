@@ -66,8 +66,9 @@ def select_and_scatter(
     check(
         source_aval.shape == counts,
         lambda: (
-            f"[{name}] the source must have one element for each place of the window, {counts}; "
-            f"got {types_text([source_aval, aval])}. Fix: the result of reduce_window has them."
+            f"[{name}] the source must have one element for each position of the window, {counts}; "
+            f"got {types_text([source_aval, aval])}. Fix: an array of the shape of reduce_window's "
+            "result."
         ),
     )
     selecting = _traced(name, select, aval.dtype, dtypes.bool_, "select")

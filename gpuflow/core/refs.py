@@ -125,7 +125,8 @@ def _holder(ref: Ref, value: Any) -> Ref | Cell:
     home, trace = ref._home, thread_state.trace
     if home is None:
         raise ValueError(
-            f"[ref] a frozen ref must not be used; got {ref.aval}. Fix: use what freeze returned."
+            f"[ref] a frozen ref must not be used; got {ref.aval}. Fix: use the array that freeze "
+            "returned."
         )
     if home.finished:
         _raise_leaked(ref)

@@ -289,9 +289,9 @@ class Tracer(HasAval):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
-            f"Fix: x = x.at[{index!r}].set(...); a function of "
-            "gf.kernel returns what is to be written at its index."
+            f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. Fix: x = "
+            f"x.at[{index!r}].set(...); a function of gf.kernel returns the value to write at its "
+            "index."
         )
 
     def __repr__(self) -> str:

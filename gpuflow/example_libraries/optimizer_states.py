@@ -76,7 +76,7 @@ def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., O
                 grads_def == opt_state.tree_def,
                 lambda: (
                     "[optimizer] gradients must have the structure of the parameters; got "
-                    f"{grads_def} for {opt_state.tree_def}. Fix: pass what grad returned for "
+                    f"{grads_def} for {opt_state.tree_def}. Fix: pass the gradients of "
                     "get_params(state)."
                 ),
                 TypeError,
@@ -89,7 +89,7 @@ def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., O
                     before == after,
                     lambda before=before, after=after: (
                         "[optimizer] update must keep the structure of the state of a parameter; "
-                        f"got {after} after {before}. Fix: return what init returns."
+                        f"got {after} after {before}. Fix: return the structure that init returns."
                     ),
                     TypeError,
                 )
@@ -144,8 +144,8 @@ def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
         check(
             isinstance(sentinel, JoinPoint),
             lambda sentinel=sentinel: (
-                "[pack_optimizer_state] leaves must be JoinPoints; got "
-                f"{type(sentinel).__name__}. Fix: pass what unpack_optimizer_state returned."
+                f"[pack_optimizer_state] leaves must be JoinPoints; got {type(sentinel).__name__}. "
+                "Fix: pass the result of unpack_optimizer_state."
             ),
             TypeError,
         )

@@ -341,9 +341,8 @@ class Exported:
                 if executable.is_compiled:
                     raise
                 raise ExportError(
-                    f"[export] the program of {self.fun_name} must be one that gpuflow compiles; "
-                    f"got one of which the compiler says: {error}. Fix: export it again with this "
-                    "version."
+                    f"[export] the program of {self.fun_name} must compile; got the error: "
+                    f"{error}. Fix: export it again with this version."
                 ) from error
 
     def _check_platform(self, leaves: Sequence[Any]) -> None:

@@ -55,8 +55,8 @@ def sizes_to_look_at(symbols: Sequence[str], scope: SymbolicScope) -> list[dict[
     check(
         len(found) >= _FEWEST,
         lambda: (
-            f"[export] constraints must leave at least {_FEWEST} sizes to look at; got {scope!r}, "
-            f"which leaves {found}. Fix: looser ones, or numbers in place of symbols."
+            f"[export] constraints must leave at least {_FEWEST} sizes to compare; got {scope!r}, "
+            f"which leaves {found}. Fix: looser constraints, or numbers instead of symbols."
         ),
         ExportError,
     )
@@ -150,9 +150,9 @@ class Fit:
         symbol = next(iter(other))
         raise ExportError(
             "[export] the program of a function with symbolic sizes must be the same for all "
-            f"sizes; got {shown[0]} at {_sizes_text(one)} and {shown[1]} at {_sizes_text(other)}"
-            f"{place}. Fix: symbolic_shape(..., constraints=['{symbol} >= {other[symbol]}']) if "
-            "larger sizes have one program, or numbers in place of symbols."
+            f"sizes; got {shown[0]} at {_sizes_text(one)} and {shown[1]} at "
+            f"{_sizes_text(other)}{place}. Fix: symbolic_shape(..., constraints=['{symbol} >= "
+            f"{other[symbol]}']) if larger sizes have one program, or numbers instead of symbols."
         )
 
     def _size(self, values: tuple[int, ...]) -> str | None:

@@ -109,7 +109,7 @@ class Program:
 
     def _check_condition(self, holds: bool, condition: str, got: str) -> None:
         check(holds, lambda: (
-            f"[export] sizes of arguments of {self.name} must meet {condition}; got {got}. Fix: "
+            f"[export] sizes of arguments of {self.name} must satisfy {condition}; got {got}. Fix: "
             "other sizes, or export it for these."
         ), ExportError)  # fmt: skip
 
@@ -145,9 +145,9 @@ class Program:
                 results = [type_at(aval, sizes) for aval in self.out_avals]
             except Exception as error:  # of any rule: records may be forged, or of other ops
                 raise ExportError(
-                    f"[export] the program of {self.name} must be one that gpuflow {__version__} "
-                    f"knows; got one of gpuflow {self.version}, of which it says: {error}. Fix: "
-                    "export again with this version, or install that one."
+                    f"[export] the program of {self.name} must be readable by gpuflow "
+                    f"{__version__}; got a program of gpuflow {self.version}, with the error: "
+                    f"{error}. Fix: export again with this version, or install that one."
                 ) from error
         check(program.in_avals == wanted, lambda: (
             f"[export] the program of {self.name} must take {wanted}; got one that takes "
@@ -270,8 +270,8 @@ def program_from(container: Container) -> Program:
         raise
     except Exception as error:  # the content may be forged, or of another version
         raise ExportError(
-            f"[export] an exported function must be of a version that gpuflow {__version__} reads; "
-            f"got one of gpuflow {container.version}, of which it says: {error}. Fix: export again."
+            f"[export] an exported function must be readable by gpuflow {__version__}; got a file "
+            f"of gpuflow {container.version}, with the error: {error}. Fix: export again."
         ) from error
 
 

@@ -213,8 +213,8 @@ def _where(eqn: Eqn | None) -> str:
 
 def _many_devices(what: str) -> str:
     return (
-        f"[export] an exported program must be one of one device; got {what}. Fix: export the "
-        "function without shardings, meshes and shard_map, and place its arguments at the call."
+        f"[export] an exported program must use one device; got {what}. Fix: export the function "
+        "without shardings, meshes and shard_map, and shard its arguments when you call it."
     )
 
 

@@ -45,7 +45,7 @@ def eval_symbolic_shape(
     structure = tree.structure(found[0])
     check(all(tree.structure(one) == structure for one in found), lambda: (
         "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
-        "numbers in place of symbols."
+        "numbers instead of symbols."
     ), ExportError)  # fmt: skip
     shapes = Fit(looked_at, scopes[0]).joined(
         [[list(leaf.shape) for leaf in tree.leaves(one)] for one in found]

@@ -208,9 +208,9 @@ def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> d
     check(
         not names,
         lambda: (
-            f"[export] the shapes of the arguments must tell {', '.join(sorted(names))}; got "
-            f"{', '.join(f'{size} = {got}' for size, got in left)}, which has no one answer. "
-            "Fix: give the size a dimension of its own."
+            f"[export] the shapes of the arguments must determine {', '.join(sorted(names))}; got "
+            f"{', '.join(f'{size} = {got}' for size, got in left)}, which has several solutions. "
+            "Fix: give the size a separate dimension."
         ),
         ExportError,
     )

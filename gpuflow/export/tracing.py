@@ -104,8 +104,9 @@ def _check_options(function: JitFunction[..., Any]) -> None:
         if getattr(options, name) is not None
     ]
     check(not asked, lambda: (
-        f"[export] an exported program must be one of one device; got {function.name} with "
-        f"{' and '.join(asked)}. Fix: export jit(f) without, and place its arguments at the call."
+        f"[export] an exported program must use one device; got {function.name} with "
+        f"{' and '.join(asked)}. Fix: export jit(f) without them, and shard its arguments when you "
+        "call it."
     ), ExportError)  # fmt: skip
 
 
@@ -120,8 +121,8 @@ def _traced(
     ), ExportError)  # fmt: skip
     over = goes_over_memories(entry.jaxpr) or bool(asked_shardings(entry.jaxpr.jaxpr))
     check(not over, lambda: (
-        f"[export] an exported program must be one of one device; got {function.name}, which asks "
-        "for shardings or goes over several. Fix: export the function without shard_map, pmap and "
+        f"[export] an exported program must use one device; got {function.name}, which has "
+        "shardings or uses several devices. Fix: export the function without shard_map, pmap and "
         "sharding constraints."
     ), ExportError)  # fmt: skip
     return entry, traced.in_tree
@@ -233,7 +234,7 @@ def _same_constants(
         check(same, lambda: (
             f"[export] constants of {function.name} must not depend on symbolic sizes; got "
             f"{arrays[0][1]} in one program and {arrays[-1][1]} of other values in the next. Fix: "
-            "jnp.arange and jnp.zeros in place of NumPy's."
+            "jnp.arange and jnp.zeros instead of NumPy's."
         ), ExportError)  # fmt: skip
 
     counts = {(len(writer.arrays), len(entry.consts))

@@ -223,8 +223,8 @@ def structure_from(record: Any) -> TreeDef:
         raise
     except Exception as error:  # of a user's class
         raise ExportError(
-            "[export] structures of a file must be those of its classes; got one of which "
-            f"they say: {error!r}. Fix: export it again with the classes of this process."
+            f"[export] structures of a file must match its classes; got the error: {error!r}. Fix: "
+            "export it again with the classes of this process."
         ) from error
 
 

@@ -54,8 +54,8 @@ def resize(
     check(
         all(old[k] > 0 or sizes[k] == 0 for k in axes),
         lambda: (
-            f"[resize] axes must hold a pixel; got {aval_of(image)} for {sizes}. "
-            "Fix: leave axes of size 0 as they are."
+            f"[resize] axes must hold a pixel; got {aval_of(image)} for {sizes}. Fix: keep the "
+            "size of axes of size 0."
         ),
         ValueError,
     )

@@ -77,7 +77,7 @@ def interpret(
     listed = nodes.arguments(kernel)
     if len(listed) != len(words):
         raise KernelError(
-            f"[{kernel.name}] the argument block must have {len(listed)} words; got {len(words)}."
+            f"[{kernel.name}] the argument block must have {len(listed)} slots; got {len(words)}."
         )
     dtypes = {operand.name: operand.dtype for operand in kernel.operands}
     arrays: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def _resolve(
             flat = array.reshape(-1).view(np.uint8)
             whole = flat[: len(flat) // itemsize * itemsize]
             return whole.view(storage_dtype(dtypes[name])), (word - address) // itemsize
-    raise KernelError(f"[{kernel.name}] pointer {name} must lie in memory; got {word:#x}.")
+    raise KernelError(f"[{kernel.name}] pointer {name} must point into memory; got {word:#x}.")
 
 
 def _all_strides(

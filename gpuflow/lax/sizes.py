@@ -319,7 +319,7 @@ def _check_rank(op: str, rank: int, *shapes: Sequence[int]) -> None:
         all(len(shape) == rank for shape in shapes),
         lambda: (
             f"[{op}] there must be a size, stride or pair for each of {rank} dimensions; got "
-            f"{' and '.join(map(told, shapes))}. Fix: add what is missing."
+            f"{' and '.join(map(told, shapes))}. Fix: add the missing ones."
         ),
         ValueError,
     )

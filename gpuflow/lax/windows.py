@@ -63,8 +63,8 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
     check(
         -size <= index < size,
         lambda: (
-            f"[index_in_dim] the index must lie in [{-size}, {size}); got {index}. "
-            "Fix: check the size of the axis."
+            f"[index_in_dim] the index must be in [{-size}, {size}); got {index}. Fix: check the "
+            "size of the axis."
         ),
         IndexError,
     )

@@ -185,8 +185,8 @@ def _check_implementation(implementation: str | None) -> None:
     check(
         implementation != "cudnn",
         lambda: (
-            "[dot_product_attention] implementation='cudnn' cannot be asked for: cuDNN makes "
-            "what it takes on GPUs without being named. Fix: implementation=None."
+            "[dot_product_attention] implementation must be 'xla' or None; got 'cudnn', which "
+            "gpuflow selects by itself on GPUs. Fix: implementation=None."
         ),
         NotImplementedError,
     )

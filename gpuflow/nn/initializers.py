@@ -260,8 +260,8 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
     check(
         len(shape) > 1 or not isinstance(axes[0], int) or axes[0] != -2,
         lambda: (
-            "[variance_scaling] arrays must have 2 axes or more, unless in_axis says otherwise; "
-            f"got shape {tuple(shape)}. Fix: in_axis=0, or another initializer."
+            "[variance_scaling] arrays must have 2 axes or more, unless in_axis is given; got "
+            f"shape {tuple(shape)}. Fix: in_axis=0, or another initializer."
         ),
         ValueError,
     )

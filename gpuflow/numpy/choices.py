@@ -101,8 +101,8 @@ def choose(
         host = known("choose", "a", which, "mode='clip' or mode='wrap'.")
         check(
             bool(((host >= 0) & (host < count)).all()),
-            lambda: f"[choose] numbers must lie in [0, {count}); got some outside. "
-            "Fix: mode='clip'.",
+            lambda: f"[choose] indices must be in [0, {count}); got some outside. Fix: "
+            "mode='clip'.",
             ValueError,
         )
     elif mode == "clip":
@@ -179,7 +179,7 @@ def _compress(
     count = known_int(name, "size", size)
     check(
         0 <= count <= length,
-        lambda: f"[{name}] size must lie in [0, {length}]; got {count}. Fix: size={length}.",
+        lambda: f"[{name}] size must be in [0, {length}]; got {count}. Fix: size={length}.",
         ValueError,
     )
     total = aval_of(mask).shape[0]

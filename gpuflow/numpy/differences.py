@@ -201,8 +201,8 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
     first, last = part(steps, 0, 1), part(steps, -1, None)
     check(
         aval_of(h).ndim == 0 or aval_of(h).shape == (aval_of(x).shape[axis],),
-        lambda: f"[gradient] places must be a vector of {aval_of(x).shape[axis]}, or a distance a "
-        f"number; got {aval_of(h)}. Fix: one place for each value.",
+        lambda: f"[gradient] coordinates must be a vector of {aval_of(x).shape[axis]}, or a "
+        f"spacing a number; got {aval_of(h)}. Fix: one coordinate for each value.",
         ValueError,
     )
     if aval_of(h).ndim == 0:
@@ -356,7 +356,7 @@ def interp(
     (fp,) = promote_dtypes_inexact(fp)
     check(
         not dtypes.is_complex(aval_of(x).dtype),
-        lambda: f"[interp] places must be real; got {aval_of(x)}. Fix: x.real.",
+        lambda: f"[interp] x must be real; got {aval_of(x)}. Fix: x.real.",
         ValueError,
     )
     if period is not None:

@@ -104,13 +104,13 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
     x, mask, values = as_arrays("place", arr, mask, vals)
     check(
         aval_of(x).size == aval_of(mask).size,
-        lambda: f"[place] the mask must have as many elements; got {aval_of(mask)} for "
-        f"{aval_of(x)}. Fix: jnp.broadcast_to(mask, x.shape).",
+        lambda: f"[place] the mask must have as many elements as the array; got {aval_of(mask)} "
+        f"for {aval_of(x)}. Fix: jnp.broadcast_to(mask, x.shape).",
         ValueError,
     )
     check(
         aval_of(values).size > 0,
-        lambda: f"[place] there must be values; got {aval_of(values)}. Fix: pass a number.",
+        lambda: f"[place] values must not be empty; got {aval_of(values)}. Fix: pass a number.",
         ValueError,
     )
     if not aval_of(x).size:

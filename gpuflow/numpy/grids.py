@@ -487,8 +487,8 @@ def _inside(part: Any, size: int, mode: str) -> Any:
         host = known("ravel_multi_index", "positions", part, mend)
         check(
             bool(((host >= 0) & (host < size)).all()),
-            lambda: f"[ravel_multi_index] positions must lie in [0, {size}); got some outside. "
-            "Fix: mode='clip'.",
+            lambda: f"[ravel_multi_index] indices must be in [0, {size}); got some outside. Fix: "
+            "mode='clip'.",
             ValueError,
         )
     return part

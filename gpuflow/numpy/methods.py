@@ -53,14 +53,14 @@ def _defer_to(name: str, self: Any, other: Any) -> Any:
     """
     if isinstance(other, _CONTAINERS):
         raise TypeError(
-            f"[{name}] operands must be arrays or numbers; got a {type(other).__name__} beside "
+            f"[{name}] operands must be arrays or numbers; got a {type(other).__name__} and "
             f"{aval_of(self)}. Fix: convert it with jnp.asarray."
         )
     turn = name.replace("__", "__r", 1)  # of an operator that has one
     if turn in METHODS and not hasattr(type(other), turn) and is_foreign(other):
         raise TypeError(
-            f"[{name}] operands must be arrays or numbers; got {told(other)} beside "
-            f"{aval_of(self)}. Fix: {mend(other, 'convert it with jnp.asarray')}."
+            f"[{name}] operands must be arrays or numbers; got {told(other)} and {aval_of(self)}. "
+            f"Fix: {mend(other, 'convert it with jnp.asarray')}."
         )
     return NotImplemented
 

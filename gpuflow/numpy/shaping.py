@@ -435,7 +435,7 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     target = as_integer("rollaxis", "start", start)
     check(
         -rank <= target <= rank,
-        lambda: f"[rollaxis] start must lie in [{-rank}, {rank}]; got {target}. Fix: start=0.",
+        lambda: f"[rollaxis] start must be in [{-rank}, {rank}]; got {target}. Fix: start=0.",
         ValueError,
     )
     target = target + rank if target < 0 else target

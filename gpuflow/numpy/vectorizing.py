@@ -103,13 +103,13 @@ def _dims_of(
     inputs, outputs = parsed
     check(
         len(inputs) == len(wanted),
-        lambda: f"[vectorize] there must be {len(inputs)} positional arguments, as the signature "
-        f"says; got {len(wanted)}. Fix: change the signature.",
+        lambda: "[vectorize] the signature must have one term for each of the positional "
+        f"arguments, and has {len(inputs)}; got {len(wanted)}. Fix: change the signature.",
     )
     check(
         all(arg is not None or not dims for arg, dims in zip(wanted, inputs, strict=True)),
-        lambda: "[vectorize] None can stand only for arguments without axes in the signature; got "
-        f"None with {inputs}. Fix: excluded=...",
+        lambda: "[vectorize] None must be an argument without axes in the signature; got None with "
+        f"{inputs}. Fix: excluded=...",
         ValueError,
     )
     kept = [dims for arg, dims in zip(wanted, inputs, strict=True) if arg is not None]
@@ -186,8 +186,8 @@ def _checked(function: Function, outputs: list[Dims], sizes: dict[str, int]) -> 
         parts = out if isinstance(out, tuple) else (out,)
         check(
             len(parts) == len(outputs) and (len(outputs) == 1 or isinstance(out, tuple)),
-            lambda: f"[vectorize] the function must return {len(outputs)} results, as the "
-            f"signature says; got {len(parts)}. Fix: return a tuple.",
+            lambda: f"[vectorize] the function must return the {len(outputs)} results of the "
+            f"signature; got {len(parts)}. Fix: return a tuple.",
         )
         known_sizes = dict(sizes)
         for part, dims in zip(parts, outputs, strict=True):

@@ -61,9 +61,9 @@ def device_grid(
     check(
         len(there) == count if requested is not None else len(there) >= count,
         lambda: (
-            f"[{op}] the mesh must have as many places as there are devices; got "
-            f"{tuple(shape)} for {len(there)}. Fix: choose sizes whose product is "
-            f"{len(there)}, or start with GPUFLOW_CPU_DEVICES={count}."
+            f"[{op}] the mesh must have as many positions as there are devices; got {tuple(shape)} "
+            f"for {len(there)}. Fix: choose sizes whose product is {len(there)}, or start with "
+            f"GPUFLOW_CPU_DEVICES={count}."
         ),
         ValueError,
     )

@@ -81,8 +81,8 @@ def as_sharding(where: Any, op: str) -> Any:
     check(
         where is None or isinstance(where, Device | Sharding),
         lambda: (
-            f"[{op}] the place must be a Device, a Sharding or None; got {where!r}. "
-            "Fix: gpuflow.devices()[0], or NamedSharding(mesh, spec)."
+            f"[{op}] the device must be a Device, a Sharding or None; got {where!r}. Fix: "
+            "gpuflow.devices()[0], or NamedSharding(mesh, spec)."
         ),
         ValueError,
     )

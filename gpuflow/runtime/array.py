@@ -199,7 +199,8 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     def _scalar(self, what: str) -> Any:
         if dtypes.is_extended(self.aval.dtype):
             raise TypeError(
-                f"[{what}] random keys are no numbers; got {self.aval}. Fix: random.key_data(key)."
+                f"[{what}] the array must hold numbers, not random keys; got {self.aval}. Fix: "
+                "random.key_data(key)."
             )
         if self.aval.size != 1 or (self.aval.shape and what != "item" and what != "bool"):
             raise TypeError(

@@ -126,7 +126,7 @@ class Device:
         """The driver of the device."""
         if not self.is_local:
             raise ValueError(
-                f"[device] only the devices of one's own process do work; got {self} of process "
+                f"[device] the device must belong to this process; got {self} of process "
                 f"{self.process_index} in process {process.index}. Fix: use local_devices()."
             )
         number = self.id if self.local_hardware_id < 0 else self.local_hardware_id

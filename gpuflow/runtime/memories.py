@@ -266,7 +266,7 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
         check(
             prod(map(len, along)) == len(held),
             lambda held=held: (
-                f"[sharding] what a memory has of an array must be a block of its parts; got parts "
+                "[sharding] the shards of an array in one memory must form a block; got shards "
                 f"{sorted(held)} of {sharding}. Fix: order the devices as gpuflow.make_mesh does."
             ),
             ValueError,

@@ -56,10 +56,9 @@ def _cuda_count() -> int:
         if seems_to_have_gpu():
             raise
     raise RuntimeError(
-        "[cuda] there must be a GPU of NVIDIA; this machine shows none (none of "
-        f"{', '.join(GPU_SIGNS)} is there). Fix: leave the platform out, or name \"cpu\", to use "
-        "the CPU. Where there is a GPU, install NVIDIA's driver, then run gpuflow doctor, which "
-        "names what is missing."
+        f"[cuda] the machine must have an NVIDIA GPU; found none of {', '.join(GPU_SIGNS)}. Fix: "
+        "leave the platform out, or pass \"cpu\", to use the CPU. If there is a GPU, install "
+        "NVIDIA's driver, then run gpuflow doctor, which lists missing components."
     )
 
 

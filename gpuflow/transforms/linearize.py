@@ -62,8 +62,8 @@ class LinearizeTrace(TangentTrace):
                 raise ValueError(
                     f"[{primitive.name}] a jvp rule must compute its outputs from primals alone, "
                     f"for reverse mode and linearize; got an output {aval_of(out)} that was "
-                    "computed together with tangents. Fix: compute it apart from them, with ops "
-                    "of the primals."
+                    "computed together with tangents. Fix: compute it separately, with ops of the "
+                    "primals."
                 )
 
     def _by_rule(

@@ -56,6 +56,6 @@ def test_parts_that_are_not_the_whole_are_refused():
 
 def test_nobody_waits_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(together, "_PATIENCE", 0.05)
-    said = r"\[save\] all processes must .*got nothing of process 1 in 0\.05 s\. Fix: mend"
+    said = r"\[save\] all processes must .*got nothing of process 1 in 0\.05 s\. Fix: remove"
     with pytest.raises(CheckpointError, match=said):
         together._wait(tmp_path, "token", lambda: False, "process 1")

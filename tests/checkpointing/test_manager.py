@@ -77,9 +77,9 @@ def test_wrong_calls_say_what_to_write(tmp_path):
         manager.restore()
     manager.save(5, 1)
     for step in (4, -1, 5.5):
-        with pytest.raises(ValueError, match=rf"\[save\] steps must .*got {step} where .*5\. Fix"):
+        with pytest.raises(ValueError, match=rf"\[save\] steps must .*got {step} after .*5\. Fix"):
             manager.save(step, 1)
-    with pytest.raises(FileNotFoundError, match=r"of \[5\]; got 3 in .*Fix: ask latest_step\(\)"):
+    with pytest.raises(FileNotFoundError, match=r"of \[5\]; got 3 in .*Fix: call latest_step\(\)"):
         manager.restore(3)
     with pytest.raises(FileNotFoundError, match=r"\[delete\] the step must be one of \[5\]; got 6"):
         manager.delete(6)

@@ -180,7 +180,7 @@ def test_bench_of_a_function_that_returns_no_cases(bench_file):
     [
         ("bench.py", "target must be FILE.py:function"),
         (":f", "target must be FILE.py:function"),
-        ("nowhere.py:f", "nowhere.py must be a Python file; there is none"),
+        ("nowhere.py:f", "nowhere.py must be a Python file; found none"),
         ("{file}:missing", "must define the function missing; it defines: plain, cases"),
         ("{file}:missing", "empty, jitted. Fix: use one of these"),
         ("{file}:number", "must define the function number"),

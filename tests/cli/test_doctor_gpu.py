@@ -287,7 +287,7 @@ EXTRA_12 = r"pip install \"\S*\[cuda12\]\""
 BROKEN = (
     (_break_no_driver, "CUDA driver", r"libcuda.so.1 is not found.*install NVIDIA's driver, 580"),
     (_break_unloaded_driver, "CUDA driver", "install NVIDIA's driver, 580 or newer"),
-    (_break_no_gpu, "CUDA driver", "no GPU that it could serve.*GPUFLOW_PLATFORM=cpu"),
+    (_break_no_gpu, "CUDA driver", "none, and no GPU.*GPUFLOW_PLATFORM=cpu"),
     (_break_dumb_driver, "CUDA driver", "does not answer"),
     (_break_old_driver, "CUDA driver", r"too old: .* 12\.4; needed: 13\.0.*580.*" + EXTRA_12),
     (_break_very_old_driver, "CUDA driver", r"11\.8; needed: 13\.0. Fix: [^,]*, 580 or newer$"),
@@ -295,7 +295,7 @@ BROKEN = (
     (_break_cupy_for_old_driver, "CuPy", "needed: cupy-cuda12x.*Fix: " + EXTRA_12),
     (_break_import_of_cupy, "CuPy", "ModuleNotFoundError: No module named 'cupy'. " + EXTRA),
     (_break_version_of_cupy, "CuPy", r"13\.6\.0 does not fit; needed: >=14,<15. " + EXTRA),
-    (_break_two_cupys, "CuPy", "one over the other.*pip uninstall -y cupy-cuda13x cupy-cuda12x"),
+    (_break_two_cupys, "CuPy", "overwrite each other.*pip uninstall -y cupy-cuda13x cupy-cuda12x"),
     (_break_runtime, "CUDA runtime", r"13\.2 does not fit the driver.* 12\.4.*" + EXTRA_12),
     (_break_linker, "nvJitLink", r"13\.5 does not fit the driver.* 12\.4.*" + EXTRA_12),
     (_break_devices, "GPUs", "CUDA shows no GPU.*CUDA_VISIBLE_DEVICES"),
@@ -368,7 +368,7 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
     def nowhere():
         raise OSError("none was found")
 
-    instead = "convolutions are gpuflow's own kernels"
+    instead = "convolutions use gpuflow's kernels"
     library, fix = "(needed: 9), /lib/libcudnn.so.9", 'Fix: pip install "nvidia-cudnn-cu13>=9,<10"'
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
     assert _lines()["cuDNN"] == f"9.28.1 {library}; GPUFLOW_CUDNN=0: {instead}"
@@ -408,16 +408,16 @@ def test_nothing_is_missing_on_a_machine_without_a_gpu(healthy):
     _break_cupy(healthy)
     lines = _lines(verbose=True)
     assert not any("MISSING" in text for text in lines.values())
-    assert lines["GPU"].startswith("none: none of /dev/nvidia0")
+    assert lines["GPU"].startswith("none: found none of /dev/nvidia0")
     assert "Fix: " in lines["CUDA driver"]
 
 
 def test_a_gpu_without_a_driver_is_told_from_no_gpu(healthy):
     _break_unloaded_driver(healthy)
     (line,) = _lines().values()
-    assert line.startswith("NVIDIA's, without a driver: programs run on the CPU")
+    assert line.startswith("an NVIDIA GPU without a driver: programs run on the CPU")
     assert _lines(verbose=True)["GPU"] == (
-        "NVIDIA's GPU is on the PCI bus, but no driver serves it. "
+        "NVIDIA's GPU is on the PCI bus, but has no driver. "
         "Fix: install NVIDIA's driver, 580 or newer"
     )
 

@@ -39,7 +39,7 @@ def no_launcher_around(monkeypatch):
         (["--grace", "long"], "--grace must be seconds, 0 or more; got long. Fix: --grace 30"),
         (["--grace", "inf"], "--grace must be seconds, 0 or more; got inf"),
         (["--nnodes", "2", "--node-rank", "2"], "--node-rank must be from 0 to 1; got 2"),
-        (["--nnodes", "2"], "several machines need --coordinator HOST:PORT"),
+        (["--nnodes", "2"], "several machines need a coordinator"),
         (["--nnodes", "2", "--coordinator", "a:9"], "Fix: export GPUFLOW_TOKEN"),
         (["--nnodes", "2", "--mpi"], "--mpi starts on one machine"),
         (["--coordinator", "a"], "an address must be host:port; got 'a'"),
@@ -70,7 +70,7 @@ def test_no_such_script(capsys):
 @pytest.mark.parametrize("name", ["nowhere.train", ".train"])
 def test_no_such_module(name, capsys):
     assert main(["launch", "-m", name]) == 2
-    assert f"-m must be followed by a module; there is no {name}" in capsys.readouterr().err
+    assert f"-m must be followed by a module; found no {name}" in capsys.readouterr().err
 
 
 def test_ranks_of_a_module():

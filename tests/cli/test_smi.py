@@ -112,7 +112,7 @@ def test_without_the_variable_nothing_is_published(folder):
 
 def test_nobody_is_there(folder, capsys):
     assert main.main(["smi", "--once"]) == 0
-    assert "start it with GPUFLOW_SMI=1" in capsys.readouterr().out
+    assert "start yours with GPUFLOW_SMI=1" in capsys.readouterr().out
 
 
 def test_folders_of_others_are_refused(folder, capsys):

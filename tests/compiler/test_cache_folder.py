@@ -52,7 +52,7 @@ def test_a_new_folder_is_private(tmp_path, configured):
 
 def test_a_folder_that_others_may_write_is_refused_once(tmp_path, configured):
     tmp_path.chmod(0o770)
-    with pytest.warns(CacheWarning, match=r"this user's alone.*mode 770.*Fix: chmod 700") as caught:
+    with pytest.warns(CacheWarning, match=r"by this user only.*mode 770.*Fix: chmod 700") as caught:
         folder = configured(tmp_path)
         assert configured(tmp_path) == folder != tmp_path
     assert len(caught) == 1 and stat.S_IMODE(folder.stat().st_mode) == 0o700

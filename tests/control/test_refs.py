@@ -528,8 +528,8 @@ def test_types_and_places_are_checked():
         (lambda: ref.__setitem__(0, 1), r"\[set\] the value must have the dtype of .* i32"),
         (lambda: ref.addupdate(jnp.ones(2)), r"\[addupdate\] the value must have the shape"),
         (lambda: gf.ref.swap(ref, 0, 1j), r"\[swap\] the value must have the dtype"),
-        (lambda: ref[3], r"\[get\] the index must lie in the array; got 3 for Ref\{f32\[3\]\}"),
-        (lambda: ref.__setitem__((0, 0), 1.0), r"\[set\] the index must lie"),
+        (lambda: ref[3], r"\[get\] the index must be within the array; got 3 for Ref\{f32\[3\]\}"),
+        (lambda: ref.__setitem__((0, 0), 1.0), r"\[set\] the index must be within"),
     ]
     for call, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -540,8 +540,8 @@ def test_types_and_places_are_checked():
 def test_refs_are_no_arrays():
     ref = gf.new_ref(jnp.zeros(3))
     cases = [
-        (lambda: np.asarray(ref), r"\[numpy\] a ref is no array"),
-        (lambda: jnp.asarray(ref), r"a ref is no array"),
+        (lambda: np.asarray(ref), r"\[numpy\] the operand must be an array, not a ref"),
+        (lambda: jnp.asarray(ref), r"the operand must be an array, not a ref"),
         (lambda: lax.asarray(ref), r"operands must be arrays or numbers; got Ref\{f32"),
         (lambda: jnp.sin(ref), r"\[sin\] operands must be arrays"),
         (lambda: jnp.add(ref, ref), r"operands must be arrays or numbers; got Ref at position 0"),
@@ -559,9 +559,9 @@ def test_refs_are_no_arrays():
     for call, message in cases:
         with pytest.raises(TypeError, match=message):
             call()
-    with pytest.raises(NotImplementedError, match=r"\[at\] parts of refs are no refs"):
+    with pytest.raises(NotImplementedError, match=r"\[at\] \.at must be used on an array"):
         ref.at[0]
-    with pytest.raises(NotImplementedError, match=r"\[new_ref\] arrays lie on a device"):
+    with pytest.raises(NotImplementedError, match=r"\[new_ref\] memory_space must be None"):
         gf.new_ref(1.0, memory_space="vmem")
 
 

@@ -24,5 +24,5 @@ def test_answers(answer):
 
 
 def test_other_memories():
-    with pytest.raises(NotImplementedError, match=r"\[Offloadable\].*Fix: answer Saveable"):
+    with pytest.raises(NotImplementedError, match=r"\[Offloadable\].*Fix: return Saveable"):
         Offloadable("device", "pinned_host")

@@ -284,9 +284,9 @@ def test_words_and_memory_mean_the_same_as_arrays():
     want = np.zeros_like(x)
     run(kernel, {"x": x, "o": want}, {"i0": 3, "i1": 4}, {("x", "i0"): 4, ("o", "i0"): 4})
     assert room[16:].tobytes() == want.tobytes()
-    with pytest.raises(KernelError, match="pointer o must lie in memory; got 0x8"):
+    with pytest.raises(KernelError, match="pointer o must point into memory; got 0x8"):
         interpret(kernel, (1 << 40, 8, 3, 4, 4, 4), {1 << 40: x})
-    with pytest.raises(KernelError, match="must have 6 words; got 1"):
+    with pytest.raises(KernelError, match="must have 6 slots; got 1"):
         interpret(kernel, (0,), {})
 
 

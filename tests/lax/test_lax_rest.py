@@ -202,8 +202,8 @@ ERRORS = {
     r"^\[approx_min_k\] the operand must be floats": (
         ValueError, lambda: lax.approx_min_k(np.arange(3), 1),
     ),
-    r"^\[approx_max_k\] k must lie": (ValueError, lambda: lax.approx_max_k(X, 5)),
-    r"^\[approx_min_k\] k must lie": (ValueError, lambda: lax.approx_min_k(X, 0)),
+    r"^\[approx_max_k\] k must be in": (ValueError, lambda: lax.approx_max_k(X, 5)),
+    r"^\[approx_min_k\] k must be in": (ValueError, lambda: lax.approx_min_k(X, 0)),
     r"^\[platform_dependent\] branches": (TypeError, lambda: lax.platform_dependent(X, cpu=3)),
     r"^\[platform_dependent\] keywords": (
         ValueError, lambda: lax.platform_dependent(X, gpu=abs, default=abs),

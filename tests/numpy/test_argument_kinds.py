@@ -33,7 +33,7 @@ def test_integers_of_other_classes():
 
 @pytest.mark.parametrize("axis", [2, -3, 7])
 def test_the_axis_of_linspace_must_exist(axis):
-    with pytest.raises(ValueError, match=r"\[linspace\] axis must lie in"):
+    with pytest.raises(ValueError, match=r"\[linspace\] axis must be in"):
         jnp.linspace(M[0], M[1], 4, axis=axis)
 
 

@@ -68,7 +68,7 @@ CASES = [
     (lambda: -jnp.array([True]), TypeError, r"\[neg\]"),
     (lambda: ~x(), TypeError, r"\[not\]"),
     (lambda: i() ** -1, TypeError, "negative powers"),
-    (lambda: jnp.sum(x(), axis=2), ValueError, r"\[sum\] axis must lie in \[-2, 2\)"),
+    (lambda: jnp.sum(x(), axis=2), ValueError, r"\[sum\] axis must be in \[-2, 2\)"),
     (lambda: jnp.sum(x(), axis=(0, 0)), ValueError, "axes must differ"),
     (lambda: jnp.sum(x(), axis=0.5), TypeError, "axis must be an integer"),
     (lambda: jnp.sum(x(), out=x()), NotImplementedError, "out must be None.*jnp.sum"),

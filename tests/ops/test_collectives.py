@@ -533,7 +533,7 @@ ERRORS = [
     (lambda x: lax.psum(x, "i", axis_index_groups=[[0, 1], [1, 2]]), ValueError, "each index of"),
     (lambda x: lax.psum(x, ("i", 0), axis_index_groups=[[0, 1], [2, 3]]), ValueError, "named axes"),
     (lambda x: lax.all_gather(x, "i", axis_index_groups=[[0], [1, 2, 3]]), ValueError, "one size"),
-    (lambda x: lax.all_gather(x, "i", axis=3), ValueError, "[all_gather] axis must lie"),
+    (lambda x: lax.all_gather(x, "i", axis=3), ValueError, "[all_gather] axis must be in"),
     (lambda x: lax.psum_scatter(x, "i"), ValueError, "must be the size 4 of ('i',)"),
     (lambda x: lax.psum_scatter(x, "i", tiled=True), ValueError, "must be a multiple of the size"),
     (lambda x: lax.psum_scatter(x > 0, "i"), TypeError, "[psum_scatter] the operand must be"),

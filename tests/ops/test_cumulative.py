@@ -111,7 +111,7 @@ def test_operands_are_left_alone():
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
     [
-        (lambda: lax.cumsum(np.ones(3), -1), ValueError, r"\[cumsum\] axis must lie in \[0, 1\)"),
+        (lambda: lax.cumsum(np.ones(3), -1), ValueError, r"\[cumsum\] axis must be in \[0, 1\)"),
         (lambda: lax.cummax(np.ones(()), 0), ValueError, r"\[cummax\] axis.*Fix"),
         (lambda: lax.cumprod(np.array([True])), TypeError, r"\[cumprod\].*a number \(not bool\)"),
         (lambda: lax.cumlogsumexp(np.arange(3)), TypeError, r"a float or complex number; got i32"),

@@ -230,7 +230,7 @@ ERRORS = [
     (lambda: concatenate.concatenate([], 0), ValueError, r"\[concatenate\] at least one array"),
     (
         lambda: concatenate.concatenate([X, X], 2),
-        TypeError, r"dimension must lie in \[0, 2\); got 2",
+        TypeError, r"dimension must be in \[0, 2\); got 2",
     ),
     (
         lambda: concatenate.concatenate([X, X[:, 1:]], 0),

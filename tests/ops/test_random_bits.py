@@ -212,7 +212,7 @@ def test_errors():
         bits.random_bits(key, 12, ())
     with pytest.raises(ValueError, match=r"\[random_bits\] sizes must not be negative"):
         bits.random_bits(key, 32, (-1,))
-    with pytest.raises(ValueError, match=r"legacy layout counts to .*threefry_partitionable"):
+    with pytest.raises(ValueError, match=r"legacy layout has at most .*threefry_partitionable"):
         bits.random_bits(key, 32, (2**33,), False)
     with pytest.raises(ValueError, match=r"\[random_split\] sizes must not be negative"):
         bits.random_split(key, (-2,))

@@ -25,7 +25,7 @@ def main():
     refused(gf.distributed.initialize, RuntimeError, "must be called once")
     other = gf.devices()[-1 if rank == 0 else 0]
     assert not other.is_local and gf.local_devices() == [gf.devices()[rank]]
-    refused(lambda: gf.device_put(1.0, other), ValueError, "devices of one's own process")
+    refused(lambda: gf.device_put(1.0, other), ValueError, "device must belong to this process")
 
     tree = {"a": np.arange(3) + rank, "b": np.float32(rank)}
     rows = multihost_utils.process_allgather(tree)

@@ -139,7 +139,7 @@ ERRORS = [
     ({"coordinator_address": "nowhere", "num_processes": 2, "process_id": 0}, ValueError,
      r"an address must be host:port; got 'nowhere'"),
     ({"coordinator_address": "10.1.2.3:99", "num_processes": 2, "process_id": 1}, ValueError,
-     r"must have a secret in common; got 10.1.2.3:99 and no GPUFLOW_TOKEN"),
+     r"must share a secret; got 10.1.2.3:99 and no GPUFLOW_TOKEN"),
 ]  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def test_ranks_that_do_not_fit():
 
 def test_nobody_is_there():
     answers = meet([1], timeout=0.5)
-    assert "rank 1 must meet rank 0 at 127.0.0.1" in answers[0] and "Fix: " in answers[0]
+    assert "rank 1 must connect to rank 0 at 127.0.0.1" in answers[0] and "Fix: " in answers[0]
 
 
 def test_a_host_without_the_token_is_not_believed():

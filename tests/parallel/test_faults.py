@@ -147,7 +147,7 @@ def test_a_stopped_process_is_missed_by_its_heartbeats():
 def test_the_watchdog_shows_all_stacks():
     ended, _ = launched("-n", "2", "--watchdog", "2", str(PROGRAM), "stall")
     assert ended.status == 75, ended.output
-    assert "rank 1 began the fewest collectives" in ended.output
+    assert "rank 1 started the fewest collectives" in ended.output
     stacks = [line for line in ended.output.splitlines() if "in go_wrong" in line]
     assert len(stacks) == 1 and stacks[0].startswith("[1]")
     assert any(line.startswith("[0]") and "in _wait" in line for line in ended.output.splitlines())

@@ -184,7 +184,7 @@ def test_a_failed_program_of_this_thread_is_waited_for_and_no_other():
 def test_errors_are_named():
     comm, _ = single()
     x = device(X)
-    with pytest.raises(CommunicationError, match=r"must have been begun; got .*float32\[8, 8\]"):
+    with pytest.raises(CommunicationError, match=r"must follow begin.*got float32\[8, 8\]"):
         comm.end(x)
     comm._comm.error = "NCCL_ERROR_REMOTE_ERROR"
     calls = {

@@ -251,7 +251,7 @@ def test_a_table_that_is_none_is_refused(table):
 
     thread = threading.Thread(target=host)
     thread.start()
-    with pytest.raises(CommunicationError, match=r"rank 1 must meet rank 0.*must"):
+    with pytest.raises(CommunicationError, match=r"rank 1 must connect to rank 0.*must"):
         join(f"127.0.0.1:{place[1]}", 1, 2, TOKEN, {"cpu": 1}, 5)
     thread.join()
     door.close()

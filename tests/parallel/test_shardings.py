@@ -152,7 +152,7 @@ def test_pickled_shardings_hold_no_hashes(mesh):
         (lambda m: Mesh(gf.devices(), ("x", "y")), ValueError, "name each axis"),
         (lambda m: Mesh([gf.devices()[0]] * 2, "x"), ValueError, "must differ"),
         (lambda m: Mesh(m.devices, ("x", "x")), ValueError, "must differ"),
-        (lambda m: gf.make_mesh((3, 3), ("x", "y")), ValueError, "as many places"),
+        (lambda m: gf.make_mesh((3, 3), ("x", "y")), ValueError, "as many positions"),
         (lambda m: NamedSharding(m, P("z")), ValueError, "axes of the mesh"),
         (lambda m: NamedSharding(m, P("x", "x")), ValueError, "each once"),
         (lambda m: NamedSharding(m, P(), memory_kind="host"), ValueError, "memory kind"),

@@ -179,7 +179,7 @@ IN_THE_CALL = [
     (lambda: gf.vmap(two)(X, y=1.0), ValueError, "got 0 for f32[]"),
     (lambda: gf.vmap(lambda x: {"u": (1.0, x)}, out_axes={"u": (0, None)})(X), ValueError,
      "from <lambda> at ['u'][1]"),
-    (lambda: gf.vmap(lambda x: x, out_axes=2)(X), ValueError, "[vmap out_axes] axis must lie"),
+    (lambda: gf.vmap(lambda x: x, out_axes=2)(X), ValueError, "[vmap out_axes] axis must be in"),
     (lambda: gf.vmap(two)(X, "text"), TypeError, "got 'text' of type str"),
     (lambda: gf.vmap(lambda x: (x, "text"))(X), TypeError, "got 'text' of type str from <lambda>"),
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from gpuflow.core.rules import Zero as Zero
 from gpuflow.core.rules import is_undefined as is_undefined_primal  # noqa: F401
 from gpuflow.ops.zeros import instantiate as instantiate_zeros  # noqa: F401
 
-_REASON = "values must be arrays or refs; got a type of one's own. Fix: hijax=False, its default."
+_REASON = "values must be arrays or refs; got a custom type. Fix: hijax=False, its default."
 
 AbstractValue = ShapedArray
 AvalQDD = absent_class("jax.experimental.hijax.AvalQDD", _REASON)

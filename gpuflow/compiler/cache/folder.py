@@ -38,9 +38,9 @@ def _checked(folder: Path) -> Path | None:
     if not problem:
         return folder
     warn(
-        "[cache] the kernel cache folder must be this user's alone, for the code in it is run; "
-        f"{folder} {problem}. Kernels are kept until this process ends. "
-        f"Fix: chmod 700 {folder} if nobody else wrote to it, or set GPUFLOW_CACHE_DIR to another.",
+        "[cache] the kernel cache folder must be writable by this user only, because gpuflow runs "
+        f"the code in it; {folder} {problem}. Kernels of this process are not stored. Fix: chmod "
+        f"700 {folder} if no other user wrote to it, or set GPUFLOW_CACHE_DIR to another folder.",
         CacheWarning,
     )
     return _temporary_folder()

@@ -69,7 +69,7 @@ def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eq
         at = "" if error.eqn is None else f"; the reason is {_described(error.eqn)}"
         fix = error.fix or "let each index do by itself what it needs"
         raise TypeError(
-            f"[kernel] {form.kernel} must be one kernel, and is none: {error}{at}. Fix: {fix}; or "
+            f"[kernel] {form.kernel} must compile to one kernel; got: {error}{at}. Fix: {fix}; or "
             "use jit(vmap(...)), which may run several kernels."
         ) from None
 

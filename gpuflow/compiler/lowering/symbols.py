@@ -228,7 +228,7 @@ class Numbers:
         else:
             strides = _followed(self, lies, view.broadcast, rule, avals, eqn)
         numbers = [number.value for number in (*strides, offset)]
-        assert numbers == [*view.strides, view.offset], f"[lower] {eqn} lies as {view}"
+        assert numbers == [*view.strides, view.offset], f"[lower] {eqn} has the layout {view}"
         return Place(lies.buffer, offset, tuple(strides), view.broadcast)
 
 
@@ -262,7 +262,7 @@ def _factors(number: Number) -> tuple[int, Sequence[int]]:
     kind, *rest = number.source
     if kind == "product":
         return 1, rest
-    assert kind in ("constant", "multiple"), f"[lower] {number} is no product of sizes"
+    assert kind in ("constant", "multiple"), f"[lower] {number} is not a product of sizes"
     return rest[0], rest[1:]
 
 

@@ -93,7 +93,7 @@ class _Binder:
             self.jaxpr, self.donations, self.kept, unrounded
         )
         aliases = self.template.aliases
-        assert alias_positions(whole) == aliases, "[bind] the key does not tell what is a view"
+        assert alias_positions(whole) == aliases, "[bind] the key does not determine the views"
         return whole
 
     @cached_property

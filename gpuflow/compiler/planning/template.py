@@ -71,7 +71,7 @@ class Template:
                 buffer, view = views.get(atom) or (atom, contiguous(atom.aval.shape))
                 if isinstance(rule, Layout):
                     view = self._view(position, rule, view, var.aval, eqn.params)
-                    assert view is not None, f"[bind] the key does not tell that {eqn} is a view"
+                    assert view is not None, f"[bind] the key does not make {eqn} a view"
                 views[var] = buffer, view
         outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         return Program(jaxpr, (), {}, {}, outputs, views, self.updates)

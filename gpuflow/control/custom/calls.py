@@ -108,8 +108,8 @@ class NoDerivative:
         del operands
         raise NotImplementedError(
             f"[{self.name}] a function with its own derivative that uses refs must be "
-            "differentiated inside of the program that it is in; got jit or a loop under grad. "
-            "Fix: jit(grad(f)) in place of grad(jit(f))."
+            "differentiated inside the program that calls it; got jit or a loop under grad. Fix: "
+            "jit(grad(f)) instead of grad(jit(f))."
         )
 
 

@@ -347,8 +347,8 @@ class BCOO(JAXSparse):
             return NotImplemented
         check(
             np.broadcast_shapes(aval_of(other).shape, self.shape) == aval_of(other).shape,
-            lambda: "[BCOO] a dense array must have the shape of the sum; got "
-            f"{aval_of(other)} beside {self!r}. Fix: todense.",
+            lambda: f"[BCOO] a dense array must have the shape of the sum; got {aval_of(other)} "
+            f"and {self!r}. Fix: todense.",
             NotImplementedError,
         )
         return self.todense() + other

@@ -77,7 +77,7 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
     if nse is None:
         check(
             not isinstance(counts, Tracer),
-            lambda: "[sum_duplicates] nse must be given in traced functions, where places are not "
+            lambda: "[sum_duplicates] nse must be given in traced functions, where indices are not "
             "known; got None. Fix: sum_duplicates(nse=mat.nse).",
             ValueError,
         )
@@ -291,8 +291,8 @@ def bcoo_broadcast_in_dim(
     shape, dims = tuple(map(to_int, shape)), [to_int(d) for d in broadcast_dimensions]
     check(
         len(dims) == mat.ndim and sorted(set(dims)) == dims and set(dims) <= {*range(len(shape))},
-        lambda: "[bcoo_broadcast_in_dim] broadcast_dimensions must say for each dimension in turn "
-        f"where it goes; got {dims} for {mat!r}. Fix: {mat.ndim} ascending dimensions.",
+        lambda: "[bcoo_broadcast_in_dim] broadcast_dimensions must give the dimension of the "
+        f"result for each dimension; got {dims} for {mat!r}. Fix: {mat.ndim} ascending dimensions.",
         ValueError,
     )
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse

@@ -99,8 +99,8 @@ def random_bcoo(
     kind = dtypes.canonicalize(int if indices_dtype is None else indices_dtype)
     check(
         total <= np.iinfo(kind).max,
-        lambda: f"[random_bcoo] indices_dtype must have room for {total} places; got {kind}. Fix: "
-        "a wider one.",
+        lambda: f"[random_bcoo] indices_dtype must represent {total} indices; got {kind}. Fix: a "
+        "wider dtype.",
         ValueError,
     )
 

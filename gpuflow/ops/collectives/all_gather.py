@@ -193,8 +193,8 @@ def all_gather(
     check(
         to == "varying" or (to == "invarying" and axis_index_groups is None),
         lambda: (
-            f"[all_gather] to must be 'varying', or 'invarying' without groups; got {to!r}. "
-            "Fix: to='invarying' where one value is wanted."
+            f"[all_gather] to must be 'varying', or 'invarying' without groups; got {to!r}. Fix: "
+            "to='invarying' for one value."
         ),
         NotImplementedError,
     )

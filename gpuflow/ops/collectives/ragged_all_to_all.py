@@ -139,7 +139,7 @@ def _checked(rows: ShapedArray, out: ShapedArray, numbers: list[ShapedArray]) ->
             aval.ndim == 1 and aval.shape[0] > 0 and aval.shape == numbers[0].shape,
             lambda name=name, aval=aval: (
                 "[ragged_all_to_all] offsets and sizes must be vectors of one length, at least 1; "
-                f"got {name} {aval} beside {numbers[0]}. Fix: one number for each slice."
+                f"got {name} {aval} and {numbers[0]}. Fix: one integer for each slice."
             ),
             ValueError,
         )

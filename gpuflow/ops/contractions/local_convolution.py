@@ -72,7 +72,7 @@ def conv_general_dilated_local(
         aval_of(rhs).ndim == rank,
         lambda: (
             "[conv_general_dilated_local] operands must have one rank; got "
-            f"{types_text([aval_of(lhs), aval_of(rhs)])}. Fix: a kernel for each place."
+            f"{types_text([aval_of(lhs), aval_of(rhs)])}. Fix: a kernel for each position."
         ),
     )
     kernels = transpose(rhs, numbers.rhs_spec)

@@ -212,9 +212,9 @@ class _Dims:
         check(
             len(group) == wanted and all(0 <= d < rhs_rank and d not in taken for d in group),
             lambda: (
-                f"[ragged_dot_general] rhs must have {wanted} group dimensions beside contracting "
-                f"and batch ones where the ragged dimension is {kind}; got {group} for rank "
-                f"{rhs_rank}. Fix: rhs_group_dimensions."
+                f"[ragged_dot_general] rhs must have {wanted} group dimensions, which are neither "
+                f"contracting nor batch dimensions, where the ragged dimension is {kind}; got "
+                f"{group} for rank {rhs_rank}. Fix: rhs_group_dimensions."
             ),
         )
         batch, contract = ((tuple(pair[0]), tuple(pair[1])) for pair in (batch, contract))

@@ -125,8 +125,8 @@ def _result_impl(
     check(
         len(results) == len(result_avals),
         lambda: (
-            f"[{name}] the callback must return what result_shape_dtypes declares; got "
-            f"{len(results)} arrays for {len(result_avals)}. Fix: return the same tree."
+            f"[{name}] the callback must return as many arrays as result_shape_dtypes declares; "
+            f"got {len(results)} arrays for {len(result_avals)}. Fix: return the same tree."
         ),
         ValueError,
     )
@@ -142,9 +142,9 @@ def _checked(name: str, result: Any, aval: ShapedArray) -> np.ndarray:
     check(
         array.shape == aval.shape and fits,
         lambda: (
-            f"[{name}] the callback must return what result_shape_dtypes declares; got "
-            f"{dtypes.short_name(array.dtype)}{list(array.shape)} for {aval}. "
-            "Fix: convert the result, or declare its type."
+            f"[{name}] the callback must return the types that result_shape_dtypes declares; got "
+            f"{dtypes.short_name(array.dtype)}{list(array.shape)} for {aval}. Fix: convert the "
+            "result, or declare its type."
         ),
         ValueError,
     )
@@ -229,8 +229,8 @@ def _io_batch(
 ) -> tuple[list[Any], list[int]]:
     if params["effect"].ordered:
         raise ValueError(
-            "[io_callback] ordered callbacks cannot be mapped, for vmap has no order; got "
-            "ordered=True under vmap. Fix: ordered=False, or lax.map in place of vmap."
+            "[io_callback] ordered callbacks must not be mapped, because vmap has no order; got "
+            "ordered=True under vmap. Fix: ordered=False, or lax.map instead of vmap."
         )
     return _sequential(io_callback_p, axis, operands, dims, params)
 

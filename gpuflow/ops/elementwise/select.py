@@ -229,8 +229,8 @@ def _clamp_shape(low: ShapedArray, x: ShapedArray, high: ShapedArray) -> ShapedA
     check(
         is_ordered(x.dtype),
         lambda: (
-            f"[clamp] the operand must be an integer, a real float or bool; got {x}. "
-            "Fix: clamp real and imaginary parts apart."
+            f"[clamp] the operand must be an integer, a real float or bool; got {x}. Fix: clamp "
+            "real and imaginary parts separately."
         ),
     )
     return ShapedArray(broadcast_shape("clamp", avals), x.dtype, all(a.weak_type for a in avals))

@@ -161,7 +161,7 @@ def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
         check(
             len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims),
             lambda name=name, dims=dims: (
-                f"[{op}] {name} dimensions must differ and lie in [0, {rank}); got {tuple(dims)}. "
+                f"[{op}] {name} dimensions must differ and be in [0, {rank}); got {tuple(dims)}. "
                 "Fix: the dimension numbers."
             ),
         )

@@ -199,8 +199,8 @@ def _number_of_segments(name: str, number: Any, ids: Any) -> int:
     check(
         not isinstance(number, Tracer),
         lambda: (
-            f"[{name}] num_segments must be a Python int, as it is a shape; got a traced value. "
-            "Fix: jit(..., static_argnames='num_segments')."
+            f"[{name}] num_segments must be a Python int, because it is a shape; got a traced "
+            "value. Fix: jit(..., static_argnames='num_segments')."
         ),
         ConcretizationTypeError,
     )

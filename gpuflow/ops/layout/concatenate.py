@@ -36,9 +36,9 @@ def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
     check(
         are_dimensions([dimension], rank),
         lambda: (
-            f"[concatenate] dimension must lie in [0, {rank}); got {told(dimension)} for "
-            f"{types_text(pieces)}. Fix: choose an existing dimension, as in "
-            "lax.concatenate([x, y], 0), or reshape scalars to (1,)."
+            f"[concatenate] dimension must be in [0, {rank}); got {told(dimension)} for "
+            f"{types_text(pieces)}. Fix: choose an existing dimension, as in lax.concatenate([x, "
+            "y], 0), or reshape scalars to (1,)."
         ),
     )
 

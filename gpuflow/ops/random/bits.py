@@ -54,8 +54,9 @@ def _check_legacy_count(name: str, count: int) -> None:
     check(
         count < 2**32 - 1,
         lambda: (
-            f"[{name}] the legacy layout counts to 2**32 - 2 words for each key; got {count}. "
-            "Fix: config.update('threefry_partitionable', True), or draw in parts."
+            f"[{name}] the legacy layout has at most 2**32 - 2 integers for each key; got {count}. "
+            "Fix: config.update('threefry_partitionable', True), or split the key and draw several "
+            "arrays."
         ),
         ValueError,
     )

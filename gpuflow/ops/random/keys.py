@@ -129,7 +129,7 @@ def _wrap_shape(words: ShapedArray, *, impl: str) -> ShapedArray:
         words.dtype == dtypes.uint32 and words.shape[-1:] == dtype.key_shape,
         lambda: (
             f"[random_wrap] raw keys must be uint32 with a last dimension of {dtype.key_shape[0]} "
-            f"for {impl}; got {words}. Fix: wrap what random.PRNGKey or random.key_data gave."
+            f"for {impl}; got {words}. Fix: wrap the result of random.PRNGKey or random.key_data."
         ),
     )
     return ShapedArray(words.shape[:-1], dtype)

@@ -42,8 +42,8 @@ def _argument_shape(name: str) -> Callable[..., ShapedArray]:
         check(
             x.shape[axes[0]] > 0,
             lambda: (
-                f"[{name}] the axis must not be empty; got axis {axes[0]} of {x}. "
-                "Fix: treat the empty case apart."
+                f"[{name}] the axis must not be empty; got axis {axes[0]} of {x}. Fix: handle the "
+                "empty case separately."
             ),
             ValueError,
         )

@@ -64,8 +64,8 @@ def _define(
         check(
             0 <= axis < x.ndim,
             lambda: (
-                f"[{name}] axis must lie in [0, {x.ndim}); got {axis} for {x}. "
-                f"Fix: count from the front; jnp.{name} takes negative axes where it exists."
+                f"[{name}] axis must be in [0, {x.ndim}); got {axis} for {x}. Fix: count from the "
+                f"front; jnp.{name} takes negative axes where it exists."
             ),
             ValueError,
         )

@@ -89,7 +89,7 @@ def _checked(name: str, operand: Any, k: int, dimension: int) -> int:
     check(
         0 < k <= aval.shape[place],
         lambda: (
-            f"[{name}] k must lie in [1, {aval.shape[place]}], the size of dimension {place}; got "
+            f"[{name}] k must be in [1, {aval.shape[place]}], the size of dimension {place}; got "
             f"{k} for {aval}. Fix: choose another k."
         ),
         ValueError,

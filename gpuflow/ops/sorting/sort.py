@@ -126,15 +126,15 @@ def _sort_shape(
     check(
         0 <= dimension < first.ndim,
         lambda: (
-            f"[sort] dimension must lie in [0, {first.ndim}); got {dimension} for {first}. "
-            "Fix: choose an existing dimension, or reshape a scalar to (1,)."
+            f"[sort] dimension must be in [0, {first.ndim}); got {dimension} for {first}. Fix: "
+            "choose an existing dimension, or reshape a scalar to (1,)."
         ),
         ValueError,
     )
     check(
         1 <= num_keys <= len(operands),
         lambda: (
-            f"[sort] num_keys must lie in [1, {len(operands)}]; got {num_keys}. Fix: num_keys=1."
+            f"[sort] num_keys must be in [1, {len(operands)}]; got {num_keys}. Fix: num_keys=1."
         ),
         ValueError,
     )
@@ -303,16 +303,16 @@ def _top_k_shape(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
     check(
         0 <= axis < x.ndim,
         lambda: (
-            f"[top_k] axis must lie in [0, {x.ndim}); got {axis} for {x}. "
-            "Fix: choose an existing axis, or reshape a scalar to (1,)."
+            f"[top_k] axis must be in [0, {x.ndim}); got {axis} for {x}. Fix: choose an existing "
+            "axis, or reshape a scalar to (1,)."
         ),
         ValueError,
     )
     check(
         0 <= k <= x.shape[axis],
         lambda: (
-            f"[top_k] k must lie in [0, {x.shape[axis]}], the size of axis {axis}; got {k} for "
-            f"{x}. Fix: choose a smaller k."
+            f"[top_k] k must be in [0, {x.shape[axis]}], the size of axis {axis}; got {k} for {x}. "
+            "Fix: choose a smaller k."
         ),
         ValueError,
     )

@@ -141,8 +141,9 @@ def _scatter_shape(source: ShapedArray, operand: ShapedArray, **params: Any) -> 
     check(
         source.shape == counts,
         lambda: (
-            f"[{name}] the source must have one element for each place of the window, {counts}; "
-            f"got {types_text([source, operand])}. Fix: the result of reduce_window has them."
+            f"[{name}] the source must have one element for each position of the window, {counts}; "
+            f"got {types_text([source, operand])}. Fix: an array of the shape of reduce_window's "
+            "result."
         ),
     )
     return ShapedArray(operand.shape, source.dtype)

@@ -228,8 +228,8 @@ class _Watch:
             if current is not None and time.monotonic() - current[1] > self.timeout:
                 print(
                     f"[{current[0].split()[0]}] all ranks must reach {current[0]}; rank "
-                    f"{self._world.rank} has waited for {self.timeout:g} s. Fix: look at what the "
-                    "rank does that does not wait.",
+                    f"{self._world.rank} has waited for {self.timeout:g} s. Fix: find out why the "
+                    "other ranks do not reach it.",
                     file=sys.stderr, flush=True,
                 )  # fmt: skip
                 self._world.Abort(1)

@@ -48,7 +48,7 @@ def named(
     except nccl.NcclError as error:
         raise CommunicationError(
             f"[{operation}] NCCL must {what}; got {explained(error)}. Fix: look for the first "
-            "error of the others; NCCL_DEBUG=WARN says more."
+            "error of the other ranks; NCCL_DEBUG=WARN prints details."
         ) from error
 
 
@@ -206,9 +206,9 @@ class NcclCommunicator:
         pending = self._begun.pop(out.data.ptr, None)
         if pending is None:
             raise CommunicationError(
-                f"[all_reduce] what is ended must have been begun; got an array of "
-                f"{out.dtype.name}{list(out.shape)} that was not ({self.name}). "
-                "Fix: call begin(data, op, out) first, and end(out) once."
+                "[all_reduce] end() must follow begin() of the same array; got "
+                f"{out.dtype.name}{list(out.shape)} without begin ({self.name}). Fix: call "
+                "begin(data, op, out) first, and end(out) once."
             )
         self._take(pending)
 

@@ -106,6 +106,6 @@ def message(reason: str, call: Call | None) -> str:
         )
     return (
         f"[{call.operation}] all ranks must reach {call}; got {reason} on {call.place}. Fix: look "
-        "for the first error of that rank, and at what it does (gpuflow launch --watchdog); "
-        "GPUFLOW_COLLECTIVE_TIMEOUT gives it more time."
+        "for the first error of that rank, or print its stack (gpuflow launch --watchdog); "
+        "GPUFLOW_COLLECTIVE_TIMEOUT sets a longer limit."
     )

@@ -314,8 +314,8 @@ class Watch:
         _run_until(threads, time.monotonic() + GRACE_SECONDS)
         if any(thread.is_alive() for thread in threads):
             warn(
-                f"[nccl] communicators must be freed within {GRACE_SECONDS:g} s; got no end of "
-                "it. Fix: let all ranks leave the group; NCCL_DEBUG=INFO says more."
+                f"[nccl] communicators must be freed within {GRACE_SECONDS:g} s; got a longer "
+                "wait. Fix: let all ranks leave the group; NCCL_DEBUG=INFO prints details."
             )
 
 

@@ -81,7 +81,7 @@ class ShardMapped:
             hash(tuple(statics))
         except TypeError:
             raise ValueError(
-                f"[shard_map] arguments that are no arrays must be hashable; got "
+                "[shard_map] arguments that are not arrays must be hashable; got "
                 f"{[leaf for _, _, leaf in statics]}. Fix: pass a tuple, or close over it."
             ) from None
         return statics
@@ -105,9 +105,9 @@ class ShardMapped:
                 return sharding.mesh
         check(
             any(map(_is_traced, leaves)),
-            lambda: f"[shard_map] with an AbstractMesh, arguments must lie on a mesh like it; got "
-            f"{', '.join(str(aval_of(leaf)) for leaf in leaves)} for {mesh}. "
-            "Fix: device_put(x, NamedSharding(mesh, spec)), or jax.set_mesh(mesh).",
+            lambda: "[shard_map] with an AbstractMesh, arguments must be sharded over a matching "
+            f"mesh; got {', '.join(str(aval_of(leaf)) for leaf in leaves)} for {mesh}. Fix: "
+            "device_put(x, NamedSharding(mesh, spec)), or jax.set_mesh(mesh).",
             ValueError,
         )
         return make_mesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)
@@ -233,8 +233,8 @@ def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh
         check(
             (first + pad)[:rank] == (second + pad)[:rank],
             lambda typed_spec=typed_spec, spec=spec, leaf=leaf: (
-                f"[shard_map] in_specs must say what the types of arguments say on explicit axes; "
-                f"got {spec} for {aval_of(leaf)} with {typed_spec}. Fix: leave out in_specs, or "
+                "[shard_map] in_specs must match the types of arguments on explicit axes; got "
+                f"{spec} for {aval_of(leaf)} with {typed_spec}. Fix: leave out in_specs, or "
                 "jax.reshard the argument."
             ),
             ValueError,

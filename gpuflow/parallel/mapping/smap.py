@@ -59,8 +59,8 @@ def smap(
     )
     check(
         in_axes is not _MISSING,
-        lambda: "[smap] in_axes must be given, for types do not tell how arrays are cut; got none. "
-        "Fix: in_axes=0.",
+        lambda: "[smap] in_axes must be given, because types do not determine how arrays are "
+        "sharded; got none. Fix: in_axes=0.",
     )
     check(
         in_axes is None or isinstance(in_axes, int | tuple),

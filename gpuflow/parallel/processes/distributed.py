@@ -182,9 +182,9 @@ def initialize(
         check(
             bool(token) or is_loopback(cluster.address),
             lambda: (
-                "[distributed] processes that meet at an address of the network must have a "
-                f"secret in common; got {cluster.address} and no GPUFLOW_TOKEN. "
-                "Fix: export the same GPUFLOW_TOKEN for all of them."
+                "[distributed] processes that connect over a network must share a secret; got "
+                f"{cluster.address} and no GPUFLOW_TOKEN. Fix: export the same GPUFLOW_TOKEN for "
+                "all of them."
             ),
             ValueError,
         )
@@ -249,8 +249,8 @@ def _over_mpi(cluster: Cluster, timeout: float) -> None:
     check(
         cluster.kind == "mpi" or cluster.size == 1 or "mpi" in cluster.kind,
         lambda: (
-            f"[distributed] the processes of {cluster.kind} need a place to meet; got no "
-            'coordinator_address. Fix: initialize("127.0.0.1:9871").'
+            f"[distributed] the processes of {cluster.kind} must have a coordinator; got no "
+            "coordinator_address. Fix: initialize(\"127.0.0.1:9871\")."
         ),
         ValueError,
     )

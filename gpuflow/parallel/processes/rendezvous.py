@@ -206,7 +206,7 @@ def _report(
             if opened is not None:
                 opened.close()
         raise CommunicationError(
-            f"[distributed] rank {rank} must meet rank 0 at {address}; got: {error}. Fix: check "
-            "that rank 0 runs there, that all have the same GPUFLOW_TOKEN and num_processes, and "
-            "that initialization_timeout is long enough."
+            f"[distributed] rank {rank} must connect to rank 0 at {address}; got: {error}. Fix: "
+            "check that rank 0 runs there, that all have the same GPUFLOW_TOKEN and num_processes, "
+            "and that initialization_timeout is long enough."
         ) from error

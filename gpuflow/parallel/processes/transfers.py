@@ -251,9 +251,9 @@ class Links:
                 self.fail(reason)
                 raise CommunicationError(
                     f"[{call.operation}] all ranks must reach {call}; got nothing from rank "
-                    f"{', rank '.join(map(str, peers))} on rank {self.rank} for "
-                    f"{self.timeout:g} s. Fix: look at what that rank does (gpuflow launch "
-                    "--watchdog), or give it more time with initialize(timeout=...)."
+                    f"{', rank '.join(map(str, peers))} on rank {self.rank} for {self.timeout:g} "
+                    "s. Fix: print the stack of that rank (gpuflow launch --watchdog), or set a "
+                    "longer limit with initialize(timeout=...)."
                 )
 
     def _lost(self, call: Call, peer: int) -> NoReturn:

@@ -64,7 +64,8 @@ def detrend(
     bounds = np.unique(np.r_[0, positions, length])
     check(
         bounds[0] >= 0 and bounds[-1] <= length,
-        lambda: f"[detrend] bp must be places within the signal of {length}; got {bp}. Fix: bp=0.",
+        lambda: f"[detrend] bp must be indices of the signal of {length} elements; got {bp}. Fix: "
+        "bp=0.",
         ValueError,
     )
     parts = [

@@ -71,10 +71,10 @@ class WatchedKernel:
         first = int(np.argmin(written))
         name = self._kernel.program.name
         raise PtxError(
-            f"[ptx {name}] a kernel must write all of what it returns; got "
+            f"[ptx {name}] a kernel must write all elements of its results; got "
             f"{int((~written).sum())} of {touched.count} bytes of {touched.what} without a value, "
             f"the first of them byte {first}. The grid was {tuple(grid)}, the block "
-            f"{tuple(block)}. Fix: a grid that covers it, or inout= for an array that is changed "
-            "in places.",
+            f"{tuple(block)}. Fix: a grid that covers it, or inout= for an array of which it "
+            "changes only some elements.",
             Place(name),
         )

@@ -64,7 +64,7 @@ BROKEN = {
     ),
     "an old driver": (
         CUPY.format(body="raise RuntimeError('cudaErrorInsufficientDriver: too old')"),
-        "install a driver for CUDA 13 (580 or newer); gpuflow doctor says more",
+        "install a driver for CUDA 13 (580 or newer); gpuflow doctor prints details",
     ),
     "no driver": (
         CUPY.format(body="raise RuntimeError('cudaErrorSystemDriverMismatch')"),
@@ -112,8 +112,8 @@ def test_a_gpu_that_is_asked_for_where_there_is_none(body, tmp_path):
     """To install CuPy, or to look at nvidia-smi, would be no help on this machine."""
     (tmp_path / "cupy.py").write_text(body)
     out, _ = run(ASKS_FOR_ONE.format(sign="/nowhere", platform='"gpu"'), tmp_path)
-    assert out.startswith("[cuda] there must be a GPU of NVIDIA; this machine shows none (none of ")
-    assert 'Fix: leave the platform out, or name "cpu", to use the CPU.' in out
+    assert out.startswith("[cuda] the machine must have an NVIDIA GPU; found none of ")
+    assert 'Fix: leave the platform out, or pass "cpu", to use the CPU.' in out
     assert "gpuflow doctor" in out and "pip install" not in out
 
 
@@ -174,7 +174,7 @@ for wait in (result.block_until_ready, lambda: np.asarray(result)):
     try:
         wait()
     except GpuFault as error:
-        print("named" if "this process can use the GPU no more" in str(error) else error)
+        print("named" if "this process cannot use the GPU any more" in str(error) else error)
 del kept[0]
 print(float(jnp.asarray(np.ones(3, np.float32)).sum()))
 """
@@ -203,7 +203,7 @@ def test_a_share_that_is_not_free_is_an_error_that_says_so():
     with pytest.raises(MemoryError) as caught:
         GpuDriver(Busy(64 << 20), preallocate=0.5)
     text = str(caught.value)
-    assert "taken at the start, 0.5 or 128 MiB; got " in text and "free of 256 MiB" in text
+    assert "allocated at the start, 0.5 or 128 MiB; got " in text and "free of 256 MiB" in text
     assert "Fix: " in text and "GPUFLOW_PREALLOCATE" in text
 
 

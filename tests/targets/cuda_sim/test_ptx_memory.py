@@ -37,7 +37,7 @@ def test_allocations_are_aligned_counted_and_real():
         memory.allocate(4000)
     with pytest.raises(DeviceMemoryError, match="was freed already"):
         memory.free(b)
-    with pytest.raises(DeviceMemoryError, match="must lie in one allocation; got 1001 bytes"):
+    with pytest.raises(DeviceMemoryError, match="must be within one allocation; got 1001 bytes"):
         memory.view(a, 1001)
     with pytest.raises(ValueError, match="must have a contiguous array"):
         memory.copy_out(a, np.empty((4, 4), F32)[:, 1])

@@ -199,8 +199,8 @@ async def async_serialize(
     """
     if process.count > 1 and arr_inp.is_fully_addressable:
         raise ValueError(
-            "[async_serialize] an array of several processes must lie in all of them; got one of "
-            f"this process alone for {tensorstore_spec['kvstore']}. Fix: "
+            "[async_serialize] an array of several processes must be distributed over all of them; "
+            f"got an array of this process only for {tensorstore_spec['kvstore']}. Fix: "
             "multihost_utils.host_local_array_to_global_array."
         )
     store = tensorstore()

@@ -175,9 +175,9 @@ class _Memory:
             # No RuntimeError: building the kernel once more would not help.
             raise OSError(
                 number,
-                "[cpu] the system must let this process make memory executable; mprotect says: "
+                "[cpu] the system must let this process make memory executable; mprotect failed: "
                 f"{os.strerror(number)}. Fix: allow it (on SELinux execmem, in systemd "
-                "MemoryDenyWriteExecute=no); compilers at run time need it.",
+                "MemoryDenyWriteExecute=no); run-time compilers need it.",
             )
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -124,8 +124,9 @@ def _load_kept(original: Path, copy: Path) -> ctypes.CDLL:
         problem = f"cannot be read ({error})"
     if is_there:
         warn(
-            "[cache] the copy of OpenBLAS in the kernel cache folder must be what was stored; "
-            f"{copy} {problem}. It is replaced. Fix: look at the disk, and at who may write there.",
+            f"[cache] the copy of OpenBLAS in the kernel cache folder must be unchanged; {copy} "
+            f"{problem}. It is replaced. Fix: check the disk, and which users may write to the "
+            "folder.",
             CacheWarning,
         )
     with open(original, "rb", buffering=0) as source:

@@ -127,9 +127,9 @@ def _ptx(
     count = declared[1].count(".param")
     if count != words:
         raise UserKernelError(
-            f"[raw_kernel] the kernel of {name} must take what it is given; got {count} "
-            f"parameters for {len(types)} arguments and outputs. Fix: "
-            "arguments=lambda x, out: (...), with what it takes in its order."
+            f"[raw_kernel] the kernel of {name} must have one parameter for each argument and "
+            f"output; got {count} for {len(types)}. Fix: arguments=lambda x, out: (...), with its "
+            "parameters in order."
         )
     if isinstance(code, CudaText):
         _check_types(name, declared[1], types)

@@ -193,8 +193,8 @@ class CudnnAttention(CudnnDevice[AttentionCall, ChosenAttention]):
             if any(place % _ALIGNED for place in arrays):
                 raise ValueError(
                     f"[dot_product_attention] arrays must begin at multiples of {_ALIGNED} bytes "
-                    f"for cuDNN; got {', '.join(map(hex, arrays))} for a {call}. Fix: copy what "
-                    "comes from another library (jnp.array), or set GPUFLOW_CUDNN=0."
+                    f"for cuDNN; got {', '.join(map(hex, arrays))} for a {call}. Fix: copy arrays "
+                    "of other libraries (jnp.array), or set GPUFLOW_CUDNN=0."
                 )
             pack = Graph(library, call)
             operands = pack.finalized(

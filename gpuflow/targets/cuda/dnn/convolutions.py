@@ -162,7 +162,7 @@ def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
 def _check_alignment(call: ConvolutionCall, *places: int) -> None:
     if any(place % _ALIGNED for place in places):
         raise ValueError(
-            f"[conv_general_dilated] arrays must begin at multiples of {_ALIGNED} bytes for "
-            f"cuDNN; got {', '.join(map(hex, places))} for a {call}. Fix: copy what comes from "
-            "another library (jnp.array), or set GPUFLOW_CUDNN=0."
+            f"[conv_general_dilated] arrays must begin at multiples of {_ALIGNED} bytes for cuDNN; "
+            f"got {', '.join(map(hex, places))} for a {call}. Fix: copy arrays of other libraries "
+            "(jnp.array), or set GPUFLOW_CUDNN=0."
         )

@@ -94,9 +94,8 @@ class Tried(ABC, Generic[Call, Chosen, Kind]):
 def warn_of(call: object) -> None:
     """Say that a library is wrong about a small call."""
     warn(
-        f"[cudnn] it must give what NumPy gives for a small {call}; it does not, and such "
-        "calls are left to gpuflow's own kernels. Fix: install a cuDNN for this driver, "
-        "or set GPUFLOW_CUDNN=0."
+        f"[cudnn] its result must equal NumPy's for a small {call}; it differs, so gpuflow's "
+        "kernels compute such calls. Fix: install a cuDNN for this driver, or set GPUFLOW_CUDNN=0."
     )
 
 

@@ -102,10 +102,10 @@ class GpuDriver:
             self.memory.pool_of(self.compute).malloc(count)  # it comes back to the pool at once
         except MemoryError as error:
             raise MemoryError(
-                f"[memory] {api.name} must have room for the share of its memory that is to be "
-                f"taken at the start, {share:g} or {in_units(count)}; got "
-                f"{in_units(api.free_bytes())} free of {in_units(api.memory_bytes)}. Fix: end what "
-                "uses the GPU, or set GPUFLOW_PREALLOCATE to a smaller share, or to 0."
+                f"[memory] {api.name} must have enough free memory for the share that is allocated "
+                f"at the start, {share:g} or {in_units(count)}; got {in_units(api.free_bytes())} "
+                f"free of {in_units(api.memory_bytes)}. Fix: end other programs that use the GPU, "
+                "or set GPUFLOW_PREALLOCATE to a smaller share, or to 0."
             ) from error
 
     # --- arrays ---

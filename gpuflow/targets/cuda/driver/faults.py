@@ -54,6 +54,6 @@ def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) 
         fix = "set GPUFLOW_CHECK=1, which waits after each kernel and names the one that fails"
     return GpuFault(
         f"[cuda] kernels must stay inside their arrays; got {error} {what}. Fix: {fix}; the same "
-        "program on GPUFLOW_PLATFORM=cuda_sim says where. CUDA's context is lost: this process can "
-        "use the GPU no more."
+        "program on GPUFLOW_PLATFORM=cuda_sim reports the index. CUDA's context is lost, so this "
+        "process cannot use the GPU any more."
     )

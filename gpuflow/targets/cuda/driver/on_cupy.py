@@ -79,8 +79,8 @@ def device_count() -> int:
             count = 0
         else:
             raise RuntimeError(
-                f"[cuda] CUDA's driver must work; got {error}. "
-                "Fix: install a driver for CUDA 13 (580 or newer); gpuflow doctor says more."
+                f"[cuda] CUDA's driver must work; got {error}. Fix: install a driver for CUDA 13 "
+                "(580 or newer); gpuflow doctor prints details."
             ) from error
     if count == 0:
         raise NoGpuError(

@@ -80,8 +80,8 @@ class LibraryCall:
             if isinstance(error, MemoryError) or not _is_full(error):
                 raise
             raise MemoryError(
-                f"[{self._name}] the library must have memory of its own for this call; got "
-                f"{error}. Fix: a smaller batch, or delete arrays that are not needed again."
+                f"[{self._name}] the library must have enough workspace memory for this call; got "
+                f"{error}. Fix: a smaller batch, or delete unused arrays."
             ) from error
 
     def _tell_missing(self, error: Exception) -> None:

@@ -107,7 +107,7 @@ class DeviceMemory:
                 known = "was freed already" if self.was_freed(address) else "was never allocated"
                 raise DeviceMemoryError(
                     f"[device memory] an address that is freed must be allocated; {address:#x} "
-                    f"{known}. Fix: free what allocate gave, once."
+                    f"{known}. Fix: free each allocation once."
                 )
             del self._starts[bisect_right(self._starts, address) - 1]
             if self._adopted.pop(address, None) is not None:
@@ -137,9 +137,9 @@ class DeviceMemory:
         first = address - allocation.start if allocation else 0
         if allocation is None or first + nbytes > allocation.size:
             raise DeviceMemoryError(
-                f"[device memory] a view must lie in one allocation; got {nbytes} bytes at "
-                f"{address:#x}, which {self.describe(address)}. Fix: pass an address that "
-                "allocate gave, and at most its bytes."
+                f"[device memory] a view must be within one allocation; got {nbytes} bytes at "
+                f"{address:#x}, which {self.describe(address)}. Fix: pass an address of an "
+                "allocation, and at most its size."
             )
         if writes and allocation.written is not None:
             allocation.written[first : first + nbytes] = True
@@ -222,7 +222,7 @@ class DeviceMemory:
     def describe(self, address: int) -> str:
         """Where an address that no kernel may touch lies, in words."""
         if self.was_freed(address):
-            return "lies in memory that was freed"
+            return "is in freed memory"
         with self._lock:
             place = bisect_right(self._starts, address) - 1
             below = self._allocations[self._starts[place]] if place >= 0 else None
