@@ -44,20 +44,19 @@ INTRODUCTION = """# Names of JAX
 
 <!-- Written by docs/make_api.py: change the pages that it reads. -->
 
-The {names:,} public names of JAX {version}, where they are in gpuflow, and what differs. Names that
-are missing or differ come first in each table. Where nothing stands behind a name, it takes the
-keywords that it takes in JAX; "without `keyword=`" says that one is not taken, and is a TypeError.
+You can look up each of the {names:,} public names of JAX {version} here: its name in gpuflow, and
+the difference, if any. Each table starts with missing and differing names. A name without a remark
+takes the same keywords as in JAX. A keyword listed as "without `keyword=`" raises a TypeError.
 
-`pip install ".[docs]" && mkdocs build` writes the static reference: there each name below leads to
-its signature and docstring.
+`pip install ".[docs]" && mkdocs build` writes the static reference, in which each name links to its
+signature and docstring.
 
-A program that says `import jax` finds them under their own names: [as_jax.md](as_jax.md). What
-differs stands in
-{pages};
-settings in [settings.md](settings.md), primitives without a derivative in
+If a program imports `jax` through the alias, it finds all of them under the same names
+([as_jax.md](as_jax.md)). The differences are from the tables of {pages}.
+Settings are in [settings.md](settings.md), primitives without a derivative in
 [missing_rules.md](missing_rules.md).
 
-| JAX | gpuflow | there | missing | differing |
+| JAX | gpuflow | available | missing | differing |
 | --- | --- | --- | --- | --- |"""
 
 
@@ -187,7 +186,7 @@ def section(module: Module) -> tuple[str, list[str]]:
     primitives = [name for name in there if name.endswith("_p")]
     remarks = {name: remark_on(module, name) for name in there if name not in primitives}
     differing = [name for name, text in remarks.items() if text]
-    ours = f"`{module.ours}`" if module.holder() else "not there"
+    ours = f"`{module.ours}`" if module.holder() else "not available"
     anchor = module.name.replace(".", "").lower()
     overview = (
         f"| [{module.name}](#{anchor}) | {ours} | {len(there)} | {len(absent) or ''} | "
@@ -198,14 +197,14 @@ def section(module: Module) -> tuple[str, list[str]]:
         lines += [*(f"- {note}" for note in module.notes), ""]
     if not module.holder():
         return overview, [*lines, f"Missing: {listed(absent)}.", ""]
-    lines += ["| JAX | gpuflow | what differs |", "| --- | --- | --- |"]
+    lines += ["| JAX | gpuflow | difference |", "| --- | --- | --- |"]
     lines += missing_rows(module, absent)
     ordered = [*differing, *(name for name in remarks if name not in differing)]
     lines += [f"| {name} | `{module.ours}.{name}` | {remarks[name]} |" for name in ordered]
     if primitives:
         lines += ["", f"Primitives, under the same names: {listed(primitives)}."]
     if others := [name for name in absent if name.endswith("_p")]:
-        lines += ["", f"Primitives of JAX's that are none here: {listed(others)}."]
+        lines += ["", f"Primitives of JAX that gpuflow does not have: {listed(others)}."]
     return overview, [*lines, ""]
 
 

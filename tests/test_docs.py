@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     "README.md",
     "docs/quickstart.md",
+    "docs/differences.md",
     "docs/settings.md",
     "docs/gpu.md",
     "docs/tour.md",
