@@ -1,4 +1,4 @@
-"""Write the benchmark tables of README.md and performance.md from one file of results.
+"""Write the benchmark tables of README.md and benchmarks.md from one file of results.
 
     python docs/make_benchmarks.py              # writes both pages
     python docs/make_benchmarks.py --check      # fails if that would change one
@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "perf" / "results" / "cpu-2026-11-28.md"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PLOTS = ROOT / "docs" / "pictures" / "benchmarks"  # docs/make_plots.py draws them
 END = "<!-- end of benchmarks -->\n"
-# The README's rows; performance.md has all of them.
+# The README's rows; benchmarks.md has all of them.
 HEADLINES = (
     "jitted call of 2 arrays",
     "tanh(x*y)+exp(-x)+sin(y), 4M",
@@ -155,8 +156,24 @@ def not_faster(found: list[Section], page: Path) -> str:
     return _table(sorted(rows, key=lambda row: row.ratio))
 
 
+def plot_name(section: Section) -> str:
+    """The file of the plot of a benchmark."""
+    return f"{section.title.partition(',')[0]}.svg"
+
+
+def every_plot(found: list[Section], page: Path) -> str:
+    """A plot of each benchmark."""
+    del page
+    return "\n".join(
+        f"![{section.title}: a bar for each workload, its time or memory compared with JAX]"
+        f"({PLOTS.parent.name}/{PLOTS.name}/{plot_name(section)})\n"
+        for section in found
+    )
+
+
 BLOCKS: dict[str, Callable[[list[Section], Path], str]] = {
     "headlines": headlines, "slower": slower, "every row": every_row, "not faster": not_faster,
+    "plots": every_plot,
 }  # fmt: skip
 
 

@@ -1,7 +1,9 @@
-"""Every benchmark table of the README and the docs comes from one file of results."""
+"""Every benchmark table and plot of the README and the docs comes from one file of results."""
 
 import importlib.util
 import re
+import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(scope="module")
-def make_benchmarks():
-    path = ROOT / "docs" / "make_benchmarks.py"
-    spec = importlib.util.spec_from_file_location("make_benchmarks", path)
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def make_benchmarks():
+    return load("make_benchmarks")
+
+
+@pytest.fixture
+def make_plots(make_benchmarks, monkeypatch):
+    monkeypatch.setitem(sys.modules, "make_benchmarks", make_benchmarks)
+    return load("make_plots")
 
 
 def test_the_pages_are_up_to_date(make_benchmarks):
@@ -65,3 +76,40 @@ def test_factors_are_of_the_medians_shown(make_benchmarks, cells, shown, compari
     assert (row.gpuflow, row.jax) == shown and row.comparison == comparison
     with pytest.raises(ValueError, match="a cell must start with a time"):
         make_benchmarks._shown("FAILED")
+
+
+def test_the_plots_are_up_to_date(make_plots):
+    files = make_plots.plots()
+    assert set(files) == set(make_plots.PLOTS.glob("*.svg")), "Fix: python docs/make_plots.py"
+    for path, text in files.items():
+        assert path.read_text(encoding="utf-8") == text, "Fix: python docs/make_plots.py"
+
+
+def test_plots_agree_with_the_results(make_benchmarks, make_plots):
+    """Read the files as a viewer does: every workload has a bar whose length is its ratio."""
+    svg = "{http://www.w3.org/2000/svg}"
+    one, ten = make_plots.position(1.0), make_plots.position(10.0)
+    found = make_benchmarks.sections(make_benchmarks.RESULTS.read_text(encoding="utf-8"))
+    assert len(found) == len(list(make_plots.PLOTS.glob("*.svg")))
+    for section in found:
+        root = ElementTree.parse(make_plots.PLOTS / make_plots.plot_name(section)).getroot()
+        texts = [node.text for node in root.iter(f"{svg}text")]
+        bars = [node for node in root.iter(f"{svg}rect") if node.get("class") != "page"]
+        names = [row.workload for row in section.rows]
+        shown = [text for text in texts if text in names]
+        assert sorted(shown) == sorted(names) and len(bars) == len(names)
+        rows = {row.workload: row for row in section.rows}
+        for name, drawn in zip(shown, bars, strict=True):
+            row, left = rows[name], float(drawn.get("x"))
+            end = left if row.ratio < 1 else left + float(drawn.get("width"))
+            ratio = 10 ** ((end - one) / (ten - one))
+            # Positions have one digit, and a bar is at least two pixels wide.
+            assert ratio == pytest.approx(row.ratio, rel=0.03), name
+            assert f"{row.comparison} ({row.gpuflow}, JAX {row.jax})" in texts
+            colors = {"faster": row.ratio > 1.05, "slower": row.ratio < 1 / 1.05}
+            assert colors.get(drawn.get("class"), abs(row.ratio - 1) < 0.06)
+
+
+def test_a_bar_ends_at_the_ends_of_the_axis(make_plots):
+    assert make_plots.position(1e-9) == make_plots.position(make_plots.LOWEST) == make_plots.LEFT
+    assert make_plots.position(1e9) == make_plots.position(make_plots.HIGHEST)

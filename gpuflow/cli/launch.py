@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
     add("--watchdog", default=0, metavar="S",
         help="if no rank makes progress for S seconds, print all stacks and end")  # fmt: skip
     add("--grace", default=GRACE_SECONDS, metavar="S",
-        help="seconds that ranks have to end before they are killed (default: %(default)g)")  # fmt: skip
+        help="seconds until ranks that do not end are killed (default: %(default)g)")  # fmt: skip
     add("-m", "--module", action="store_true", help="run a module, like python -m")
     add("script", help="a Python file, or with -m the name of a module")
     add("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
