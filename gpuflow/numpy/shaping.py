@@ -164,17 +164,29 @@ def reshape(
         return in_sharding("reshape", out, out_sharding)
     del copy
     wanted = newshape if shape is None else shape
+    if order != "C":
+        _check_order(order, wanted)
     a, old = _with_shape("reshape", a)
     sizes = _fill_in(old, as_shape("reshape", wanted))
     if order == "F":
         flipped = reshape(transpose(a), sizes[::-1])
         return transpose(flipped)
+    return lax.reshape(a, sizes)
+
+
+def _check_order(order: Any, shape: Any) -> None:
+    """Check the order of elements; an integer was meant as another size."""
+    if isinstance(order, int):
+        sizes = (*(shape if isinstance(shape, tuple | list) else (shape,)), order)
+        raise TypeError(
+            "[reshape] sizes must be one tuple; got them as separate arguments. Fix: "
+            f"jnp.reshape(x, {sizes})."
+        )
     check(
-        order == "C",
+        order == "F",
         lambda: f"[reshape] order must be 'C' or 'F'; got {order!r}. Fix: order='C'.",
         ValueError,
     )
-    return lax.reshape(a, sizes)
 
 
 def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
