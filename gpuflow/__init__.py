@@ -148,6 +148,7 @@ if TYPE_CHECKING:
     from gpuflow import extend as extend
     from gpuflow import ffi as ffi
     from gpuflow import image as image
+    from gpuflow import memory as memory
     from gpuflow import mixed_precision as mixed_precision
     from gpuflow import monitoring as monitoring
     from gpuflow import nn as nn
@@ -171,7 +172,7 @@ _MODULES = (
 # Imported when they are first asked for, so that programs without them start faster.
 _LATER = (
     "as_jax", "checkpointing", "data", "distributed", "dlpack", "dtypes", "example_libraries",
-    "export", "extend", "ffi", "image", "mixed_precision", "monitoring", "nn", "profiler", "scipy",
-    "sharding", "stages", "test_util", "typing",
+    "export", "extend", "ffi", "image", "memory", "mixed_precision", "monitoring", "nn", "profiler",
+    "scipy", "sharding", "stages", "test_util", "typing",
 )  # fmt: skip
 _publish(globals(), "gpuflow", [*_public_names(globals()), "__version__"], (*_MODULES, *_LATER))

@@ -540,3 +540,20 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=5"
 assert jax.local_device_count("cpu") == 3
 """
     )
+
+
+def test_names_of_inner_modules_of_nn_and_lib():
+    run_code(
+        INSTALL
+        + """
+import jax
+import jax._src.lib.xla_client
+from jax._src.lib import xla_client
+from jax._src.nn.functions import glu
+from jax._src.nn.initializers import glorot_uniform
+from jaxlib.xla_client import XlaRuntimeError
+assert xla_client.XlaRuntimeError is XlaRuntimeError is jax.errors.JaxRuntimeError
+assert jax._src.lib.xla_client is xla_client
+assert glu is jax.nn.glu and glorot_uniform is jax.nn.initializers.glorot_uniform
+"""
+    )

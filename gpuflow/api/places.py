@@ -191,8 +191,8 @@ def device_put(
 
     Args:
         x: an array, scalar or pytree.
-        device: a Device, a Sharding, or a PartitionSpec of the current mesh; or a tree prefix of
-            them.
+        device: a Device, a Sharding, a PartitionSpec of the current mesh, or
+            ``gf.memory.Space.Device``; or a tree prefix of them.
         src: accepted as in JAX; the source device is detected.
         donate: accepted as in JAX; ``x`` is always copied.
         may_alias: accepted as in JAX; the result never aliases ``x``.

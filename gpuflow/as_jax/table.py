@@ -27,6 +27,7 @@ MODULES = {
     "jax.experimental.hijax": f"{_INTERNALS}.hijax",
     "jax.experimental.pallas": f"{_INTERNALS}.pallas",
     "jax.lib": f"{_INTERNALS}.lib",
+    "jax._src.lib.xla_client": f"{_INTERNALS}.jaxlib.xla_client",
     "jax.version": "gpuflow.as_jax.versions",
     "jaxlib": f"{_INTERNALS}.jaxlib",
 }

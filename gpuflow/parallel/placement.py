@@ -15,7 +15,7 @@ from gpuflow.base.foreign import told
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.argument_kinds import explained
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import MemorySpace, aval_of
 from gpuflow.core.formats import Format
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import (
@@ -71,12 +71,21 @@ def _apart(array: Array, x: Any) -> Array:
 def as_sharding(where: Any, op: str) -> Any:
     """A place that a user named: a PartitionSpec stands for one of the mesh in force.
 
-    A Format stands for its sharding, as there is one layout.
+    A Format stands for its sharding, as there is one layout, and the devices' memory for no
+    sharding, as arrays are in it already.
 
     Raises:
-        ValueError: it is no place, or a PartitionSpec without a mesh.
+        ValueError: it is no place, a PartitionSpec without a mesh, or the memory of the host.
     """
     where = where.sharding if isinstance(where, Format) else where
+    if isinstance(where, MemorySpace):
+        check(
+            where is MemorySpace.Device,
+            lambda: f"[{op}] the memory must be jax.memory.Space.Device, where arrays are; got "
+            f"{where}. Fix: jax.device_get(x), which copies x to the host as a NumPy array.",
+            ValueError,
+        )
+        return None
     where = on_mesh(op, where, config.mesh)
     check(
         where is None or isinstance(where, Device | Sharding),

@@ -380,3 +380,16 @@ def test_pictures(mesh, capsys):
         gf.debug.visualize_array_sharding(jnp.ones((2, 2, 2)))
     with pytest.raises(TypeError, match="outside of transformations"):
         gf.jit(gf.debug.visualize_array_sharding)(jnp.ones(3))
+
+
+def test_arrays_are_put_into_the_memory_of_devices_only():
+    x = gf.device_put(np.arange(3), gf.devices("cpu")[0])
+    assert gf.device_put(x, gf.memory.Space.Device).device == x.device
+    tree = gf.device_put((x, 2.0), (gf.memory.Space.Device, None))
+    assert tree[0].tolist() == [0, 1, 2] and tree[1].tolist() == 2.0
+    assert gf.jit(lambda x: gf.device_put(2 * x, gf.memory.Space.Device))(x).tolist() == [0, 2, 4]
+    assert gf.typeof(x).memory_space is gf.memory.Space.Device
+    for space in (gf.memory.Space.Host, gf.memory.Space.Any):
+        message = rf"\[device_put\] the memory must be .*Device.*; got {space}. Fix: jax.device_get"
+        with pytest.raises(ValueError, match=message):
+            gf.device_put(x, space)

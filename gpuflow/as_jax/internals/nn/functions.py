@@ -1,0 +1,3 @@
+"""``jax._src.nn.functions``, which is ``jax.nn``."""
+
+from gpuflow.nn import *  # noqa: F403

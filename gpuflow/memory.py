@@ -1,0 +1,6 @@
+"""The kinds of memory, under the names of jax.memory."""
+
+from gpuflow.base.names import publish as _publish
+from gpuflow.core.aval import MemorySpace as Space
+
+_publish(globals(), "memory", ["Space"])
