@@ -91,6 +91,28 @@ def as_integer(op: str, what: str, value: Any) -> int:
     return number
 
 
+def as_count(op: str, what: str, value: Any) -> int:
+    """An argument that ``int`` makes an integer: programs pass quotients such as ``total / size``.
+
+    For sizes for which JAX calls ``int``; the others are integers already (``as_integer``).
+
+    Raises:
+        TypeError: it is not a number.
+        TracedArgumentError: it is traced.
+    """
+    number = value if type(value) is int else known_index(value)
+    if isinstance(number, int):
+        return number
+    try:
+        if getattr(value, "size", 1) == 1:
+            return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise TypeError(
+        f"[{op}] {what} must be an integer; got {told(value)}. Fix: pass {what} as an int."
+    )
+
+
 def as_truth(op: str, what: str, value: Any) -> bool:
     """Whether an argument is true.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
 from gpuflow.base import tree
+from gpuflow.base.arguments import as_count
 from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.base.foreign import mend, told
@@ -188,7 +187,7 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
         )
     sizes = [type_of(leaf).shape[0] for leaf in leaves]
     if length is not None:
-        length = _as_count(op, length)
+        length = _known_length(op, length)
         check(
             length >= 0,
             lambda: f"[{op}] length must not be negative; got {length}. Fix: length=0 or more.",
@@ -210,22 +209,15 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
     return length
 
 
-def _as_count(op: str, length: Any) -> int:
-    """A number as an int, as ``int`` has it: programs pass quotients such as ``total / size``."""
+def _known_length(op: str, length: Any) -> int:
+    """A length as an int."""
     if isinstance(length, Tracer):
         raise ConcretizationTypeError(
             f"[{op}] length must be known while the function is traced; got {length!r}. Fix: "
             "lax.fori_loop(0, n, body, init) or lax.while_loop, which take a traced number. "
             "If it is an argument of a jitted function, name it in static_argnames."
         )
-    try:
-        if np.ndim(length) == 0:
-            return int(length)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise TypeError(
-        f"[{op}] length must be an integer; got {told(length)}. Fix: length=len(values)."
-    )
+    return as_count(op, "length", length)
 
 
 def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:

@@ -276,10 +276,11 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
     """
     place = canonicalize_axis(axis, aval_of(operand).ndim, "split")
     whole = aval_of(operand).shape[place]
+    sizes = as_integers("split", "sizes", sizes)
     check(
         sum(sizes) == whole and all(size >= 0 for size in sizes),
         lambda: (
-            f"[split] sizes must sum to that of the axis; got {tuple(sizes)} for {whole}. "
+            f"[split] sizes must sum to that of the axis; got {sizes} for {whole}. "
             "Fix: change a size."
         ),
         ValueError,

@@ -13,6 +13,7 @@ from gpuflow.base.arguments import (
     as_integer,
     as_integers,
     as_items,
+    as_truth,
     canonicalize_axis,
 )
 from gpuflow.base.errors import check
@@ -185,6 +186,7 @@ def _choices(op: str, operand: Any, allowed: Choice) -> list[bool]:
 
 def _within(op: str, starts: Any, operand: Any, allowed: Choice) -> Any:
     """The same starts, of which Python's ints are not far outside."""
+    starts = tuple(starts) if isinstance(starts, range) else starts
     if not isinstance(starts, (list, tuple)) or not any(isinstance(s, int) for s in starts):
         return starts
     shape = aval_of(operand).shape
@@ -275,6 +277,7 @@ def _sliced_along(
 ) -> Array:
     shape = aval_of(operand).shape
     place = canonicalize_axis(axis, len(shape), op)
+    allowed = as_truth(op, "allow_negative_indices", allowed)
     start = _start_within("dynamic_slice", start, shape[place], operand, allowed)
     return _slice_along(operand, start, size, place, keepdims, allowed)
 
@@ -344,11 +347,20 @@ def dynamic_update_slice_in_dim(
         >>> lax.dynamic_update_slice_in_dim(jnp.zeros(5), jnp.ones(2), 1, axis=0)
         Array([0., 1., 1., 0., 0.], dtype=float32)
     """
+    return _updated_along(
+        "dynamic_update_slice_in_dim", operand, update, start_index, axis, False,
+        allow_negative_indices,
+    )  # fmt: skip
+
+
+def _updated_along(
+    op: str, operand: Any, update: Any, start: Any, axis: int, is_element: bool, allowed: bool
+) -> Array:
     shape = aval_of(operand).shape
-    place = canonicalize_axis(axis, len(shape), "dynamic_update_slice_in_dim")
-    allowed = allow_negative_indices
-    start = _start_within("dynamic_update_slice", start_index, shape[place], operand, allowed)
-    return _update_along(operand, update, start, place, False, allowed)
+    place = canonicalize_axis(axis, len(shape), op)
+    allowed = as_truth(op, "allow_negative_indices", allowed)
+    start = _start_within("dynamic_update_slice", start, shape[place], operand, allowed)
+    return _update_along(operand, update, start, place, is_element, allowed)
 
 
 @composite
@@ -388,11 +400,9 @@ def dynamic_update_index_in_dim(
                [1., 1.],
                [0., 0.]], dtype=float32)
     """
-    shape = aval_of(operand).shape
-    place = canonicalize_axis(axis, len(shape), "dynamic_update_index_in_dim")
-    allowed = allow_negative_indices
-    start = _start_within("dynamic_update_slice", index, shape[place], operand, allowed)
-    return _update_along(operand, update, start, place, True, allowed)
+    return _updated_along(
+        "dynamic_update_index_in_dim", operand, update, index, axis, True, allow_negative_indices
+    )
 
 
 def _only(operand: Any, place: int, start: Any) -> list[Any]:

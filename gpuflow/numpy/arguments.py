@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.arguments import as_integer
+from gpuflow.base.arguments import as_count, as_integer
 from gpuflow.base.errors import ConcretizationTypeError, OutOfMemoryError, check
 from gpuflow.base.foreign import told
 from gpuflow.core.aval import aval_of
@@ -62,7 +62,9 @@ def known_int(name: str, what: str, value: Any) -> int:
 
 def known_part(name: str, what: str, value: Any) -> int:
     """An argument cut to an int, where NumPy and JAX take floats."""
-    return int(known(name, what, value, f"pass {what} as a Python int.").item())
+    if isinstance(value, Tracer):
+        value = known(name, what, value, f"pass {what} as a Python int.").item()
+    return as_count(name, what, value)
 
 
 def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueError) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
+from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.logic import equal, isclose, isnan
 from gpuflow.numpy.promotion import check_arraylike
 from gpuflow.numpy.reductions import all as all_elements
@@ -39,12 +43,19 @@ def allclose(
     return all_elements(isclose(a, b, rtol, atol, equal_nan))
 
 
+def _sides(name: str, *values: Any) -> Sequence[Array]:
+    """Operands of which lists and tuples are arrays, as in NumPy and JAX."""
+    are_rows = [isinstance(x, list | tuple | range) for x in values]
+    arrays = [asarray(x) if is_row else x for x, is_row in zip(values, are_rows, strict=True)]
+    return check_arraylike(name, *arrays)
+
+
 @composite
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
     """Return whether two arrays have the same shape and equal elements.
 
     Args:
-        a1, a2: arrays.
+        a1, a2: arrays, or lists and tuples of scalars.
         equal_nan: whether nan counts as equal to nan.
 
     Returns:
@@ -59,7 +70,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
         >>> jnp.array_equal(jnp.array([1, 1]), jnp.array(1))
         Array(False, dtype=bool)
     """
-    a1, a2 = check_arraylike("array_equal", a1, a2)
+    a1, a2 = _sides("array_equal", a1, a2)
     first, second = aval_of(a1), aval_of(a2)
     if first.shape != second.shape:
         return lax.convert_element_type(False, dtypes.bool_)
@@ -76,7 +87,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     False if they do not broadcast, or promote, under the settings of now.
 
     Args:
-        a1, a2: arrays.
+        a1, a2: arrays, or lists and tuples of numbers.
 
     Returns:
         A bool array of rank 0.
@@ -90,7 +101,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
         >>> jnp.array_equiv(jnp.ones(2), jnp.ones(3))
         Array(False, dtype=bool)
     """
-    a1, a2 = check_arraylike("array_equiv", a1, a2)
+    a1, a2 = _sides("array_equiv", a1, a2)
     try:
         same = equal(a1, a2)
     except (TypeError, ValueError):

@@ -7,6 +7,7 @@ from operator import index as as_index
 from typing import Any
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.arguments import are_several, canonicalize_axis, known_index
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
@@ -523,6 +524,8 @@ def rfftfreq(
         Array([0., 1., 2.], dtype=float32)
     """
     count = _check_count("rfftfreq", n, d)
+    if dtype is not None and not dtypes.is_inexact(dtypes.canonicalize(dtype)):
+        dtype = None  # as in JAX: integers divided by the length are floats
     place = arange(count // 2 + 1)
     return placed("rfftfreq", _frequencies("rfftfreq", place, count, d, dtype), device)
 

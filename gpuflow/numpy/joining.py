@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
-from gpuflow.base.arguments import MOST_DIMENSIONS, as_integer, as_integers, canonicalize_axis
+from gpuflow.base.arguments import MOST_DIMENSIONS, as_count, as_integers, canonicalize_axis
 from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
@@ -306,7 +306,8 @@ _MOST_SECTIONS = 1 << 24  # an array object takes more than 100 bytes
 
 def _is_count(indices_or_sections: Any) -> bool:
     """Whether it is a number of sections: arrays have ``__index__`` too."""
-    return hasattr(indices_or_sections, "__index__") and ndim(indices_or_sections) == 0
+    is_number = any(hasattr(indices_or_sections, name) for name in ("__index__", "__float__"))
+    return is_number and getattr(indices_or_sections, "ndim", 0) == 0
 
 
 @explained
@@ -345,7 +346,7 @@ def array_split(
     if not _is_count(indices_or_sections):
         cuts = as_integers("array_split", "indices_or_sections", indices_or_sections)
         return _cut(ary, place, _bounds(size, cuts))
-    count = as_integer("array_split", "indices_or_sections", indices_or_sections)
+    count = as_count("array_split", "indices_or_sections", indices_or_sections)
     check(
         count > 0,
         lambda: f"[array_split] the number of sections must be positive; got {count}. Fix: 1.",
@@ -390,7 +391,7 @@ def split(
     if _is_count(indices_or_sections):
         sizes = shape(ary)
         size = sizes[canonicalize_axis(axis, len(sizes), "split")]
-        count = as_integer("array_split", "indices_or_sections", indices_or_sections)
+        count = as_count("array_split", "indices_or_sections", indices_or_sections)
         check(
             count > 0 and size % count == 0,
             lambda: (

@@ -72,6 +72,7 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
         ValueError,
     )
     x, first = a, min(rows, columns)
+    offset = as_integer("diagonal", "offset", offset)
     if rows > columns:  # the diagonal of the transpose
         offset = -offset
     if abs(rows - columns) > 1:

@@ -5,6 +5,7 @@ The shape of the answer depends on values: it is known outside of jit, or given 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, known, known_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
-from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.promotion import convert, is_arraylike
 from gpuflow.numpy.shaping import ravel
 from gpuflow.ops.elementwise.select import where as select_where
 
@@ -56,6 +57,7 @@ def positions(name: str, x: Any, size: Any, fill_value: Any) -> tuple[Any, ...]:
         lambda: f"[{name}] the array must have an axis; got a scalar. Fix: jnp.atleast_1d(x).",
         ValueError,
     )
+    fills = _fills(name, fill_value, len(shape))
     mask = x if dtypes.is_bool(aval_of(x).dtype) else lax.ne(x, convert(0, aval_of(x).dtype))
     if size is None:
         mend = f"say how many positions to return: jnp.{name}(x, size=...)."
@@ -68,8 +70,12 @@ def positions(name: str, x: Any, size: Any, fill_value: Any) -> tuple[Any, ...]:
     for d, step in enumerate(sizes):
         part = flat if d == 0 else lax.rem(flat, convert(sizes[d - 1], aval_of(flat).dtype))
         parts.append(lax.div(part, step) if prod(shape[d + 1 :]) > 1 else part)
-    return tuple(_filled(name, part, places, fill_value, d, len(shape))
-                 for d, part in enumerate(parts))  # fmt: skip
+    if fills is None:
+        return tuple(parts)
+    return tuple(
+        select_where(places, part, lax.convert_element_type(fill, aval_of(part).dtype))
+        for part, fill in zip(parts, fills, strict=True)
+    )
 
 
 def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
@@ -87,19 +93,20 @@ def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
     return flat, lax.lt(lax.iota(index, (count,)), lax.broadcast_in_dim(number, (count,), (0,)))
 
 
-def _filled(name: str, part: Any, real: Any, fill_value: Any, d: int, rank: int) -> Any:
+def _fills(name: str, fill_value: Any, rank: int) -> Sequence[Any] | None:
+    """The values of missing positions along each axis."""
     if fill_value is None:
-        return part
+        return None
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * rank
     check(
-        len(fills) == rank and all(np.ndim(fill) == 0 for fill in fills),
+        len(fills) == rank and all(is_arraylike(fill) and np.ndim(fill) == 0 for fill in fills),
         lambda: (
             f"[{name}] fill_value must be a number, or a tuple of {rank}; got {fill_value!r}. "
             "Fix: fill_value=0."
         ),
         ValueError,
     )
-    return select_where(real, part, lax.convert_element_type(fills[d], aval_of(part).dtype))
+    return fills
 
 
 def flatnonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:

@@ -84,7 +84,7 @@ def _dtype_of(what: Any) -> tuple[Any, bool]:
     """The dtype and weak type of an array, a number, or something that names a dtype."""
     if what in (bool, int, float, complex) if isinstance(what, type) else False:
         return dtypes.canonicalize(what), what is not bool
-    if not isinstance(what, type) and is_value(what):
+    if not isinstance(what, type | str) and is_value(what):  # np.str_ is a str, and a scalar
         aval = aval_of(what)
         return aval.dtype, aval.weak_type
     return dtypes.canonicalize(what), False

@@ -9,6 +9,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
@@ -466,18 +467,12 @@ def orthogonal(
         >>> bool(jnp.allclose(q @ q.T, jnp.eye(3), atol=1e-5))
         True
     """
-    for name, value in (("n", n), ("m", n if m is None else m)):
-        check(
-            hasattr(value, "__index__"),
-            lambda name=name, value=value: (
-                f"[orthogonal] {name} must be an int; got {value!r}. Fix: a static argument."
-            ),
-        )
+    rows = as_integer("orthogonal", "n", n)
+    columns = rows if m is None else as_integer("orthogonal", "m", m)
     dtype = float if dtype is None else dtype
-    columns = n if m is None else m
     sizes = as_shape("orthogonal", shape)
-    z = normal(key, (*sizes, max(n, columns), min(n, columns)), dtype)
+    z = normal(key, (*sizes, max(rows, columns), min(rows, columns)), dtype)
     q, r = jnp.linalg.qr(z)
     signs = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
     x = q * jnp.expand_dims(signs, -2)
-    return in_sharding("orthogonal", jnp.matrix_transpose(x) if n < columns else x, out_sharding)
+    return in_sharding("orthogonal", jnp.matrix_transpose(x) if rows < columns else x, out_sharding)

@@ -390,7 +390,7 @@ def generalized_normal(
     dtype = float_dtype("generalized_normal", dtype)
     sizes = as_shape("generalized_normal", shape)
     keys = _two_keys("generalized_normal", key)
-    power = 1 / convert(jnp.asarray(p), dtype)
+    power = 1 / parameters_in("generalized_normal", dtype, jnp.asarray(p))[0]
     # The logarithm does not underflow where p is large.
     size = lax.exp(power * loggamma(keys[0], power, sizes, dtype))
     out = rademacher(keys[1], sizes, dtype) * size

@@ -316,4 +316,4 @@ def clone(key: ArrayLike) -> Array:
         >>> bool(x == y)
         True
     """
-    return key_ops.random_clone(key) if key_ops.is_key(aval_of(key).dtype) else key
+    return key_ops.random_clone(key) if key_ops.is_key(aval_of(key).dtype) else asarray(key)

@@ -69,7 +69,7 @@ def map_coordinates(
         >>> gf.scipy.ndimage.map_coordinates(x, [jnp.array([0.5, 1.0]), jnp.array([0.5, 0.25])], 1)
         Array([1.5 , 2.25], dtype=float32)
     """
-    x = as_array("map_coordinates", input)
+    x = as_array("map_coordinates", jnp.asarray(input))
     shape, dtype = aval_of(x).shape, aval_of(x).dtype
     check(
         len(coordinates) == len(shape),

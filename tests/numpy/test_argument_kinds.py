@@ -1,5 +1,7 @@
 """Arguments that are not of the documented kind, and that JAX takes."""
 
+import enum
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,78 @@ def test_shapes_axes_and_names_of_other_kinds():
         np.testing.assert_array_equal(jnp.fft.fftshift(M, axes), np.fft.fftshift(M, 1))
     out = gf.checkpoint(jnp.sin, static_argnames=None)(M)  # compiled: another rounding
     np.testing.assert_allclose(out, np.sin(M), rtol=1e-6)
+
+
+def test_lists_may_be_compared_with_arrays():
+    assert jnp.array_equal([1, 2], (1, 2)) and jnp.array_equal(range(3), jnp.arange(3))
+    assert not jnp.array_equal([1, 2], M) and jnp.array_equiv([2, 2], np.float32(2))
+    for function in (jnp.array_equal, jnp.array_equiv):
+        with pytest.raises(TypeError, match=rf"\[{function.__name__}\] operands must be arrays"):
+            function(M, "a")
+
+
+def test_counts_are_cut_as_int_does_where_jax_calls_it():
+    """Programs pass quotients such as ``rate / 2``."""
+    signal = np.sin(np.arange(32.0))
+    for count in (8.0, np.float32(8), np.int64(8)):
+        for function in (gf.scipy.signal.welch, gf.scipy.signal.stft):
+            found, wanted = function(signal, nperseg=count), function(signal, nperseg=8)
+            np.testing.assert_array_equal(found[-1], wanted[-1])
+        found = gf.scipy.signal.welch(signal, nperseg=count, noverlap=count / 2, nfft=2 * count)
+        assert found[1].shape == (9,)
+    for count in (3.0, jnp.float32(3), np.array(3.0)):
+        for parts in (jnp.split(M[0], count), jnp.array_split(M[0], count)):
+            np.testing.assert_array_equal(jnp.stack(parts), M[0][:, None])
+    for wrong in (None, [2.0], (1.5,), "a"):
+        with pytest.raises((TypeError, ValueError), match=r"\[array_split\].*Fix:"):
+            jnp.split(M[0], wrong)
+    with pytest.raises(TypeError, match=r"\[welch\] nperseg must be an integer; got \[8\]"):
+        gf.scipy.signal.welch(signal, nperseg=[8])
+
+
+def test_fill_values_of_positions_are_numbers():
+    for size in (None, 8):
+        for wrong in (int, "a", (1, "a"), (1, 2, 3), [1, 2]):
+            with pytest.raises(ValueError, match=r"\[argwhere\] fill_value must be a number, or a"):
+                jnp.argwhere(M, size=size, fill_value=wrong)
+    assert jnp.nonzero(M, size=6, fill_value=(-1, -2))[1].tolist() == [1, 2, 0, 1, 2, -2]
+
+
+def test_flags_of_dynamic_slices_along_an_axis():
+    for flag in (1, np.bool_(True), "a", [1]):
+        out = lax.dynamic_slice_in_dim(M, -1, 1, allow_negative_indices=flag)
+        np.testing.assert_array_equal(out, M[1:])
+        out = lax.dynamic_update_index_in_dim(M, M[0], -1, 0, allow_negative_indices=flag)
+        np.testing.assert_array_equal(out, M[[0, 0]])
+    with pytest.raises(ValueError, match=r"\[dynamic_slice\] starts must not be negative"):
+        lax.dynamic_index_in_dim(M, -1, allow_negative_indices=0)
+    np.testing.assert_array_equal(lax.dynamic_slice(M, range(2), (1, 1)), M[:1, 1:2])
+
+
+def test_integers_and_sequences_that_are_read_once():
+    np.testing.assert_array_equal(jnp.linalg.diagonal(M, offset=Index()), np.diagonal(M, 1))
+    assert gf.random.orthogonal(gf.random.key(0), Index(), m=Index()).shape == (1, 1)
+    for name in ("n", "m"):
+        with pytest.raises(TypeError, match=rf"\[orthogonal\] {name} must be an integer; got 1.5"):
+            gf.random.orthogonal(gf.random.key(0), **{"n": 2, name: 1.5})
+    parts = lax.split(M, (k for k in (1, 2)), 1)
+    np.testing.assert_array_equal(jnp.concatenate(parts, 1), M)
+    with pytest.raises(ValueError, match=r"\[split\] sizes must sum to that of the axis; got \(1,"):
+        lax.split(M, (k for k in (1, 1)), 1)
+
+
+def test_names_may_be_strings_of_other_classes():
+    padding = enum.Enum("Padding", {"VALID": "VALID"}, type=str)
+    window = (jnp.ones((4, 4)), 0.0, lax.add, (2, 2), (1, 1))
+    assert lax.reduce_window(*window, padding.VALID).shape == (3, 3)
+    assert jnp.result_type(M, np.str_("complex64")) == np.complex64
+
+
+def test_arguments_become_arrays():
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    found = gf.scipy.ndimage.map_coordinates(rows, [[0.0, 1.0], [0.5, 1.0]], 1)
+    np.testing.assert_allclose(found, [1.5, 4.0])
+    assert all(isinstance(gf.random.clone(x), gf.Array) for x in (0, np.zeros(2)))
+    assert jnp.fft.rfftfreq(4, 0.5, dtype=int).tolist() == [0.0, 0.5, 1.0]
+    with pytest.raises(gf.errors.TypePromotionError, match=r"\[generalized_normal\] parameters"):
+        gf.random.generalized_normal(gf.random.key(0), 2j)

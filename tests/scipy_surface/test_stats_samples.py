@@ -20,6 +20,10 @@ def test_multinomial():
     want = scipy.stats.multinomial.logpmf(x, 6, p)
     np.testing.assert_allclose(stats.multinomial.logpmf(x, 6, p), want, rtol=1e-6)
     np.testing.assert_allclose(stats.multinomial.pmf(x[0], 6, p), np.exp(want[0]), rtol=1e-6)
+    third = np.float32(1 / 3)  # of each outcome
+    want = scipy.stats.multinomial.logpmf(x, 6, [1 / 3] * 3)
+    for one in (third, np.array([third]), np.full((len(x), 1), third)):
+        np.testing.assert_allclose(stats.multinomial.logpmf(x, 6, one), want, rtol=1e-5)
     many = np.array([200_000, 300_000, 500_000])
     want = scipy.stats.multinomial.logpmf(many, 1_000_000, p)
     np.testing.assert_allclose(stats.multinomial.logpmf(many, 1_000_000, p), want, rtol=1e-5)

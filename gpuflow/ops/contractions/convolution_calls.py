@@ -122,7 +122,7 @@ def padtype_to_pads(
         >>> lax.padtype_to_pads((5,), (2,), (1,), "SAME")
         [(0, 1)]
     """
-    name = str(padding).upper()
+    name = padding.upper() if isinstance(padding, str) else padding
     check(
         name in ("SAME", "SAME_LOWER", "VALID"),
         lambda: (

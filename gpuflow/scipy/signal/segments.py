@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.arguments import known_int
+from gpuflow.numpy.arguments import known_part
 from gpuflow.numpy.promotion import to_rank
 from gpuflow.scipy.signal.trends import detrend as detrended
 
@@ -59,7 +59,7 @@ def array_window(name: str, window: Any, dtype: Any) -> Any:
 
 
 def positive_int(name: str, what: str, value: Any) -> int:
-    size = known_int(name, what, value)
+    size = known_part(name, what, value)
     check(
         size >= 1, lambda: f"[{name}] {what} must be positive; got {size}. Fix: {what}=256.",
         ValueError,
@@ -69,8 +69,8 @@ def positive_int(name: str, what: str, value: Any) -> int:
 
 def steps_of(name: str, size: int, overlap: Any, transform: Any, default: int) -> tuple[int, int]:
     """The step between segments and the size of transforms."""
-    shared = size // 2 if overlap is None else known_int(name, "noverlap", overlap)
-    length = default if transform is None else known_int(name, "nfft", transform)
+    shared = size // 2 if overlap is None else known_part(name, "noverlap", overlap)
+    length = default if transform is None else known_part(name, "nfft", transform)
     check(
         length >= size,
         lambda: f"[{name}] nfft must be at least nperseg; got {length} and {size}. "

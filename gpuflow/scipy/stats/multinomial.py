@@ -20,7 +20,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     Args:
         x: i32[..., m], counts.
         n: i32[...], total number of trials.
-        p: f32[..., m], probabilities with sum 1.
+        p: f32[..., m], probabilities of the m outcomes, with sum 1.
 
     Returns:
         f32[...]; -inf where the counts do not sum up to ``n``.
@@ -47,6 +47,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     )
     whole = jnp.equal(jnp.sum(x, -1), n) & jnp.all(x >= 0, -1)
     x, n = x.astype(p.dtype), n.astype(p.dtype)
+    p = jnp.broadcast_to(p, jnp.broadcast_shapes(aval_of(p).shape, aval_of(x).shape))
     # Independent Poisson variables, given their sum. Large parts cancel within each logarithm.
     means = n[..., None] * p
     parts = jnp.where((x == 0.0) & (means == 0.0), 0.0, log_poisson(jnp.maximum(x, 0.0), means))
