@@ -120,6 +120,8 @@ def packages_of(environment: Path) -> Path:
 
 def pip(environment: Path, requirements: list[str]) -> dict[str, str]:
     """Install requirements without theirs; those that pip refuses, each with its last line."""
+    if not requirements:
+        return {}
     command = [python_of(environment), "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check"]
     done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)

@@ -49,8 +49,9 @@ def test_transpose():
     outer, inner = tree.structure([0, 0]), tree.structure({"a": 0, "b": 0})
     assert tree.transpose(outer, inner, rows) == {"a": [1, 3], "b": [2, 4]}
     assert tree.transpose(outer, None, rows) == {"a": [1, 3], "b": [2, 4]}
+    assert tree.transpose(outer, inner, tuple(rows)) == {"a": [1, 3], "b": [2, 4]}  # as in JAX
     with pytest.raises(TypeError, match="tree_transpose"):
-        tree.transpose(inner, outer, rows)
+        tree.transpose(outer, inner, [*rows, {"a": 5, "b": 6}])
 
 
 def test_registered_classes():

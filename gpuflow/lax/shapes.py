@@ -96,7 +96,7 @@ def full_like(
                [5, 5]], dtype=int32)
     """
     aval = aval_of(x)
-    sizes = aval.shape if shape is None else tuple(shape)
+    sizes = aval.shape if shape is None else shape
     if dtype is None:
         fill_value = convert_element_type(fill_value, aval.dtype, aval.weak_type)
     return vary_along(full(sizes, fill_value, dtype, sharding=sharding), aval.mat.varying)

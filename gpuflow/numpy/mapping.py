@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.api.vmap import vmap
-from gpuflow.base.arguments import as_items, canonicalize_axis
+from gpuflow.base.arguments import are_several, as_items, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -122,7 +122,7 @@ def fromfunction(
         Array([[ 0,  1,  2],
                [10, 11, 12]], dtype=int32)
     """
-    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    sizes = shape if are_several(shape) else (shape,)
     sizes = [known_int("fromfunction", "shape", n) for n in sizes]
 
     def positional(*positions: Any) -> Any:

@@ -17,7 +17,13 @@ from gpuflow.core.types import Array, ArrayLike, Axes
 from gpuflow.numpy import reductions
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import svd, svdvals
-from gpuflow.numpy.promotion import check_arraylike, convert, like, promote_args_inexact
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    check_arraylike,
+    convert,
+    like,
+    promote_args_inexact,
+)
 from gpuflow.numpy.scalar_types import finfo
 from gpuflow.numpy.shaping import expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
@@ -278,8 +284,10 @@ def matrix_rank(
         eps = float(finfo(dtype).eps) * max(aval_of(x).shape[-2:])
         largest = reductions.max(values, -1, initial=0)
         bound = lax.mul(largest, like(eps, largest))
-    bound = spread(expand_dims(asarray(bound, dtype), -1), aval_of(values).shape[:-1], 1)
-    return reductions.sum(lax.gt(values, bound), -1)
+    bound = expand_dims(asarray(bound, dtype), -1)
+    shapes = (aval_of(bound).shape[:-1], aval_of(values).shape[:-1])
+    batch = broadcast_shapes(*shapes, name="matrix_rank")
+    return reductions.sum(lax.gt(spread(values, batch, 1), spread(bound, batch, 1)), -1)
 
 
 def _as_order(name: str, what: str, value: Any) -> Any:

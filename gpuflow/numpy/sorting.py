@@ -143,7 +143,7 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
     many = check_arraylike("lexsort", *many)
     aval = aval_of(many[0])
     if aval.ndim == 0:
-        return convert(0, dtypes.default_int())
+        return lax.full((), 0, dtypes.default_int())
     place = canonicalize_axis(axis, aval.ndim, "lexsort")
     positions = lax.iota(dtypes.default_int(), aval.shape, place)
     ordered = [key for x in many[::-1] for key in _keys(x)]

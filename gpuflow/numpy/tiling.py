@@ -10,7 +10,13 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import are_several, as_integer, canonicalize_axes, canonicalize_axis
+from gpuflow.base.arguments import (
+    are_several,
+    as_integer,
+    canonicalize_axes,
+    canonicalize_axis,
+    known_index,
+)
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of, is_value
@@ -193,7 +199,8 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
 
 
 def _as_places(step: Any) -> int:
-    if not isinstance(step, int | np.integer):
+    step = known_index(step)
+    if not isinstance(step, int):
         step = asarray(np.asarray(step), np.int32)  # of the host's, which nobody traces
     return as_index(step)
 

@@ -180,7 +180,32 @@ def test_names_may_be_strings_of_other_classes():
     assert jnp.result_type(M, np.str_("complex64")) == np.complex64
 
 
+def test_dimensions_are_integers_of_any_class():
+    class Zero:
+        def __index__(self):
+            return 0
+
+    for order in (jnp.array([1, 0]), [np.array(1), jnp.array(0)], (Index(), Zero())):
+        np.testing.assert_array_equal(lax.transpose(M, order), M.T)
+    for dims in (jnp.array([0]), (np.array(-2),), [Zero()]):
+        assert lax.squeeze(M[:1], dims).shape == (3,)
+    with pytest.raises(TypeError, match=r"\[transpose\] each of permutation must be an integer"):
+        lax.transpose(M, (1.0, 0.0))
+    np.testing.assert_array_equal(jnp.roll(M, (Zero(), Index()), (0, 1)), np.roll(M, 1, 1))
+    assert jnp.fromfunction(jnp.add, np.array([2, 3])).shape == (2, 3)
+    assert lax.full_like(M, 2.5, shape=np.int64(4)).tolist() == [2.5] * 4
+
+
+def test_bounds_of_matrix_rank_broadcast():
+    values = np.diag([1.0, 0.3, 0.01])
+    for bound in (0.1, [0.1], np.array([[0.5], [0.001]])):
+        wanted = np.linalg.matrix_rank(values, tol=np.asarray(bound))
+        found = jnp.linalg.matrix_rank(values, tol=jnp.array(bound))
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_arguments_become_arrays():
+    assert isinstance(jnp.lexsort((1, 2)), gf.Array)
     rows = [[1.0, 2.0], [3.0, 4.0]]
     found = gf.scipy.ndimage.map_coordinates(rows, [[0.0, 1.0], [0.5, 1.0]], 1)
     np.testing.assert_allclose(found, [1.5, 4.0])

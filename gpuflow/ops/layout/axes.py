@@ -523,11 +523,7 @@ def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     dimensions = as_items("squeeze", "dimensions", dimensions)
     if not dimensions:
         return array  # type: ignore[return-value]
-    try:
-        is_canonical = min(dimensions) >= 0
-    except TypeError:
-        is_canonical = False
-    if not is_canonical:
+    if {*map(type, dimensions)} != {int} or min(dimensions) < 0:
         rank = aval_of(array).ndim
         dimensions = tuple(canonicalize_axis(d, rank, "squeeze") for d in dimensions)
     return squeeze_p.bind(array, dimensions=dimensions)

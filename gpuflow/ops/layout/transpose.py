@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.arguments import are_dimensions, as_items
+from gpuflow.base.arguments import are_dimensions, as_integers, as_items
 from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -83,6 +83,8 @@ def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
         (4, 2, 3)
     """
     permutation = as_items("transpose", "permutation", permutation)
+    if {*map(type, permutation)} != {int}:
+        permutation = as_integers("transpose", "permutation", permutation)
     if permutation == tuple(range(aval_of(operand).ndim)) and hasattr(operand, "aval"):
         return operand  # type: ignore[return-value]
     return transpose_p.bind(operand, permutation=permutation)
