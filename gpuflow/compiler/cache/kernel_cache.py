@@ -74,17 +74,28 @@ def source_digest(modules: Iterable[ModuleType]) -> str:
     """A digest of the texts of modules: what they print or emit changes only with their text.
 
     Args:
-        modules: The modules that turn a kernel's text into code. In a key, this takes the place
-            of a version number that somebody would have to raise.
+        modules: The modules that turn a kernel's text into code; a package is every module in its
+            folder. In a key, this takes the place of a version number that somebody would have to
+            raise.
 
     Returns:
-        Hexadecimal digits. Cost: reads the files, below 1 ms.
+        Hexadecimal digits. Cost: reads the files, about 1 ms for a target.
     """
     digest = hashlib.sha256()
     for module in modules:
-        assert module.__file__ is not None
-        digest.update(Path(module.__file__).read_bytes())
+        for file in _files_of(module):
+            with open(file, "rb") as stream:
+                digest.update(stream.read())
     return digest.hexdigest()
+
+
+def _files_of(module: ModuleType) -> list[str]:
+    file = module.__file__
+    assert file is not None
+    folder, name = os.path.split(file)
+    if name != "__init__.py":
+        return [file]
+    return [f"{folder}/{name}" for name in sorted(os.listdir(folder)) if name.endswith(".py")]
 
 
 def cache_key(text: str, parts: tuple[str, ...]) -> str:

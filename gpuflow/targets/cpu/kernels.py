@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache as cached
 from pathlib import Path
 
+from gpuflow import kir
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
+from gpuflow.compiler.schedules import schedule
 from gpuflow.compiler.schedules.schedule import rewritten
-from gpuflow.kir import nodes, places, rewrite, scalar, walk
 from gpuflow.kir.nodes import Kernel, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
-from gpuflow.targets import printer
-from gpuflow.targets.cpu.codegen import (
-    build,
-    carried,
-    coefficients,
-    elements,
-    gamma,
-    hidden,
-    libm,
-    lines,
-    machine_code,
-    narrow_floats,
-    polynomials,
-    processor,
-    product_tiles,
-    scalar_functions,
-    straight_loops,
-    strided_loads,
-    text_compiler,
-    text_names,
-    text_values,
-    text_variables,
-    text_vectors,
-    transposes,
-    vector_blocks,
-)
+from gpuflow.targets import llvm, parsing, printer
+from gpuflow.targets.cpu import codegen, image, printing, schedules
+from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.build import (
     LoadedKernel,
     Object,
@@ -47,84 +26,14 @@ from gpuflow.targets.cpu.codegen.build import (
     load_cpu,
     target_identity,
 )
-from gpuflow.targets.cpu.image import elf, linker, loader
 from gpuflow.targets.cpu.native.pool import pool
-from gpuflow.targets.cpu.printing import (
-    borders,
-    chosen,
-    conditions,
-    copies,
-    first_places,
-    interrupts,
-    loop_printer,
-)
 from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
-from gpuflow.targets.cpu.schedules import (
-    interchange,
-    lane_alike,
-    lane_blocks,
-    lane_code,
-    lane_compaction,
-    lane_tiles,
-    row_values,
-    short_rows,
-)
 from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES
-from gpuflow.targets.llvm import lanes, narrow_formats
 from gpuflow.targets.printer import Source
 
-# The modules that decide what a kernel's text becomes; nodes lays out the argument block.
-_EMITTERS = (
-    nodes,
-    places,
-    scalar,
-    walk,
-    printer,
-    loop_printer,
-    interrupts,
-    row_values,
-    interchange,
-    lane_alike,
-    lane_blocks,
-    lane_code,
-    lane_compaction,
-    lane_tiles,
-    short_rows,
-    rewrite,
-    borders,
-    chosen,
-    conditions,
-    copies,
-    scalar_functions,
-    gamma,
-    elf,
-    lanes,
-    linker,
-    libm,
-    machine_code,
-    loader,
-    text_names,
-    elements,
-    hidden,
-    narrow_floats,
-    narrow_formats,
-    first_places,
-    polynomials,
-    coefficients,
-    processor,
-    product_tiles,
-    carried,
-    lines,
-    straight_loops,
-    strided_loads,
-    text_compiler,
-    text_values,
-    text_variables,
-    text_vectors,
-    transposes,
-    vector_blocks,
-    build,
-)
+# The modules and folders of modules that decide what a kernel's text becomes.
+_THIS = sys.modules[__name__]
+_EMITTERS = (_THIS, kir, schedule, parsing, printer, llvm, schedules, printing, codegen, image)
 
 
 def print_cpu(kernel: Kernel) -> Source:

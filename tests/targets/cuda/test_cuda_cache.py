@@ -45,21 +45,6 @@ def test_kernels_of_another_machine_are_found_by_its_versions(monkeypatch):
     assert (*parts[:3], parts[-1]) == (*PARTS[:3], PARTS[-1])
 
 
-def test_the_key_holds_every_module_of_the_target():
-    """A new file that prints or emits must change the keys, or old code would be loaded."""
-    target = Path(cached.__file__).parents[1]
-    rooms = ("printing", "intrinsics", "codegen", "schedules")
-    files = {path.stem for room in rooms for path in (target / room).glob("*.py")}
-    # What only asks for kernels, and which calls there are: the text says that by itself.
-    files -= {"__init__", "cached", "handwritten", "pipeline", "row_phases", "splits", "index_bits"}
-    files -= {"block_text", "block_lines"}  # of programs of blocks the text is the key
-    files -= {"disassembly"}  # it looks at what was built
-    files -= {"user_kernels"}  # of what users wrote the PTX is the key
-    files -= {"tiled_maps"}  # it rewrites calls; the kernel's text is that of the tiles
-    files |= {"nodes", "scalar", "walk", "rewrite"}  # the argument block, the functions, the order
-    assert files <= {module.__name__.rpartition(".")[2] for module in cached._EMITTERS}
-
-
 @requires_cuda_tools
 def test_a_second_cache_loads_what_the_first_built(tmp_path):
     for name in ("map", "row", "full"):

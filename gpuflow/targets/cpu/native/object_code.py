@@ -16,10 +16,9 @@ from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cpu.codegen import machine_code
+from gpuflow.targets.cpu import codegen, image
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
-from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
 _CORE = ("places.ll", "pool.ll", "execute.ll", "copy.ll")
@@ -190,6 +189,13 @@ def _pause() -> str:
     return f"declare void @{instruction}()\n{body}"
 
 
+@cache
+def _cache_parts() -> tuple[str, ...]:
+    """Facts besides a module's text that decide about its code."""
+    digest = source_digest((codegen, image))
+    return ("native", digest, version_of("llvmlite"), target_identity())
+
+
 def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     """A part of the runtime, from the cache or built.
 
@@ -200,9 +206,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    digest = source_digest((machine_code, elf, linker, loader))
-    parts = ("native", f"level {module.level}", digest, version_of("llvmlite"), target_identity())
-    key = cache_key(module.text, parts)
+    key = cache_key(module.text, (f"level {module.level}", *_cache_parts()))
 
     def build() -> Entry:
         code = linkable(compiled(module.text, module.level).code, module.symbols)

@@ -7,80 +7,23 @@ from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
+from gpuflow import kir
 from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
-from gpuflow.kir import nodes, rewrite, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
-from gpuflow.targets import printer
-from gpuflow.targets.cuda.codegen import build, device_functions, toolchain
+from gpuflow.targets import llvm, parsing, printer
+from gpuflow.targets.cuda import codegen, intrinsics, printing, schedules
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.intrinsics import (
-    arithmetic,
-    atomics,
-    matrices,
-    memory_access,
-    namespace,
-)
-from gpuflow.targets.cuda.printing import (
-    columns,
-    combining,
-    computed_loads,
-    full,
-    groups,
-    members,
-    phases,
-    pieces,
-    point_printer,
-    points,
-    printers,
-    scalar_text,
-    segments,
-    vectors,
-)
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
-from gpuflow.targets.cuda.schedules import spread
 from gpuflow.targets.cuda.schedules.spread import schedule_cuda, schedules_to_try
-from gpuflow.targets.llvm import lanes, narrow_formats
 
-# The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones,
-# and nodes lays out the argument block.
-_EMITTERS = (
-    nodes,
-    scalar,
-    walk,
-    rewrite,
-    printer,
-    printers,
-    point_printer,
-    points,
-    vectors,
-    computed_loads,
-    pieces,
-    phases,
-    members,
-    groups,
-    columns,
-    full,
-    segments,
-    combining,
-    scalar_text,
-    spread,
-    namespace,
-    arithmetic,
-    atomics,
-    matrices,
-    memory_access,
-    build,
-    device_functions,
-    toolchain,
-    lanes,
-    narrow_formats,
-)
+# The modules and folders of modules that decide what a kernel's text becomes.
+_EMITTERS = (kir, parsing, printer, llvm, schedules, printing, intrinsics, codegen)
 # Their versions are in every key: another compiler may make other code of the same text.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 
