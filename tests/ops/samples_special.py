@@ -19,6 +19,7 @@ SAMPLES = {
     "igamma_grad_a": [Sample(_PAIR, derivative=False)],
     "random_gamma_grad": [Sample(_PAIR, derivative=False)],
     "regularized_incomplete_beta": [Sample(((2, 3),) * 3, derivative=False)],
+    "betainc_complement": [Sample(((2, 3),) * 3, derivative=False)],
     "betainc_grad_a": [Sample(((2, 3),) * 3, derivative=False)],
     "betainc_grad_b": [Sample(((2, 3),) * 3, derivative=False)],
 }

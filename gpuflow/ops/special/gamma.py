@@ -27,6 +27,7 @@ from gpuflow.ops.special.incomplete_gamma import (
     igammac_body,
     random_gamma_grad_body,
 )
+from gpuflow.ops.special.large_gamma import gammainc, gammaincc
 
 _FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
 
@@ -149,7 +150,7 @@ def power_term(a: Any, log_x: Any) -> Any:
 
 
 igamma_p = elementwise(
-    "igamma", impl=from_library("gammainc"), **_FLOAT,
+    "igamma", impl=widened(gammainc), **_FLOAT,
     body=igamma_body, holds=fits_single, arity=2,
     derivatives=(
         lambda t, out, a, x: mul(t, igamma_grad_a(a, x)),
@@ -159,7 +160,7 @@ igamma_p = elementwise(
 )  # fmt: skip
 
 igammac_p = elementwise(
-    "igammac", impl=from_library("gammaincc"), **_FLOAT,
+    "igammac", impl=widened(gammaincc), **_FLOAT,
     body=igammac_body, holds=fits_single, arity=2,
     derivatives=(
         lambda t, out, a, x: neg(mul(t, igamma_grad_a(a, x))),
@@ -172,11 +173,10 @@ igammac_p = elementwise(
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
-def _log_slope(xp: Any, name: str, a: Any, x: Any) -> Any:
+def _log_slope(xp: Any, function: Any, a: Any, x: Any) -> Any:
     """The derivative by ``a`` of the logarithm of an incomplete gamma function."""
-    function = getattr(load_special(xp), name)
     step = 1e-3 * xp.where(a > 1, xp.sqrt(a), a)
-    total = sum(weight * xp.log(function(a + k * step, x)) for k, weight in _STENCIL)
+    total = sum(weight * xp.log(function(xp, a + k * step, x)) for k, weight in _STENCIL)
     return total / step
 
 
@@ -186,13 +186,10 @@ def _slope_by_a(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
     Differences of the logarithm of the smaller one of igamma and igammac keep their relative
     precision in both tails; in float64 the product is good to about 1e-9.
     """
-    library = load_special(xp)
-    low, high = library.gammainc(a, x), library.gammaincc(a, x)
+    low, high = gammainc(xp, a, x), gammaincc(xp, a, x)
     lower = low <= high
     value = xp.where(lower, low, -high)
-    slope = xp.where(
-        lower, _log_slope(xp, "gammainc", a, x), _log_slope(xp, "gammaincc", a, x)
-    )
+    slope = xp.where(lower, _log_slope(xp, gammainc, a, x), _log_slope(xp, gammaincc, a, x))
     return value, slope
 
 

@@ -13,13 +13,14 @@ Statistical Software 3 (1998), 1.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.ops.elementwise.arithmetic import add, mul, sub
+from gpuflow.ops.elementwise.arithmetic import add, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import bitwise_or, eq
 from gpuflow.ops.elementwise.nary import elementwise
 from gpuflow.ops.elementwise.select import where
@@ -190,6 +191,59 @@ betainc_p = elementwise(
     domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
     reference=lambda *xs: load_special(np).betainc(*xs), tolerance=40,
 )  # fmt: skip
+
+
+# Below, the complement of a small x is taken to first order in a.
+_SMALL = 1e-4
+_SERIES_TERMS = 24
+
+
+def _complement_by_series(xp: Any, a: Any, b: Any, x: Any) -> Any:
+    """``1 - x^a F(a, 1 - b; a + 1; x) / (a B(a, b))`` for small ``a``, where ``b x < 1``.
+
+    All logarithms are taken with their factor ``a``, so that nothing near 1 is subtracted from 1.
+    """
+    term, total = xp.ones_like(x), xp.zeros_like(x)
+    for n in range(1, _SERIES_TERMS):
+        term = term * (n - b) / n * x
+        total = total + term / (a + n)
+    # lgamma(1 + a), and lgamma(1 + a + b) - lgamma(1 + b).
+    first = a * (math.pi**2 / 12 * a - np.euler_gamma)
+    second = a * load_special(xp).digamma(1 + b + a / 2)
+    log = a * xp.log(x) + second - first - xp.log1p(a / b) + xp.log1p(a * total)
+    return -xp.expm1(log)
+
+
+def _complement_impl(xp: Any, *operands: Any) -> Any:
+    """In float64. Near 0 neither 1 - x nor 1 less the function has digits of its own."""
+    betainc = load_special(xp).betainc
+    a, b, x = (v.astype(np.float64) for v in xp.broadcast_arrays(*operands))
+    lower = betainc(a, b, x)
+    early = (x < 0.1) & (b * x < 1)
+    direct = (lower < 0.5) | (early & (a >= _SMALL))
+    upper = xp.where(direct, 1 - lower, betainc(b, a, 1 - x))
+    series = early & ~direct & (a > 0) & (b > 0) & (x > 0)
+    if not bool(series.any()):
+        return upper
+    by_series = _complement_by_series(xp, *(xp.where(series, v, 1e-8) for v in (a, b, x)))
+    return xp.where(series, by_series, upper)
+
+
+betainc_complement_p = elementwise(
+    "betainc_complement", impl=_complement_impl, **_FLOAT, body=None, arity=3,
+    derivatives=(
+        lambda t, out, a, b, x: neg(mul(t, betainc_grad_a_p.bind(a, b, x))),
+        lambda t, out, a, b, x: neg(mul(t, betainc_grad_b_p.bind(a, b, x))),
+        lambda t, out, a, b, x: neg(mul(t, _beta_density(a, b, x))),
+    ),
+    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
+    reference=lambda a, b, x: load_special(np).betainc(b, a, 1 - x), tolerance=40,
+)  # fmt: skip
+
+
+def betainc_complement(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
+    """``1 - betainc(a, b, x)``, with all its digits."""
+    return betainc_complement_p.bind(a, b, x)
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:

@@ -52,7 +52,7 @@ _ERFCX = (
 # (atanh(s) - s) / s^3 in powers of s^2.
 _ATANH = tuple(1.0 / k for k in range(23, 2, -2))
 # c_k of DLMF 8.12.10 in powers of eta, as far as they count for abs(eta) < 0.62 and a >= 20.
-_TEMME = (
+TEMME = (
     (
         -4.382036018453353e-09, 1.0261809784240309e-08, 6.707853543401498e-09,
         -1.7665952736826078e-07, 8.296711340953087e-07, -1.85406221071516e-06,
@@ -338,8 +338,8 @@ def _by_error_function(a: Dual, x: Expression, active: Expression) -> list[Dual]
     sign = where(mu.value < 0.0, -1.0, 1.0)
     y = eta * scale * sign
     exponent = -(y * y)
-    corrections = duals.polynomial(eta, _TEMME[-1])
-    for coefficients in _TEMME[-2::-1]:
+    corrections = duals.polynomial(eta, TEMME[-1])
+    for coefficients in TEMME[-2::-1]:
         corrections = corrections * inverse + duals.polynomial(eta, coefficients)
     # 1 / sqrt(2 pi a) = 1 / (2 sqrt(pi) scale).
     correction = corrections * scale.reciprocal() * sign * (0.5 / math.sqrt(math.pi))

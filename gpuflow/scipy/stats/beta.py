@@ -18,9 +18,9 @@ def _log_density(y: Any, a: Any, b: Any) -> Any:
     some = (y > 0.0) & (y < 1.0)
     safe = inside(some, y, 0.5)
     rest = 1.0 - safe
-    large = log_binomial(a, a + b, safe, rest) + log_ratio(a, safe) + log_ratio(b, (a + b) * rest)
+    large = log_binomial(a, b, safe, rest) + log_ratio(a, safe) + log_ratio(b, (a + b) * rest)
     small = (a - 1.0) * jnp.log(safe) + (b - 1.0) * jnp.log1p(-safe) - log_beta(a, b)
-    log = jnp.where(a + b > LARGE, large, small)
+    log = jnp.where(jnp.minimum(a, b) > LARGE, large, small)
     log = jnp.where(y == 0.0, _at_edge(a, b), jnp.where(y == 1.0, _at_edge(b, a), log))
     return jnp.where((y < 0.0) | (y > 1.0), -jnp.inf, log)
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.special.stirling import log_beta, log_choose
-from gpuflow.scipy.stats.common import guarded, is_whole, shift
+from gpuflow.scipy.special.stirling import log_ratio
+from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
+
+
+def _log_probability(k: Any, m: Any, a: Any, b: Any) -> Any:
+    """The logarithm of ``choose(k + m, k) beta(k + a, m + b) / beta(a, b)``.
+
+    As binomial probabilities of k and of a, over that of k + a; any ``p`` does. With the mean of
+    the last one large parts do not cancel.
+    """
+    first, second = k + a, m + b
+    total = first + second
+    p, q = first / total, second / total
+    log = log_binomial(k, m, p, q) + log_binomial(a, b, p, q) - log_binomial(first, second, p, q)
+    return log + log_ratio(a, first) + log_ratio(b, second) - log_ratio(a + b, total)
 
 
 @composite
@@ -35,7 +50,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
     k, n, a, b = jnp.broadcast_arrays(k, n, a, b)
     possible = (k >= 0.0) & (k <= n) & is_whole(k)
     count = jnp.where(possible, k, 0.0)
-    log = log_choose(n, count) + log_beta(count + a, n - count + b) - log_beta(a, b)
+    log = _log_probability(count, n - count, a, b)
     log = jnp.where(possible, log, -jnp.inf)
     return guarded(log, (n >= 0.0) & is_whole(n), a > 0.0, b > 0.0, ~jnp.isnan(k))
 

@@ -134,14 +134,16 @@ def log_power(n: Any, p: Any, q: Any) -> Any:
     return jnp.where(some, jnp.where(some, n, 1.0) * log, 0.0)
 
 
-def log_binomial(k: Any, n: Any, p: Any, q: Any) -> Any:
-    """The logarithm of the binomial probability for real ``0 <= k <= n`` and ``p + q = 1``."""
-    none, all_ = k == 0.0, k == n
+def log_binomial(k: Any, m: Any, p: Any, q: Any) -> Any:
+    """The logarithm of the probability of ``k`` among ``k + m``, for reals and ``p + q = 1``.
+
+    Their sum may have lost all digits of the lesser one.
+    """
+    none, all_ = k == 0.0, m == 0.0
     edge = none | all_
-    some, rest, total = (
-        jnp.where(edge, filler, v) for v, filler in ((k, 1.0), (n - k, 1.0), (n, 2.0))
-    )
+    some, rest = (jnp.where(edge, 1.0, v) for v in (k, m))
+    total = some + rest
     rests = _stirling_rest(total) - _stirling_rest(some) - _stirling_rest(rest)
     deviances = deviance(some, total * p) + deviance(rest, total * q)
     log = rests - deviances - 0.5 * jnp.log(some * (rest / total)) - HALF_LOG_2_PI
-    return jnp.where(none, log_power(n, q, p), jnp.where(all_, log_power(n, p, q), log))
+    return jnp.where(none, log_power(m, q, p), jnp.where(all_, log_power(k, p, q), log))

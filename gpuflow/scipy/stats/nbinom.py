@@ -34,7 +34,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
     k, n, p = jnp.broadcast_arrays(k, n, p)
     possible = (k >= 0.0) & is_whole(k) & ~jnp.isinf(k)
     count = jnp.where(possible, k, 0.0)
-    log = jnp.log(n / (n + count)) + log_binomial(n, n + count, p, 1.0 - p)
+    log = jnp.log(n / (n + count)) + log_binomial(n, count, p, 1.0 - p)
     log = jnp.where(possible, log, -jnp.inf)
     return guarded(log, n > 0.0, (p > 0.0) & (p <= 1.0), ~jnp.isnan(k))
 

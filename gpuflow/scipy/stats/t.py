@@ -11,6 +11,8 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
 from gpuflow.scipy.stats.common import guarded, standardize
 
+_LARGE = 1e16
+
 
 @composite
 def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
@@ -35,14 +37,18 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     y, scale, df = standardize("t.logpdf", x, loc, scale, df)
     normal = jnp.isinf(df)
     freedom = jnp.where(normal, 1.0, df)
-    constant = log_rising(0.5 * freedom, 0.5) - 0.5 * jnp.log(math.pi * freedom)
-    # y / sqrt(df) or its square may overflow; then 1 does not count beside it.
-    ratio = jnp.abs(y) / jnp.sqrt(freedom)
-    far = ratio > 1e10
+    # Far out the constant is that of the normal distribution, and its parts overflow.
+    large = freedom > _LARGE
+    some = jnp.where(large, 1.0, freedom)
+    constant = log_rising(0.5 * some, 0.5) - 0.5 * jnp.log(math.pi * some)
+    constant = jnp.where(large, -HALF_LOG_2_PI, constant)
+    # The square of y / sqrt(df) may overflow; then 1 does not count beside it.
+    ratio = y / jnp.sqrt(freedom)
+    far = jnp.abs(ratio) > 1e10
     log = jnp.where(
         far,
         2.0 * jnp.log(jnp.where(far, jnp.abs(y), 1.0)) - jnp.log(freedom),
-        jnp.log1p(jnp.square(jnp.where(far, 0.0, y)) / freedom),
+        jnp.log1p(jnp.square(jnp.where(far, 0.0, ratio))),
     )
     log = jnp.where(
         normal, -HALF_LOG_2_PI - 0.5 * jnp.square(y), constant - 0.5 * (freedom + 1.0) * log

@@ -6,7 +6,9 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.ops.special.incomplete_beta import betainc_complement
 from gpuflow.scipy.special.common import number_like, precision
+from gpuflow.scipy.special.stirling import log_ratio
 from gpuflow.scipy.stats.common import inside, log_binomial, log_poisson, log_probability
 
 # Terms of the series and of the continued fractions; far in a tail these are plenty.
@@ -48,8 +50,10 @@ def _log_lower_series(a: Any, x: Any) -> Any:
         return total + term, term
 
     one = jnp.ones_like(x)
-    total, _ = lax.fori_loop(0, _TERMS, add_term, (one, one))
-    return log_poisson(a, x) + jnp.log(total)
+    total, term = lax.fori_loop(0, _TERMS, add_term, (one, one))
+    # What is left of the series of a large a is nearly geometric.
+    rest = term * x / (a + (_TERMS + 1.0) - x)
+    return log_poisson(a, x) + jnp.log(total + rest)
 
 
 def _log_upper_fraction(a: Any, x: Any) -> Any:
@@ -60,7 +64,7 @@ def _log_upper_fraction(a: Any, x: Any) -> Any:
         return x - a + 2.0 * k - 1.0 + k * (a - k) / tail
 
     tail = lax.fori_loop(0, _TERMS, add_term, x - a + 2.0 * _TERMS + 1.0)
-    return log_poisson(a, x) + jnp.log(a / tail)
+    return log_poisson(a, x) + log_ratio(a, tail)
 
 
 def log_gamma_lower(a: Any, x: Any) -> Any:
@@ -76,7 +80,8 @@ def log_gamma_upper(a: Any, x: Any) -> Any:
     """The logarithm of ``gamma_upper``."""
     a, x = _gamma_operands(a, x)
     lower, upper = lax.igamma(a, x), lax.igammac(a, x)
-    tiny = (upper < _floor(x)) & (x < jnp.inf)
+    # Near 0 it is small only because a is; there the fraction does not converge.
+    tiny = (upper < _floor(x)) & (x > 1.0) & (x < jnp.inf)
     log = jnp.where(jnp.isposinf(x), -jnp.inf, _log_of(upper, lower))
     return jnp.where(tiny, _log_upper_fraction(a, jnp.where(tiny, x, a + 1.0)), log)
 
@@ -94,10 +99,7 @@ def beta_lower(a: Any, b: Any, x: Any) -> Any:
 
 def beta_upper(a: Any, b: Any, x: Any) -> Any:
     """``1 - beta_lower(a, b, x)``, with all its digits near 0."""
-    a, b, x = _beta_operands(a, b, x)
-    # 1 - x has lost digits of a small x; they only count where the complement is large.
-    lower = lax.betainc(a, b, x)
-    return jnp.where(lower < 0.5, 1.0 - lower, lax.betainc(b, a, 1.0 - x))
+    return betainc_complement(*_beta_operands(a, b, x))
 
 
 def _log_beta_fraction(a: Any, b: Any, x: Any, rest: Any) -> Any:
@@ -110,7 +112,7 @@ def _log_beta_fraction(a: Any, b: Any, x: Any, rest: Any) -> Any:
         return 1.0 + odd / (1.0 + even / tail)
 
     tail = lax.fori_loop(0, _TERMS, add_term, jnp.ones_like(x))
-    return log_binomial(a, a + b, x, rest) + jnp.log(b / ((a + b) * tail))
+    return log_binomial(a, b, x, rest) + jnp.log(b / ((a + b) * tail))
 
 
 def _log_beta(a: Any, b: Any, x: Any, rest: Any, p: Any, q: Any) -> Any:

@@ -14,11 +14,17 @@ from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 from gpuflow.scipy.stats.common import guarded, log_complement, standardize
 
 _ROOT_HALF = math.sqrt(0.5)
+# From here on the tail is its first term, and erfcx has no digits left in float32.
+_FAR = 1e10
+# Below such a width the mass is a series about the middle.
+_NARROW = 0.1
 
 
 def _scaled_tail(x: Any) -> Any:
     """``log(ndtr(-x)) + x**2 / 2`` for ``x >= 0``, which is near ``-log(x)`` far out."""
-    return jnp.log(0.5 * erfcx(x * _ROOT_HALF))
+    far = x > _FAR
+    near = jnp.log(0.5 * erfcx(jnp.where(far, 1.0, x) * _ROOT_HALF))
+    return jnp.where(far, -jnp.log(jnp.where(far, x, 1.0)) - HALF_LOG_2_PI, near)
 
 
 def _log_mass(a: Any, b: Any) -> tuple[Any, Any]:
@@ -34,12 +40,29 @@ def _log_mass(a: Any, b: Any) -> tuple[Any, Any]:
     tail = _scaled_tail(near) + log_complement(jnp.minimum(ratio, 0.0))
     rest = ndtr(jnp.where(central, a, -1.0)) + ndtr(jnp.where(central, -b, -1.0))
     nearest = jnp.where(central, 0.0, jnp.where(a > 0.0, a, b))
-    return nearest, jnp.where(central, jnp.log1p(-rest), tail)
+    log = jnp.where(central, jnp.log1p(-rest), tail)
+    return nearest, _where_narrow(a, b, nearest, log)
+
+
+def _where_narrow(a: Any, b: Any, nearest: Any, log: Any) -> Any:
+    """``log``, but the density in the middle times the width where differences of tails are lost.
+
+    The mass is that times ``1 + (m**2 - 1) w**2 / 24 + (m**4 - 6 m**2 + 3) w**4 / 1920 + ...``.
+    """
+    width, middle = b - a, 0.5 * a + 0.5 * b
+    narrow = (width > 0.0) & (width < _NARROW) & (width * jnp.abs(middle) < _NARROW)
+    w, m = jnp.where(narrow, width, _NARROW), jnp.where(narrow, middle, 0.0)
+    square, across = w * w, (w * m) * (w * m)
+    second = (across - square) / 24.0
+    fourth = (across * across - 6.0 * across * square + 3.0 * square * square) / 1920.0
+    decay = jnp.where(narrow, _log_decay(m, jnp.where(narrow, nearest, 0.0)), 0.0)
+    series = jnp.log(w) - HALF_LOG_2_PI + decay + jnp.log1p(second + fourth)
+    return jnp.where(narrow, series, log)
 
 
 def _log_decay(y: Any, near: Any) -> Any:
     """The logarithm of the normal density at ``y`` relative to that at ``near``."""
-    return -0.5 * (y - near) * (y + near)
+    return -(y - near) * (0.5 * y + 0.5 * near)
 
 
 def _log_share(part: tuple[Any, Any], whole: tuple[Any, Any]) -> Any:
