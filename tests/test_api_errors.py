@@ -395,7 +395,7 @@ def test_settings():
         jnp.ones(3) + jnp.ones((2, 3))
     with raises(RuntimeError, r"\[devices\]", "'tpu'"):
         gf.devices("tpu")
-    with raises(ValueError, r"\[device_put\] the place must be a Device", "'gpu'"):
+    with raises(ValueError, r"\[device_put\] the device must be a Device", "'gpu'"):
         gf.device_put(1.0, "gpu")
     with raises(ValueError, "default_device must be", "'gpu'"), gf.default_device("gpu"):
         pass

@@ -311,7 +311,7 @@ def test_wrong_arguments_of_prefetch():
         data.prefetch_to_device([], 0)
     with pytest.raises(TypeError, match=r"\[prefetch_to_device\] iterator must .*got a int\. Fix"):
         data.prefetch_to_device(3)
-    with pytest.raises(ValueError, match=r"\[prefetch_to_device\] the place must be a Device"):
+    with pytest.raises(ValueError, match=r"\[prefetch_to_device\] the device must be a Device"):
         next(data.prefetch_to_device([X], sharding="gpu"))
 
 

@@ -88,7 +88,7 @@ def test_a_device_and_a_spec(mesh, tmp_path):
     assert got["x"].sharding == NamedSharding(mesh, P("x"))
     with pytest.raises(ValueError, match=r"\[restore\] the value must be a tree prefix"):
         checkpointing.restore(tmp_path / "c", sharding=[device])
-    with pytest.raises(ValueError, match=r"\[restore\] the place must be a Device"):
+    with pytest.raises(ValueError, match=r"\[restore\] the device must be a Device"):
         checkpointing.restore(tmp_path / "c", sharding="gpu")
 
 

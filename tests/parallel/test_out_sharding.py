@@ -118,7 +118,7 @@ def test_errors(mesh):
         jnp.ones(8, device=gf.devices()[0], out_sharding=sharding)
     with pytest.raises(ValueError, match=r"\[ones\] device must be a Device or None"):
         jnp.ones(8, device="x")
-    with pytest.raises(ValueError, match=r"\[full\] the place must be"):
+    with pytest.raises(ValueError, match=r"\[full\] the device must be"):
         lax.full((8,), 1.0, sharding="x")
 
 
