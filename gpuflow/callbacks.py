@@ -24,7 +24,7 @@ def pure_callback(
 ) -> Any:
     """Call a Python function without side effects on the host, also from compiled programs.
 
-    It may be called any number of times, or never if nobody reads its results.
+    It may be called any number of times, or not at all if its results are unused.
 
     Args:
         callback: a function of ``args`` and ``kwargs``, whose leaves arrive as read-only NumPy
@@ -39,7 +39,7 @@ def pure_callback(
             unmapped arguments unchanged; None raises.
 
     Returns:
-        A tree like ``result_shape_dtypes``.
+        A pytree like ``result_shape_dtypes``.
 
     Raises:
         ValueError: if ``vmap_method`` is unknown, results have other types, or the callback is
@@ -77,7 +77,7 @@ def io_callback(
 ) -> Any:
     """Call a Python function with side effects on the host, also from compiled programs.
 
-    It is called once each time the program gets here, even if nobody reads its results.
+    It is called once at each execution, even if its results are unused.
 
     Args:
         callback: a function of ``args`` and ``kwargs``, whose leaves arrive as read-only NumPy
@@ -89,7 +89,7 @@ def io_callback(
         ordered: whether calls happen in program order; such a call cannot be mapped by vmap.
 
     Returns:
-        A tree like ``result_shape_dtypes``.
+        A pytree like ``result_shape_dtypes``.
 
     Raises:
         ValueError: if results have other types, the callback is differentiated, or an ordered

@@ -30,7 +30,7 @@ def callback(
 ) -> Any:  # fmt: skip
     """Call a Python function on the host at this point of the program.
 
-    It also happens under jit, and once for each element under vmap. Derivatives ignore it.
+    It also runs under jit, and once for each element under vmap. Derivatives ignore it.
 
     Args:
         callback: a function of ``args`` and ``kwargs``, whose leaves arrive as NumPy arrays; its
@@ -41,7 +41,7 @@ def callback(
             whole array.
 
     Returns:
-        Nothing; without ``callback`` a function that takes it and its arguments.
+        None; without ``callback``, a function of a callback and its arguments.
 
     Raises:
         TypeError: if ``callback`` is not a function, or arguments are given without a callback.
@@ -84,7 +84,7 @@ def breakpoint(
 ) -> None:  # fmt: skip
     """Open Python's debugger at this point of the program, also under jit.
 
-    It shows the frame of the call. Under jit, arrays are tracers there; ``debug.print`` and
+    It shows the frame of the call. Under jit, arrays are tracers in that frame; ``debug.print`` and
     ``debug.callback`` show values.
 
     Args:
@@ -127,7 +127,7 @@ def print(
         skip_format_check: whether to skip the check of the format string during tracing.
 
     Returns:
-        Nothing; without ``fmt`` a function that takes it and the values.
+        None; without ``fmt``, a function of a format string and its values.
 
     Raises:
         TypeError: if values are given without a format string.

@@ -1,6 +1,6 @@
 """jax.ffi registers compiled functions with XLA, which gpuflow does not use.
 
-The names are here so that programs can be imported, and say what to write instead.
+The names exist so that programs can be imported; their errors recommend a replacement.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
         pytree: a pytree of arrays, which are promoted to their common dtype.
 
     Returns:
-        The vector, and a function from such a vector back to a tree of the same structure, shapes
-        and dtypes. A tree without leaves has an empty float32 vector.
+        The vector, and a function from such a vector to a pytree of the same structure, shapes and
+        dtypes. A pytree without leaves gives an empty float32 vector.
 
     Raises:
         TypeError: if a leaf is not an array, or the vector passed to ``unravel`` has another dtype.

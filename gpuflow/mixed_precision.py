@@ -1,7 +1,7 @@
 """Mixed precision: dtypes of parameters, computations and results, and loss scaling.
 
-See docs/mixed_precision.md. What is a float is cast or scaled; integers, keys and what is not an
-array are unchanged.
+See docs/mixed_precision.md. Floats are cast or scaled; integers, keys and leaves that are not
+arrays are unchanged.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class StaticLossScale:
 class DynamicLossScale:
     """Loss scaling by the largest factor with which gradients are expected to be finite.
 
-    It is a tree of arrays: a jitted step takes it and returns the next one, of ``adjust``.
+    It is a pytree of arrays: a jitted step takes it and returns the next one, from ``adjust``.
 
     Args:
         loss_scale: the factor, a float scalar; 2**15 is usual for float16.
@@ -248,7 +248,7 @@ class DynamicLossScale:
     def unscale(self, values: _Tree) -> _Tree:
         """Divide the floats of a pytree, the gradients, by the factor.
 
-        Those of float16 become float32 beside a factor of float32, so that small ones are kept.
+        float16 gradients become float32 if the factor is float32, so that small ones are kept.
         """
         return _multiplied(values, 1 / self.loss_scale)
 
@@ -259,8 +259,8 @@ class DynamicLossScale:
             grads_finite: bool[], whether all gradients of this step were finite.
 
         Returns:
-            A scale whose factor has grown if that was so ``period`` times in a row, and is smaller
-            if it was not so.
+            A scale with a larger factor after ``period`` consecutive finite steps, or a smaller one
+            if gradients are not finite.
         """
         finite = creation.asarray(grads_finite)
         scale = creation.asarray(self.loss_scale)
@@ -306,7 +306,7 @@ def select_tree(pred: ArrayLike, a: _Tree, b: _Tree) -> _Tree:
         a, b: pytrees of one structure, with leaves of the same shapes and dtypes.
 
     Returns:
-        ``a`` where ``pred`` holds, else ``b``.
+        ``a`` if ``pred`` is True, else ``b``.
 
     Raises:
         TypeError: if ``pred`` is not a bool scalar.

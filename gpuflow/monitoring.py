@@ -1,6 +1,6 @@
 """Events that libraries record and listen to, under the names of jax.monitoring.
 
-gpuflow records none itself: ``gpuflow.profiler`` and ``GPUFLOW_DEBUG`` show what it does.
+gpuflow does not record events itself; use ``gpuflow.profiler`` and ``GPUFLOW_DEBUG``.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None = None) -> Ref:
     """Create a mutable array with a copy of an array, of fixed shape and dtype.
 
-    ``ref[i]`` reads it, ``ref[i] = x`` and ``ref[i] += x`` change it, also inside of jitted
-    functions and loops. It is not an array: functions take ``ref[...]``.
+    ``ref[i]`` reads it, ``ref[i] = x`` and ``ref[i] += x`` modify it, also inside jitted functions
+    and loops. It is not an array: pass ``ref[...]`` to functions.
 
     Args:
         init_val: an array or a scalar.
@@ -41,7 +41,7 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
         kind: no effect; in JAX, the treatment by rematerialization.
 
     Returns:
-        The Ref. It can be an argument, or be closed over, but not be returned.
+        The Ref. It can be an argument, or be captured, but it cannot be returned.
 
     Raises:
         TypeError: if ``init_val`` is not an array.
@@ -136,7 +136,7 @@ def free_ref(ref: Ref) -> tuple[()]:
         ref: a Ref.
 
     Returns:
-        Nothing: ``()``.
+        An empty tuple ``()``.
 
     Raises:
         TypeError: if the argument is not a Ref.

@@ -19,8 +19,8 @@ _T = TypeVar("_T")
 class named_scope(contextlib.ContextDecorator):
     """Name the operations that are traced or run in a block or decorated function.
 
-    A recording of the profiler shows the block on the row of the host. What a compiled program
-    does is not changed by it.
+    The profiler shows the block on the row of the host. It does not change the behavior of compiled
+    programs.
 
     Args:
         name: name of the scope.

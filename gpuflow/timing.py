@@ -127,8 +127,8 @@ def timeit(
 ) -> Timing:
     """Time `function(*args)` until its results are ready, after a warm-up.
 
-    Do not pass arguments that the function donates: they can be used once. Time a function of no
-    arguments that carries its state along instead.
+    Do not pass arguments that the function donates: they can be used once. Instead, time a function
+    without arguments that keeps its state.
 
     Args:
         function: the function to time; a jitted one also reports bytes and FLOPs of its plan.

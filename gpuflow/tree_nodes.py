@@ -308,7 +308,7 @@ def register_dataclass(
 class Partial(functools.partial[Any]):
     """``functools.partial`` as a pytree: its arguments are children, its function is static.
 
-    Another Partial is a function as any other: its arguments are not children of this one.
+    A nested Partial is treated as a function: its arguments are not children of the outer one.
     """
 
     def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Partial:

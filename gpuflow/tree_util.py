@@ -142,7 +142,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
         is_leaf: a predicate of a node of ``tree``: whether it counts as a leaf.
 
     Returns:
-        A tree of the structure of ``tree``.
+        A pytree with the structure of ``tree``.
 
     Raises:
         ValueError: if the trees differ in structure; the message contains the path.
@@ -273,7 +273,7 @@ def tree_transpose(
         pytree_to_transpose: the pytree.
 
     Returns:
-        A tree of structure ``inner_treedef`` of trees of structure ``outer_treedef``.
+        A pytree of structure ``inner_treedef`` of pytrees of structure ``outer_treedef``.
 
     Raises:
         TypeError: if the tree does not have as many leaves as ``outer_treedef`` filled with
@@ -316,7 +316,7 @@ def tree_reduce_associative(
         is_leaf: a predicate: whether a node counts as a leaf.
 
     Returns:
-        The combination of the leaves.
+        The reduced value.
 
     Raises:
         TypeError: if there are no leaves and no ``identity``.
@@ -351,7 +351,7 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
         is_leaf: a predicate of a node of ``prefix_tree``: whether it counts as a leaf.
 
     Returns:
-        A tree of the structure of ``full_tree``.
+        A pytree with the structure of ``full_tree``.
 
     Raises:
         ValueError: if ``prefix_tree`` is not a tree prefix.
@@ -447,7 +447,7 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
         tree: a node, such as a list.
 
     Returns:
-        A list of children, and the data that the node's type needs to make it again.
+        A list of children, and the data that the node's type needs to rebuild it.
 
     Raises:
         ValueError: if ``tree`` is a leaf.
@@ -468,7 +468,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
         tree: a node, such as a list.
 
     Returns:
-        A list of pairs, and the data that the node's type needs to make it again.
+        A list of pairs, and the data that the node's type needs to rebuild it.
 
     Raises:
         ValueError: if ``tree`` is a leaf.
@@ -569,7 +569,7 @@ def tree_map_with_path(
         is_leaf_takes_path: whether ``is_leaf`` takes the path and the node, not the node alone.
 
     Returns:
-        A tree of the structure of ``tree``.
+        A pytree with the structure of ``tree``.
 
     Raises:
         ValueError: if the trees differ in structure; the message contains the path.

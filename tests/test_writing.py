@@ -43,12 +43,15 @@ prose = load(ROOT / "perf" / "prose.py")
 
 
 def docstrings_of(value: object) -> Iterator[str]:
-    """The docstring of a function, or of a class and its public methods."""
+    """The docstring of a function, or of a class and its public members, inherited ones too."""
     yield inspect.getdoc(value) or ""
-    members = vars(value).items() if isinstance(value, type) else ()
-    for name, member in members:
-        if not name.startswith("_") and (callable(member) or isinstance(member, property)):
-            yield inspect.getdoc(member) or ""
+    names = dir(value) if isinstance(value, type) else ()
+    for member in (inspect.getattr_static(value, name) for name in names if name[:1] != "_"):
+        function = member.fget if isinstance(member, property) else member
+        function = getattr(function, "__func__", function)
+        home = str(getattr(function, "__module__", type(function).__module__))
+        if home.startswith("gpuflow"):
+            yield inspect.getdoc(function) or ""
 
 
 def docstrings() -> dict[str, Any]:
@@ -156,6 +159,35 @@ def test_words_and_sentences_of_a_page():
     count = prose.counts_of(prose.blocks_of_markdown(page))
     # stands, behind, words (twice), and "in place of".
     assert (count.what, count.retired, count.sentence) == (2, 5, 7)
+
+
+def test_docstrings_of_all_members_are_counted():
+    class Base:
+        def inherited(self):
+            """One."""
+
+    class Derived(Base):
+        """Two."""
+
+        @property
+        def read(self):
+            """Three."""
+
+        @classmethod
+        def made(cls):
+            """Four."""
+
+        @staticmethod
+        def plain():
+            """Five."""
+
+        def _hidden(self):
+            """Six."""
+
+    members = (Base.inherited, Derived.read.fget, Derived.made.__func__, Derived.plain)
+    for member in (*members, Derived._hidden):
+        member.__module__ = "gpuflow"
+    assert sorted(docstrings_of(Derived)) == ["Five.", "Four.", "One.", "Three.", "Two."]
 
 
 def test_examples_of_docstrings_are_left_out():

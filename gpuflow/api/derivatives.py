@@ -160,7 +160,7 @@ def jvp(
         has_aux: whether ``fun`` returns ``(out, aux)``; aux is not differentiated.
 
     Returns:
-        ``(out, out_tangent)``, and aux after them with ``has_aux``.
+        ``(out, out_tangent)``, followed by aux with ``has_aux``.
 
     Raises:
         TypeError: if trees or dtypes differ.
@@ -222,8 +222,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         has_aux: whether ``fun`` returns ``(out, aux)``; aux is not differentiated.
 
     Returns:
-        ``(out, f_jvp)`` with ``f_jvp(*tangents) -> out_tangent``; aux after them with ``has_aux``.
-        ``f_jvp`` is a pytree of the stored values.
+        ``(out, f_jvp)`` with ``f_jvp(*tangents) -> out_tangent``, followed by aux with ``has_aux``.
+        ``f_jvp`` is a pytree of the residuals.
 
     Raises:
         TypeError, ValueError: from ``f_jvp``, if tangents do not match the primals.
@@ -319,8 +319,8 @@ def vjp(
 
     Returns:
         ``(out, f_vjp)`` with ``f_vjp(cotangent) -> tuple of cotangents``, one for each primal
-        (float0 zeros for integers); aux after them with ``has_aux``. ``f_vjp`` is a pytree of the
-        stored values, so that it can pass through jitted functions.
+        (float0 zeros for integers), followed by aux with ``has_aux``. ``f_vjp`` is a pytree of the
+        residuals, so it can be passed to jitted functions.
 
     Raises:
         TypeError, ValueError: from ``f_vjp``, if cotangents do not match the output.
@@ -492,7 +492,7 @@ def value_and_grad(
         reduce_axes: must be empty.
 
     Returns:
-        A function ``(*args, **kwargs) -> (value, grad)``; grad has the trees of the arguments.
+        A function ``(*args, **kwargs) -> (value, grad)``; grad has the structure of the arguments.
 
     Raises:
         TypeError: when the returned function is called, if inputs or outputs have an unsupported
@@ -544,8 +544,8 @@ def grad(
         reduce_axes: must be empty.
 
     Returns:
-        A function of the same arguments; its result has the trees, shapes and dtypes of the
-        arguments that ``argnums`` names.
+        A function of the same arguments that returns a tree with the structure, shapes and dtypes
+        of the arguments in ``argnums``.
 
     Raises:
         NotImplementedError: if ``reduce_axes`` is not empty.

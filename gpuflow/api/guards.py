@@ -27,7 +27,7 @@ _DOC = """Changes nothing: {why}.
         A context manager.
 
     Raises:
-        ValueError: inside ``with``, another value.
+        ValueError: in the ``with`` statement, if the value is invalid.
 
     Example:
         >>> with gf.{name}({first}):
@@ -57,18 +57,18 @@ def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
     return guard
 
 
-_COPIES = "what is moved between host and device is moved because a function asks for it"
+_COPIES = "data only move between host and device if a function requests it"
 transfer_guard: Guard = _guard("transfer_guard", _GUARDS, _COPIES)
 transfer_guard_host_to_device: Guard = _guard("transfer_guard_host_to_device", _GUARDS, _COPIES)
 transfer_guard_device_to_host: Guard = _guard("transfer_guard_device_to_host", _GUARDS, _COPIES)
 transfer_guard_device_to_device: Guard = _guard("transfer_guard_device_to_device", _GUARDS, _COPIES)
 
-enable_checks: Guard = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 has programs checked")
-enable_custom_prng: Guard = _guard("enable_custom_prng", _FLAGS, "random.key makes typed keys")
-legacy_prng_key: Guard = _guard("legacy_prng_key", ("allow", "warn", "error"), "raw keys are taken")
-softmax_custom_jvp: Guard = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative")
+enable_checks: Guard = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 enables checks")
+enable_custom_prng: Guard = _guard("enable_custom_prng", _FLAGS, "random.key creates typed keys")
+legacy_prng_key: Guard = _guard("legacy_prng_key", ("allow", "warn", "error"), "raw keys work")
+softmax_custom_jvp: Guard = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative rule")
 allow_f16_reductions: Guard = _guard(
-    "allow_f16_reductions", _FLAGS, "sums of 16 bits are in float32"
+    "allow_f16_reductions", _FLAGS, "16-bit floats are summed in float32"
 )  # fmt: skip
 thread_guard: Guard = _guard("thread_guard", _FLAGS, "arrays may be used by any thread")
 array_garbage_collection_guard: Guard = _guard(
@@ -115,7 +115,7 @@ def make_user_context(default_value: Any = None) -> UserContext:
         default_value: value outside of all blocks.
 
     Returns:
-        A context, which is called with a value; its ``value`` is the one in force.
+        A context, to be called with a value; its ``value`` is the current one.
 
     Example:
         >>> scale = gf.make_user_context(1.0)

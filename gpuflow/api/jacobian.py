@@ -110,11 +110,11 @@ def jacfwd(
         holomorphic: whether ``fun`` is holomorphic; inputs and outputs are complex.
 
     Returns:
-        A function whose result has, for each output leaf, the tree of the inputs with leaves of
-        shape ``(*output shape, *input shape)``.
+        A function that returns, for each output leaf, a tree like the inputs with leaves of shape
+        ``(*output shape, *input shape)``.
 
     Cost:
-        As many tangents as there are input elements; good for few inputs.
+        Cost: one tangent per input element, so it is efficient for few inputs.
 
     Raises:
         TypeError: when the returned function is called, if inputs or outputs have an unsupported
@@ -192,8 +192,8 @@ def jacrev(
         allow_int: whether integer inputs are allowed; their Jacobians are integer zeros.
 
     Returns:
-        A function whose result has, for each output leaf, the tree of the inputs with leaves of
-        shape ``(*output shape, *input shape)``.
+        A function that returns, for each output leaf, a tree like the inputs with leaves of shape
+        ``(*output shape, *input shape)``.
 
     Raises:
         TypeError: when the returned function is called, if inputs or outputs have an unsupported
@@ -201,7 +201,7 @@ def jacrev(
         ValueError: when the returned function is called, if ``argnums`` is out of range.
 
     Cost:
-        As many cotangents as there are output elements; good for few outputs.
+        Cost: one cotangent per output element, so it is efficient for few outputs.
 
     Example:
         >>> gf.jacrev(lambda x: jnp.stack([x[0] * x[1], x[0] ** 2]))(jnp.array([2.0, 3.0]))
@@ -261,7 +261,7 @@ def hessian(
         holomorphic: whether ``fun`` is holomorphic; inputs and outputs are complex.
 
     Returns:
-        A function whose result has, for each output leaf, the tree of the inputs twice, with leaves
+        A function that returns, for each output leaf, a tree of trees like the inputs with leaves
         of shape ``(*output shape, *input shape, *input shape)``.
 
     Raises:

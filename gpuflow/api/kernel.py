@@ -105,14 +105,14 @@ def kernel(
 ) -> Callable[..., Any]:
     """Compile a function of an index to exactly one kernel, or raise an error with the reason.
 
-    The function is traced once for one index and may use it freely: read arrays at
-    places that it computes, run loops of its own length, branch, draw random numbers. It returns
-    what is computed at its index; nothing is written otherwise. At a time it may have at most 128
-    values of an array; it reads longer arrays element by element.
+    The function is traced once, for one index, and may use the index freely: read arrays at
+    computed indices, run loops of dynamic length, branch, and draw random numbers. It returns the
+    values at its index and has no other outputs. It can use at most 128 values of an array at a
+    time; longer arrays are read element by element.
 
-    Derivatives in forward mode and vmap, which adds dimensions to the grid in front, are one kernel
-    again. Gradients are not: they sum, for each element, over all indices that read it, and take
-    the steps that ``jit(vmap(...))`` takes.
+    Forward-mode derivatives and vmap, which adds leading dimensions to the grid, are single kernels
+    again. Gradients are not: they sum, for each element, over all indices that read it, and use the
+    steps of ``jit(vmap(...))``.
 
     Args:
         function: ``(index, *args, **kwargs) -> tree of arrays``. The index is an int32 scalar, or a
@@ -121,8 +121,8 @@ def kernel(
             first; () for a single work item.
 
     Returns:
-        A function of ``(*args, **kwargs)``, whose results have the grid's dimensions in front of
-        those of one index. ``print(f.explain(*args))`` prints the text of the kernel.
+        A function of ``(*args, **kwargs)``. Its results have the dimensions of the grid, followed
+        by those of one index. ``print(f.explain(*args))`` prints the source of the kernel.
 
     Raises:
         TypeError: when the kernel is called, if the program cannot be one kernel (the message

@@ -27,7 +27,7 @@ def fwd_and_bwd(
         jitted: whether to compile both functions.
 
     Returns:
-        ``fwd(*args, **kwargs) -> (out, residuals)``, with aux after them with ``has_aux``; and
+        ``fwd(*args, **kwargs) -> (out, residuals)``, followed by aux with ``has_aux``; and
         ``bwd(residuals, cotangent) -> cotangents``.
 
     Example:

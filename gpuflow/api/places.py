@@ -198,7 +198,7 @@ def device_put(
         may_alias: accepted as in JAX; the result never aliases ``x``.
 
     Returns:
-        A tree like ``x`` with Arrays as leaves, of the same shapes and dtypes.
+        A pytree like ``x`` with Arrays as leaves, of the same shapes and dtypes.
 
     Raises:
         ValueError: if ``device`` is not a valid device or sharding, a sharding does not divide its
@@ -229,7 +229,7 @@ def device_get(x: Any) -> Any:
         x: a pytree of arrays.
 
     Returns:
-        A tree like ``x``.
+        A pytree like ``x``.
 
     Example:
         >>> gf.device_get({"a": jnp.arange(3)})

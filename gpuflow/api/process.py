@@ -30,7 +30,7 @@ def live_arrays(platform: str | None = None) -> list[Array]:
     Returns:
         A list of Arrays.
 
-    Cost: looks at every object of the process.
+    Cost: a search through all objects of the process.
 
     Example:
         >>> x = jnp.ones(3)

@@ -95,7 +95,7 @@ def jit(
 ) -> Any:
     """Compile ``fun``: trace it once per signature, fuse its operations, and run the kernels.
 
-    All jitted functions of one plain function share its traces, as long as its globals, closure and
+    All jitted functions of one function share its traces, as long as its globals, closure and
     defaults are the same objects.
 
     Args:
@@ -115,7 +115,7 @@ def jit(
 
     Returns:
         A function of the same arguments, with ``lower``, ``trace``, ``eval_shape`` and
-        ``clear_cache``. As an attribute of a class it is a method.
+        ``clear_cache``. As a class attribute it is a method.
 
     Raises:
         TypeError, ValueError: if an argument is neither an array nor static, or is not hashable.
@@ -162,7 +162,7 @@ def clear_caches() -> None:
 def ensure_compile_time_eval() -> Iterator[None]:
     """Evaluate ops on concrete values immediately inside the block, even during tracing.
 
-    Those that get a traced value are traced.
+    Ops with a traced operand are traced.
 
     Returns:
         A context manager.
@@ -269,8 +269,8 @@ def make_jaxpr(
 ) -> Callable[_P, Any]:
     """Return a function that traces ``fun`` for given arguments and returns its jaxpr.
 
-    A ref that ``fun`` uses is an input of the jaxpr, and one that it writes an output after all
-    others.
+    A ref that ``fun`` uses is an input of the jaxpr; a ref that it writes is also one of the last
+    outputs.
 
     Args:
         fun: the function to trace.
@@ -279,8 +279,8 @@ def make_jaxpr(
         return_shape: whether to return the output tree of ShapeDtypeStructs too.
 
     Returns:
-        A function of the same arguments that returns a ClosedJaxpr, with ``return_shape`` a pair of
-        it and a tree of ShapeDtypeStructs.
+        A function of the same arguments that returns a ClosedJaxpr; with ``return_shape`` a pair
+        with a tree of ShapeDtypeStructs.
 
     Raises:
         TypeError: if ``fun`` is not callable.
@@ -313,9 +313,9 @@ def explain(
 ) -> Explanation:  # fmt: skip
     """Explain how ``fun(*args, **kwargs)`` runs as a compiled program.
 
-    For each step: the kernel or library call, its equations with their source lines, what it reads
-    and writes, floating-point operations and bytes, the file with the generated source, and why
-    its results are stored instead of being used in the same kernel. For each loop: why it is none.
+    For each step: the kernel or library call, its equations with source lines, inputs and outputs,
+    floating-point operations and bytes, the file with the generated source, and the reason why
+    results are stored instead of fused. For each loop that is not a kernel: the reason.
 
     Args:
         fun: a function, jitted or not. If its arguments have the names below, wrap it:
@@ -333,7 +333,7 @@ def explain(
             nothing runs, and times are predicted from bytes and operations.
 
     Returns:
-        Explanation: print it, look at its ``steps``, or write a page, ``.to_html("f.html")``.
+        Explanation: print it, inspect its ``steps``, or write a page with ``.to_html("f.html")``.
 
     Raises:
         ValueError: if the stage or platform is unknown, the stage needs a device, or a program with
@@ -395,7 +395,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def effects_barrier() -> None:
     """Wait until the callbacks of all called programs have run.
 
-    Programs call back from the thread that called them, before they return: nothing is left.
+    Programs run their callbacks in the calling thread before they return, so none are pending.
 
     Returns:
         None.

@@ -363,14 +363,14 @@ def raw_kernel(
 ) -> Any:  # fmt: skip
     """Make an operation from a kernel in Numba or CUDA C.
 
-    The kernel gets the arguments of the call in their order, then its outputs, whose elements are
-    anything before. Arrays are row-major. For Numba they are arrays, for CUDA C pointers. Python's
-    and NumPy's numbers are numbers for both, of 64 bits, or of NumPy's type; another number is
-    another program. Arrays have NumPy's dtypes: pass ``x.view(jnp.uint16)`` for bfloat16 to Numba.
-    It runs on the stream of the operations around it, in their order.
+    The kernel gets the arguments of the call in order, followed by its outputs, which are
+    uninitialized. Arrays are row-major. They are arrays for Numba, and pointers for CUDA C. Python
+    scalars are passed as 64-bit scalars, NumPy scalars with their type; each value is compiled into
+    its own program. Arrays have NumPy's dtypes: pass ``x.view(jnp.uint16)`` for bfloat16 to Numba.
+    The kernel runs on the stream of the surrounding operations, in order.
 
-    Results are values: an array that ``inout`` names is copied first, unless nobody sees it again,
-    and what the kernel made of it is returned.
+    Results are values: an array in ``inout`` is copied first, unless it is not used again, and its
+    modified copy is returned.
 
     Args:
         code: a function of ``numba.cuda.jit`` (or a plain function, which is compiled like that),
@@ -390,9 +390,9 @@ def raw_kernel(
             launch.
 
     Returns:
-        A function of ``(*args)`` that returns ``out``, and after it what became of ``inout``.
-        Its ``defjvp``, ``defvjp``, ``defbatch`` and ``defreference`` say more of it, and ``check``
-        compares all of that.
+        A function of ``(*args)`` that returns ``out``, followed by the modified arrays of
+        ``inout``. Its ``defjvp``, ``defvjp``, ``defbatch`` and ``defreference`` add rules, and
+        ``check`` compares them.
 
     Raises:
         TypeError, ValueError: if outputs, grid or parameters are not as described above.

@@ -62,8 +62,8 @@ def debug_infs(enable: bool = True) -> Iterator[None]:
 def debug_key_reuse(enable: bool = True) -> Iterator[None]:
     """Raise KeyReuseError inside the block if a random key is used twice.
 
-    Sampling and ``split`` use a key, ``fold_in`` and ``key_data`` do not, ``clone`` makes another.
-    Raw keys are not followed.
+    Sampling and ``split`` consume a key, ``fold_in`` and ``key_data`` do not, ``clone`` makes
+    another. Raw keys are not tracked.
 
     Args:
         enable: whether to check.
@@ -206,7 +206,7 @@ def threefry_partitionable(enable: bool = True) -> Iterator[None]:
 def log_compiles(enable: bool = True) -> Iterator[None]:
     """Log each trace and compilation of ``jit``, and its duration, inside the block.
 
-    The logger is ``logging.getLogger("gpuflow")``, the level WARNING.
+    The logger is ``logging.getLogger("gpuflow")`` with the level WARNING.
 
     Args:
         enable: whether to log.
@@ -248,7 +248,8 @@ def explain_cache_misses(enable: bool = True) -> Iterator[None]:
 def check_tracer_leaks(enable: bool = True) -> Iterator[None]:
     """Raise an error inside the block if tracers are still referenced after a transformation.
 
-    It says of each where it was made. Functions that were traced before are not traced again.
+    The error contains the source line of each tracer. Functions that are already traced are not
+    checked.
 
     Args:
         enable: whether to check.
@@ -260,7 +261,7 @@ def check_tracer_leaks(enable: bool = True) -> Iterator[None]:
         UnexpectedTracerError: from the call of a transformed function.
 
     Cost:
-        A search through all Python objects for each trace: for debugging.
+        A search through all Python objects for each trace: use it for debugging.
 
     Example:
         >>> kept = []

@@ -1,7 +1,7 @@
 """Opt-in alias: programs that ``import jax`` run on gpuflow without changes.
 
-``python -m gpuflow.as_jax script.py args`` runs a script so; :func:`install` does it for the
-running program. Nothing is copied: ``jax.numpy`` *is* ``gpuflow.numpy`` afterwards.
+``python -m gpuflow.as_jax script.py args`` runs a script; :func:`install` does it for the running
+program. Nothing is copied: ``jax.numpy`` *is* ``gpuflow.numpy`` afterwards.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _modules: dict[type, str] = {}
 def install() -> None:
     """Import gpuflow as ``jax`` from now on in this process, submodules included.
 
-    ``importlib.metadata`` then knows versions of ``jax`` and ``jaxlib``: those whose names and
-    semantics gpuflow follows. JAX's environment variables (``JAX_ENABLE_X64``,
-    ``JAX_NUM_CPU_DEVICES``, ...) count, as far as they mean something here. Calling it again does
-    nothing.
+    ``importlib.metadata`` then finds versions of ``jax`` and ``jaxlib``, whose names and semantics
+    gpuflow follows. JAX's environment variables (``JAX_ENABLE_X64``, ``JAX_NUM_CPU_DEVICES``, ...)
+    are used if gpuflow has an equivalent. Further calls do nothing.
 
     Raises:
         ValueError: if one of those variables cannot be read.

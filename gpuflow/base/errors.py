@@ -88,7 +88,7 @@ class CacheWarning(UserWarning):
 class UnpartitionedWarning(UserWarning):
     """Every device computes the whole operation, after gathering operands of more than 1 MB.
 
-    A program warns once for each line of the user's code.
+    A program warns once for each line of user code.
     """
 
 

@@ -1,6 +1,6 @@
 """Checkpoints of pytrees on disk: safetensors files and a JSON tree. See docs/checkpoints.md.
 
-``gpuflow.checkpoint`` is another thing: it recomputes values in a backward pass.
+``gpuflow.checkpoint`` is something else: it recomputes values in a backward pass.
 """
 
 from gpuflow.base.errors import CheckpointError as CheckpointError

@@ -25,8 +25,9 @@ _STEP = re.compile(r"step_(\d{8,18})", re.ASCII)
 class Manager:
     """Manages checkpoints of a training run in a folder, and finds the step to resume from.
 
-    One process writes into a folder, process 0 of a group; all of them do where arrays have parts
-    in several. What a killed one left half-written does not count, and the next save deletes it.
+    One process writes to the folder, process 0 of a group; all of them write if arrays have shards
+    in several processes. Incomplete saves of a killed process are ignored, and the next save
+    deletes them.
 
     Args:
         folder: the folder of the checkpoints; it is created if needed.
@@ -85,7 +86,7 @@ class Manager:
         """Return the steps with a complete checkpoint, in order.
 
         Returns:
-            Their numbers; while a save is under way the step of it is not among them.
+            The numbers of the steps, without a step whose save is still running.
         """
         return [step for step, path in self._folders() if ownership.has_checkpoint(path)]
 

@@ -35,7 +35,7 @@ def restore(path: str | os.PathLike[str], like: Any = None, *, sharding: Any = N
             needs.
 
     Returns:
-        The tree; arrays keep their dtype, 64-bit ones also where ``enable_x64`` is off.
+        The pytree; arrays keep their dtype, including 64-bit ones without ``enable_x64``.
 
     Raises:
         FileNotFoundError: if there is no complete checkpoint.

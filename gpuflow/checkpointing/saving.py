@@ -242,11 +242,12 @@ def start(path: Path, job: Callable[[], None]) -> Saving:
 def save(path: str | os.PathLike[str], tree: Any) -> None:
     """Save a pytree; it is on disk when the function returns.
 
-    A checkpoint that is at ``path`` already is replaced in one step: whoever is killed before
-    leaves the earlier one.
+    An existing checkpoint at ``path`` is replaced atomically: a process that is killed before
+    leaves the old one.
 
-    In a group of processes each one that calls writes; process 0 alone will do. Where arrays have
-    parts in other processes, all must call, and write their parts into the same folder.
+    In a group of processes, each calling process writes; calling it in process 0 alone is
+    sufficient. If arrays have shards in other processes, all processes must call it, and write
+    their shards to the same folder.
 
     Args:
         path: path of the checkpoint, a folder, which is created.
@@ -284,14 +285,14 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
     """Save the current values of a pytree in a background thread.
 
     Arrays may be donated, deleted and written to as soon as this returns. There is one save at a
-    time: the next one waits for it. So does the end of the interpreter.
+    time: the next save, and the exit of the interpreter, wait for it.
 
     Args:
         path: path of the checkpoint, as for ``save``.
         tree: the pytree to save, as for ``save``.
 
     Returns:
-        A Saving, whose ``wait()`` returns when the checkpoint is on the disk.
+        A Saving, whose ``wait()`` returns when the checkpoint is on disk.
 
     Raises:
         TypeError, ValueError: as for ``save``.

@@ -34,7 +34,7 @@ def associative_scan(
         axis: the axis to scan along.
 
     Returns:
-        A tree like ``elems``.
+        A pytree like ``elems``.
 
     Raises:
         TypeError: if ``fn`` is not callable.

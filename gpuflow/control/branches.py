@@ -46,7 +46,8 @@ def cond(
         linear: ignored, as in JAX.
 
     Returns:
-        The result of the function that ran. Under vmap of ``pred`` each element has its own.
+        The result of the called function; only one function runs. If ``pred`` is mapped by vmap,
+        each element has its own.
 
     Raises:
         TypeError: if ``pred`` is not a scalar, or the results differ in type.
@@ -121,7 +122,7 @@ def switch(
         operand: a single operand, by keyword.
 
     Returns:
-        The result of the branch that ran.
+        The result of the selected branch.
 
     Raises:
         TypeError: if ``index`` is not an integer scalar, or the results differ in type.

@@ -50,8 +50,7 @@ def checkpoint(
         concrete: must be False.
 
     Returns:
-        A function of the same arguments with the same results. It is traced once for each
-        signature.
+        A function of the same arguments with the same results, traced once per signature.
 
     Raises:
         NotImplementedError: if ``concrete`` is set.

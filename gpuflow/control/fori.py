@@ -55,7 +55,7 @@ def while_loop(
             which stores the residuals of each iteration.
 
     Returns:
-        The last value. Under vmap each element stops by itself.
+        The final value. Under vmap each element stops independently.
 
     Raises:
         TypeError: if the condition is not a bool scalar, or the value changes its type.
@@ -191,8 +191,8 @@ def fori_loop(
 ) -> Any:
     """Run ``val = body_fun(i, val)`` for ``i`` from ``lower`` to ``upper - 1``.
 
-    With known bounds this is a scan, which has reverse-mode derivatives; with traced bounds it is
-    a while_loop, which has not.
+    Static bounds give a scan, which supports reverse mode; traced bounds give a while_loop, which
+    does not.
 
     Args:
         lower, upper: integer or float scalars of one dtype; Python ints become int32. Static floats
@@ -202,7 +202,7 @@ def fori_loop(
         unroll: as in ``scan``; requires Python ints as bounds.
 
     Returns:
-        The last value; ``init_val`` if ``upper <= lower``.
+        The final value; ``init_val`` if ``upper <= lower``.
 
     Raises:
         TypeError: if the bounds are not such scalars, or the value changes its type.

@@ -147,7 +147,7 @@ def custom_root(
 ) -> Any:
     """Solve ``f(x) = 0`` by ``solve``, with derivatives of the root ``x``.
 
-    Derivatives are with respect to closed-over values of ``f``; those of the guess are zero.
+    Derivatives are with respect to captured values of ``f``; those of the guess are zero.
 
     Args:
         f: a function from a pytree of arrays to a pytree of the same structure.

@@ -40,7 +40,8 @@ def linear_call(
         linear_args: array or pytree.
 
     Returns:
-        What ``fun`` returns. Forward derivatives in ``residual_args`` are those of ``fun``.
+        The result of ``fun``. Forward derivatives with respect to ``residual_args`` are those of
+        ``fun``.
 
     Raises:
         TypeError: if ``fun_transpose`` returns another type than that of ``linear_args``.

@@ -143,8 +143,8 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
         example_args: example arguments with the types of later calls.
 
     Returns:
-        A function ``(*args, *values)``, and the values: floats that are traced now. Other
-        closed-over values stay where they are.
+        A function ``(*args, *values)``, and the values: floats that are currently traced. Other
+        captured values remain captured.
 
     Raises:
         TypeError: when the returned function is called, if the arguments have another tree

@@ -79,7 +79,7 @@ def scan(
             fully. Results are the same.
 
     Returns:
-        The last carry, and the ys stacked along a new leading axis.
+        The final carry, and the ys stacked along a new leading axis.
 
     Raises:
         TypeError: if ``f`` does not return a pair, or the carry changes its type.

@@ -152,7 +152,7 @@ def reduce(
         out_sharding: accepted as in JAX.
 
     Returns:
-        A tree of arrays without those dimensions.
+        A pytree of arrays without those dimensions.
 
     Raises:
         TypeError: if trees, shapes or dtypes do not match.
@@ -247,7 +247,7 @@ def reduce_window(
         base_dilation, window_dilation: dilation of operand and window; None means 1.
 
     Returns:
-        An array, or a tree of arrays, with one element for each position of the window.
+        An array, or a pytree of arrays, with one element for each position of the window.
 
     Raises:
         TypeError: if dtypes, sizes or strides are inconsistent.

@@ -266,8 +266,8 @@ class Stage:
 class MemoryAnalysis:
     """Memory use of one call in bytes, in JAX's terms.
 
-    Libraries and host functions may allocate besides. Each thread of the process keeps memory for
-    packed matrices, whatever runs.
+    Libraries and host functions may allocate additional memory. Each thread of the process keeps
+    buffers for packed matrices.
 
     Attributes:
         argument_size_in_bytes: size of the operands, including captured constants.

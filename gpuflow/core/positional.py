@@ -17,7 +17,7 @@ from gpuflow.core.sharding import Sharding
 class PositionalSharding(Sharding):
     """Sharding by an array of devices with the rank of the sharded array.
 
-    JAX has removed the class; scripts that use it still run.
+    JAX removed this class; it is available for scripts that still use it.
 
     Args:
         devices: an array or sequence of devices.

@@ -32,8 +32,9 @@ class _Unconstrained:
 class PartitionSpec:
     """The mesh axes over which each dimension of an array is sharded.
 
-    ``PartitionSpec("x", None, ("y", "z"))``: the first dimension over axis x, the second over none,
-    the third over y and z, y being the slower one. Dimensions that are left out are not split.
+    ``PartitionSpec("x", None, ("y", "z"))`` shards the first dimension over axis x, does not shard
+    the second, and shards the third over y and z, y being the slower axis. Missing dimensions are
+    not sharded.
 
     Args:
         partitions: a name, a tuple of names, None or ``UNCONSTRAINED`` for each dimension.

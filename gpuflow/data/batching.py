@@ -95,9 +95,9 @@ def batches(
             remaining batches of the original run.
 
     Returns:
-        A Batches: an iterable of trees like ``arrays``, with ``len``. The same arguments give the
-        same batches. NumPy's and other libraries' arrays give NumPy's, of their own; gpuflow's give
-        gpuflow's, on their device.
+        A Batches: an iterable of pytrees like ``arrays``, with ``len``. The same arguments give the
+        same batches. Arrays of NumPy and other libraries give NumPy arrays, copies; gpuflow's give
+        gpuflow arrays, on their device.
 
     Raises:
         ValueError: if there are no arrays, leading dimensions are missing or differ, or a count is

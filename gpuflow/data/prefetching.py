@@ -146,7 +146,8 @@ atexit.register(_stop_all)
 class Prefetched:
     """Iterator over batches that a background thread prepares, returned by ``prefetch_to_device``.
 
-    At its end, when it is closed, left as a ``with`` block, or forgotten, the thread ends.
+    The thread ends when the iterator is exhausted, closed, left as a ``with`` block, or
+    garbage-collected.
     """
 
     def __init__(self, iterable: Iterable[Any], size: int, sharding: Any) -> None:
@@ -178,8 +179,8 @@ class Prefetched:
     def close(self) -> None:
         """Release prefetched batches, and stop the thread.
 
-        It returns when the thread is through with the batch that it is making; where that takes
-        longer than five seconds, the thread ends later, by itself.
+        It returns when the thread has finished its current batch, or after five seconds; the thread
+        then ends by itself.
         """
         self._room.close()
         if self._worker is not threading.current_thread():
@@ -200,8 +201,8 @@ def prefetch_to_device(
 ) -> Prefetched:
     """Iterate over batches that a background thread loads and copies to devices in advance.
 
-    Another thread takes them from the iterator, in order. On a GPU it copies them through pinned
-    memory, on a stream of their own (``docs/data.md`` says what was measured).
+    The thread takes batches from the iterator in order. On a GPU it copies them through pinned
+    memory, on a separate stream (see ``docs/data.md`` for measurements).
 
     Args:
         iterator: any iterable of pytrees: ``batches(...)``, a torch DataLoader, a generator. Leaves
@@ -213,7 +214,7 @@ def prefetch_to_device(
             uses the default device.
 
     Returns:
-        A Prefetched, which is an iterator of trees of Arrays, and a context manager that closes it.
+        A Prefetched: an iterator of pytrees of Arrays, and a context manager that closes it.
 
     Raises:
         TypeError: if ``iterator`` is not iterable.

@@ -1,9 +1,9 @@
 """Optimizers as triples of functions, under the names of jax.example_libraries.optimizers.
 
-``opt_init, opt_update, get_params = adam(1e-3)``; then ``state = opt_init(params)``,
-``state = opt_update(step, grads, state)`` and ``get_params(state)``. Gradients of complex
-parameters are given conjugated, ``tree_map(jnp.conj, grads)``; where an optimizer squares a
-gradient, it squares its absolute value, so that each element has one real scale.
+``opt_init, opt_update, get_params = adam(1e-3)``; then ``state = opt_init(params)``, ``state =
+opt_update(step, grads, state)`` and ``get_params(state)``. Pass conjugated gradients of complex
+parameters, ``tree_map(jnp.conj, grads)``. If an optimizer squares a gradient, it squares its
+absolute value, so that each element has one real scale.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Networks as pairs of functions, under the names of jax.example_libraries.stax.
 
 A layer is ``(init_fun, apply_fun)``: ``init_fun(rng, input_shape) -> (output_shape, params)`` and
-``apply_fun(params, inputs, rng=None) -> outputs``. A size of -1 stands for a batch of any size.
+``apply_fun(params, inputs, rng=None) -> outputs``. A size of -1 represents a batch of any size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runtime checks of values in compiled functions, returned as errors.
 
-``checkify(f)`` returns what failed first beside the result of ``f``. The function is traced once;
-its program then also computes, through loops, branches and functions under jit, which of its
-checks failed first. Those of users are in it as equations (ops/effects/checks.py); of others the
-rules of its ops know (transforms/checking.py), and indexing (numpy/bounds.py).
+``checkify(f)`` returns the first failed check together with the result of ``f``. The function is
+traced once; its program also computes, through loops, branches and jitted functions, which check
+failed first. User checks are equations of the program (ops/effects/checks.py). Other checks come
+from rules of ops (transforms/checking.py) and from indexing (numpy/bounds.py).
 """
 
 from __future__ import annotations

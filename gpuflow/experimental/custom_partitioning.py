@@ -1,8 +1,8 @@
 """Functions with custom sharding rules.
 
-Where such a function is called outside of jit on arrays that are on a mesh, its rules decide how
-arguments are split, and each device runs its part. On one device, under jit and other
-transformations, it is the function itself: programs know how to split the operations in it.
+If such a function is called outside of jit on arrays on a mesh, its rules determine how arguments
+are sharded, and each device computes its shard. On one device, under jit and other transformations,
+it is the function itself: programs shard its operations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Ordinary differential equations for ensembles: solvers that run as loops inside kernels.
 
-``solve`` solves one system. Its steps are one loop over a small state, which under ``vmap`` each
-lane runs for itself, with steps of its own length and number. See docs/design/0030-ensembles.md.
+``solve`` solves one system. Its steps are one loop over a small state. Under ``vmap`` each batch
+element runs the loop independently, with its own step sizes and number of steps. See
+docs/design/0030-ensembles.md.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def solve(
 ) -> Solution:  # fmt: skip
     """Solve ``dy/dt = f(t, y, *args)`` from the initial state ``y0``.
 
-    Under ``vmap`` each lane has its own steps; with small states (up to 128 elements) all of them
-    are one loop inside of a kernel. Call it in a jitted function: without, each call traces ``f``.
+    Under ``vmap`` each batch element has its own steps; for small states (up to 128 elements) all
+    of them are one loop inside a kernel. Call it in a jitted function: otherwise each call traces
+    ``f``.
 
     Args:
         f: ``(t, y, *args) -> dy/dt``, a tree like ``y``.
@@ -70,13 +72,13 @@ def solve(
         max_steps: maximum number of attempted steps; also the memory of reverse mode, in states.
 
     Returns:
-        A ``Solution``. Its ``status`` says whether the last time was reached; states that were not
-        reached are nan.
+        A ``Solution``. Its ``status`` reports whether the last time was reached; states that were
+        not reached are nan.
 
-        Derivatives are those of the method with the steps that it took: the lengths that the
-        tolerances chose are constants. Forward mode runs the loop with tangents. Reverse mode
-        repeats it as a scan of ``max_steps`` steps that keeps the state at each, and computes
-        slopes again; times after the first and the event's time have derivatives too.
+        Derivatives are those of the method with its actual steps: step sizes chosen by the
+        tolerances are constants. Forward mode runs the loop with tangents. Reverse mode repeats it
+        as a scan of ``max_steps`` steps that stores the state at each, and recomputes slopes; times
+        after the first and the event's time have derivatives too.
 
     Raises:
         TypeError: if ``f`` or ``event`` returns another type, the method is not a method, or

@@ -52,7 +52,7 @@ class Status(enum.IntEnum):
 class RK4:
     """The classical Runge-Kutta method of order 4 with equal steps.
 
-    The state between steps is the cubic through both ends and their slopes.
+    States between steps are interpolated by the cubic through both ends and their slopes.
 
     Args:
         step: maximum step size. The span is divided into the smallest number of equal steps.
@@ -67,7 +67,7 @@ class RK4:
 class Tsit5:
     """Tsitouras' method of order 5 with adaptive or equal steps.
 
-    The state between steps is that of the method's own interpolant of order 4.
+    States between steps are interpolated by the method's own interpolant of order 4.
 
     Args:
         rtol, atol: tolerated error of a step: ``atol + rtol * |y|``, as a mean over the elements of

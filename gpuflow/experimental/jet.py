@@ -20,11 +20,11 @@ def jet(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Compute a function along a curve, and its derivatives with respect to the parameter.
 
-    With a curve ``x(t)`` in the place of each argument, ``fun(x(t))`` is a function of the number
-    ``t``. Of ``x(0)`` and the derivatives of ``x`` at 0 this makes those of ``fun(x(t))``: the
-    first is ``jvp``. Derivatives of one order share the results of those below, which nested
-    calls of ``jvp`` do not. Functions with ``custom_jvp`` are differentiated by their rule, those
-    with ``custom_vjp`` as they are written.
+    If each argument follows a curve ``x(t)``, ``fun(x(t))`` is a function of the scalar ``t``.
+    Given ``x(0)`` and the derivatives of ``x`` at 0, this computes those of ``fun(x(t))``; the
+    first is ``jvp``. Derivatives of one order share the results of lower orders, unlike nested
+    calls of ``jvp``. Functions with ``custom_jvp`` are differentiated by their rule, those with
+    ``custom_vjp`` without it.
 
     Args:
         fun: a function of arrays that returns a pytree of arrays.
@@ -36,8 +36,8 @@ def jet(
         _: accepted; no effect.
 
     Returns:
-        ``fun(*primals)``, and a tree like that with a list of derivatives instead of each array.
-        Those of integers are zeros.
+        ``fun(*primals)``, and a tree of the same structure with a list of derivatives for each
+        array. Those of integers are zeros.
 
     Raises:
         ValueError: if the ``series`` differ in length, do not match the arguments in number or

@@ -1,6 +1,6 @@
 """Data exchange between processes outside of programs; all processes must make each call.
 
-In a single process they do what a group of one would.
+In a single process, they behave as in a group of one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _world() -> Communicator | None:
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     """Gather the arrays of all processes, as NumPy arrays on each.
 
-    Of an array with parts in several processes it is the whole one, whatever ``tiled`` says.
+    An array with shards in several processes gives the whole array, whatever ``tiled`` is.
 
     Args:
         in_tree: a pytree of arrays with the same shapes on all processes.
@@ -136,7 +136,7 @@ def reached_preemption_sync_point(step_id: int) -> bool:
         step_id: number of the step.
 
     Returns:
-        False: no such notice is listened for.
+        False: preemption notices are not supported.
 
     Example:
         >>> from gpuflow.experimental import multihost_utils
@@ -156,7 +156,7 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
         pspecs: PartitionSpecs, as a tree prefix of ``local_inputs``.
 
     Returns:
-        A tree of arrays. An axis that is sharded over n processes is n times as long. Arrays that
+        A pytree of arrays. An axis that is sharded over n processes is n times as long. Arrays that
         are already sharded over several processes are returned unchanged.
 
     Raises:
@@ -188,7 +188,7 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
         pspecs: PartitionSpecs, as a tree prefix of ``global_inputs``.
 
     Returns:
-        A tree of arrays on the local block of the mesh. Arrays of this process alone are returned
+        A pytree of arrays on the local block of the mesh. Arrays of this process alone are returned
         unchanged.
 
     Raises:

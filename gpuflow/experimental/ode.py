@@ -141,9 +141,9 @@ def odeint(
         mxstep: maximum number of steps between two times. hmax: maximum step size.
 
     Returns:
-        A tree like ``y0``, with a new first axis for the times; nan at a time that was not reached,
-        in ``mxstep`` steps, or because times change direction or no step is small enough. Reverse
-        mode solves the adjoint equation, backwards, and keeps no steps.
+        A pytree like ``y0``, with a new first axis for the times. States are nan at times that were
+        not reached within ``mxstep`` steps, or because times change direction or no step is small
+        enough. Reverse mode solves the adjoint equation backwards, and stores no steps.
 
     Raises:
         TypeError: if ``args`` are not arrays, or times are not floats.

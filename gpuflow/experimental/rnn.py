@@ -1,9 +1,9 @@
 """LSTMs with the weights in one vector in cuDNN's order, as in JAX.
 
-The weights of a layer in a direction are, each with the gates i, f, g and o along its first
-dimension: W_ih f[4 hidden, inputs], W_hh f[4 hidden, hidden], b_ih and b_hh f[4 hidden]. A layer in
-both directions is two of them, forwards first. The vector has W_ih and W_hh of all of them, and
-then b_ih and b_hh of all.
+The weights of a layer in one direction are, each with the gates i, f, g and o along its first
+dimension: W_ih f[4 hidden, inputs], W_hh f[4 hidden, hidden], b_ih and b_hh f[4 hidden]. A
+bidirectional layer has two sets of them, forward first. The vector contains W_ih and W_hh of all
+layers, then b_ih and b_hh of all.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def init_lstm_weight(
         input_size, hidden_size, num_layers, bidirectional: as in ``get_num_params_in_lstm``.
 
     Returns:
-        f32[n], with n as ``get_num_params_in_lstm`` says.
+        f32[n], with n from ``get_num_params_in_lstm``.
 
     Example:
         >>> import gpuflow as gf
@@ -93,8 +93,8 @@ def unpack_lstm_weights(
         input_size, hidden_size, num_layers, bidirectional: as in ``get_num_params_in_lstm``.
 
     Returns:
-        W_ih, W_hh, b_ih and b_hh, by the number of the layer; with two directions layer ``k``
-        is 2k forwards and 2k + 1 backwards.
+        W_ih, W_hh, b_ih and b_hh, by the index of the layer; with two directions layer ``k`` is 2k
+        forward and 2k + 1 backward.
 
     Raises:
         ValueError: if the vector has another length.
@@ -162,8 +162,8 @@ def lstm(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Compute the outputs and final states of an LSTM over a batch of sequences.
 
-    It runs on every platform, and derivatives are those of its operations: it is a loop over time,
-    compiled with the rest of a program.
+    It runs on every platform, and derivatives are those of its operations: it is a loop over time
+    that is compiled with the rest of a program.
 
     Args:
         x: f[batch, time, input_size].
@@ -176,7 +176,7 @@ def lstm(
 
     Returns:
         The outputs f[batch, time, directions * hidden_size], which are 0 after the end of a
-        sequence, and the last states, like ``h_0`` and ``c_0``.
+        sequence, and the final states, like ``h_0`` and ``c_0``.
 
     Raises:
         NotImplementedError: if ``dropout`` is not 0, or lengths have another dtype.

@@ -164,7 +164,7 @@ class Exported:
             serialized: no effect.
 
         Returns:
-            Of a function with symbolic sizes the one for the smallest that it was traced at.
+            For symbolic sizes, it is the program of the smallest traced sizes.
         """
         del serialized
         return str(self._program.at(self._classes()[0] if self._program.symbols else {}))
@@ -201,9 +201,9 @@ class Exported:
                 builds those of 1 to 16, and of sizes equal to another size.
 
         Returns:
-            Bytes for ``deserialize``, which holds machine code: read those that you trust.
+            Bytes for ``deserialize``. They contain machine code: read only bytes that you trust.
 
-        Cost: builds the kernels that were not built before.
+        Cost: compiles the kernels that are not compiled yet.
 
         Raises:
             ValueError: if there is no derivative of that order, or sizes are not allowed.
@@ -396,7 +396,8 @@ def deserialize(blob: bytes | bytearray) -> Exported:
             program.
 
     Returns:
-        The function. Calls need neither its source nor, where the kernels fit, a compiler.
+        The function. Calls do not need its source. If the kernels match, they do not need a
+        compiler either.
 
     Raises:
         ExportError: if the bytes are not an export, are truncated or damaged, have another version,
@@ -404,7 +405,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         TypeError: if ``blob`` is not bytes.
 
     Warns:
-        CacheWarning: the kernels are for another processor or version, and are built again.
+        CacheWarning: if the kernels are for another processor or version; they are compiled again.
 
     Example:
         >>> import gpuflow as gf, gpuflow.numpy as jnp

@@ -132,7 +132,7 @@ def is_symbolic_dim(p: Any) -> bool:
         p: an element of a shape.
 
     Returns:
-        True for sizes that ``symbolic_shape`` made of names.
+        True for sizes that ``symbolic_shape`` created from names.
 
     Example:
         >>> from gpuflow import export

@@ -44,8 +44,8 @@ def export(
         disabled_checks: the checks that calls skip.
 
     Returns:
-        A function of arrays or ShapeDtypeStructs, with sizes from ``symbolic_shape`` where they are
-        to be known at the call, that gives an ``Exported``.
+        A function of arrays or ShapeDtypeStructs that returns an ``Exported``. Use sizes from
+        ``symbolic_shape`` if the call is to determine them.
 
     Raises:
         ValueError: if the function is not jitted, or has callbacks, other effects, refs, shardings,

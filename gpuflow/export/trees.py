@@ -82,8 +82,7 @@ def register_pytree_node_serialization(
 ) -> type[_Node]:
     """Register the serialization of a pytree class, for arguments and results of exports.
 
-    Call it in the process that exports and in the one that loads, after
-    ``tree_util.register_pytree_node``.
+    Call it in the exporting and in the loading process, after ``tree_util.register_pytree_node``.
 
     Args:
         nodetype: the class, a registered pytree node.

@@ -38,7 +38,8 @@ def resize(
         precision: precision of the products.
 
     Returns:
-        An array of the image's dtype; integers become floats, unless the method is ``"nearest"``.
+        An array of the image's dtype; integers are converted to floats, unless the method is
+        ``"nearest"``.
 
     Raises:
         ValueError: if the method is unknown, or the number of axes does not match.
@@ -81,7 +82,7 @@ def scale_and_translate(
 ) -> Any:
     """Resample ``image`` with ``x`` mapped to ``x * scale + translation``.
 
-    Pixels of the result that come from outside of the image are 0.
+    Pixels of the result that are outside of the image are 0.
 
     Args:
         image: array.
@@ -92,7 +93,7 @@ def scale_and_translate(
         antialias, precision: as for ``resize``.
 
     Returns:
-        An array of the image's dtype; integers become floats.
+        An array of the image's dtype; integers are converted to floats.
 
     Raises:
         ValueError: if the method is unknown, or numbers of axes differ.

@@ -15,10 +15,9 @@ import numpy as np
 class ResizeMethod(enum.Enum):
     """Interpolation methods between pixels.
 
-    ``NEAREST``: the pixel that covers the place. ``LINEAR``: by lines. ``LANCZOS3``, ``LANCZOS5``:
-    by windowed sinc functions of those radii. ``CUBIC``: by Keys' cubics. ``CUBIC_PYTORCH``: the
-    same with antialiasing, and without it as PyTorch does it. ``AREA``: means over what a new
-    pixel covers.
+    ``NEAREST``: the nearest pixel. ``LINEAR``: linear. ``LANCZOS3``, ``LANCZOS5``: windowed sinc
+    functions of radius 3 and 5. ``CUBIC``: Keys' cubics. ``CUBIC_PYTORCH``: the same with
+    antialiasing, and as in PyTorch without. ``AREA``: means over the area of the new pixel.
     """
 
     NEAREST = 0

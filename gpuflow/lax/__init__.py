@@ -1,7 +1,7 @@
 """Primitive operations as Python functions, with exact dtypes and shapes.
 
-Operands must have one dtype, Python numbers too, and one rank up to scalars. gpuflow.numpy is the
-friendly surface over these.
+Operands must have the same dtype, including Python scalars, and the same rank, except for scalars.
+gpuflow.numpy is the convenient interface to these functions.
 """
 
 from gpuflow.control.associative import associative_scan as associative_scan

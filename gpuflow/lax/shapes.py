@@ -109,7 +109,7 @@ def asarray(x: ArrayLike) -> Array:
         x: array, NumPy array or scalar; traced values are returned unchanged.
 
     Returns:
-        An Array of the same shape; weak for Python's numbers.
+        An Array of the same shape; weakly typed for Python scalars.
 
     Example:
         >>> lax.asarray(3)
@@ -301,7 +301,7 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
         axis: position of the new dimension.
 
     Returns:
-        An array with one dimension more.
+        An array with an additional dimension.
 
     Raises:
         TypeError: if shapes or dtypes differ.
@@ -331,7 +331,7 @@ def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
         reps: a nonnegative number of repetitions for each dimension.
 
     Returns:
-        An array whose sizes are multiplied by ``reps``.
+        An array with its sizes multiplied by ``reps``.
 
     Raises:
         ValueError: if the number of ``reps`` does not match the rank, or one is negative.
@@ -395,7 +395,7 @@ def dot(
         out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
-        An array of the dimensions that are not summed.
+        An array of the dimensions that are not contracted.
 
     Raises:
         TypeError: if an operand is not a vector or matrix.

@@ -69,7 +69,7 @@ def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
 def shape_as_value(shape: Sequence[int]) -> Any:
     """Return a shape as a vector of int32, or int64 if a size requires it.
 
-    An array of sizes becomes one of the default integers.
+    An array of sizes is converted to the default integer dtype.
 
     Args:
         shape: a sequence of sizes, or a vector of them.
@@ -204,8 +204,8 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
         dimension_numbers: three strings.
 
     Returns:
-        For the input (N, C, *space), the kernel (O, I, *space) and the result, the positions of
-        those letters; dimensions of space are in the order of the kernel's.
+        The positions of these letters for the input (N, C, *space), the kernel (O, I, *space) and
+        the result; spatial dimensions are in the order of the kernel's.
 
     Raises:
         TypeError: if a string lacks or repeats one of its letters, or its letters differ from the

@@ -414,7 +414,7 @@ def _only(operand: Any, place: int, start: Any) -> list[Any]:
 def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Gather elements of ``src`` at index vectors along ``axes``, which become one leading axis.
 
-    Indices outside are taken modulo the size of their axis.
+    Out-of-bounds indices are taken modulo the size of their axis.
 
     Args:
         src: array of any dtype.

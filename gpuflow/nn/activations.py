@@ -58,7 +58,7 @@ def relu6(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.relu6(jnp.array([-1.0, 3.0, 8.0]))
@@ -138,7 +138,7 @@ def tanh(x: ArrayLike) -> Array:
         x: array of real or complex numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.tanh(jnp.array([-1.0, 0.0, 1.0])).round(3)
@@ -155,7 +155,7 @@ def softplus(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.softplus(jnp.array([-1.0, 0.0, 100.0])).round(3)
@@ -172,7 +172,7 @@ def log_sigmoid(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.log_sigmoid(jnp.array([-100.0, 0.0, 1.0])).round(3)
@@ -189,7 +189,7 @@ def soft_sign(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.soft_sign(jnp.array([-1.0, 0.0, 3.0]))
@@ -222,7 +222,7 @@ def mish(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.mish(jnp.array([-1.0, 0.0, 1.0])).round(3)
@@ -245,7 +245,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
         approximate: whether to use the tanh approximation.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian error linear units".
 
@@ -274,7 +274,7 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 1e-2) -> Array:
         negative_slope: a scalar, or an array that broadcasts.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.leaky_relu(jnp.array([-2.0, 0.0, 2.0]), 0.5)
@@ -305,7 +305,7 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         alpha: a scalar, or an array that broadcasts.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.elu(jnp.array([-1.0, 0.0, 2.0])).round(3)
@@ -326,7 +326,7 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
         alpha: a nonzero scalar, or an array that broadcasts.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.celu(jnp.array([-1.0, 0.0, 2.0]), 0.5).round(3)
@@ -354,7 +354,7 @@ def selu(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Source: Klambauer et al. 2017, "Self-normalizing neural networks".
 
@@ -374,7 +374,7 @@ def hard_sigmoid(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))
@@ -409,7 +409,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
         axis: the axis to split in half.
 
     Returns:
-        An array of the shape of ``x`` but for ``axis``, which is half as long.
+        An array of the shape of ``x``, except that ``axis`` has half the size.
 
     Raises:
         ValueError: if the size is odd, or the axis does not exist.
@@ -431,7 +431,7 @@ def hard_silu(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.hard_silu(jnp.array([-3.0, 1.5, 3.0]))
@@ -474,7 +474,7 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
         b: smoothness of the bend; 0 gives ``relu``.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Source: Barron 2021, "Squareplus: a softplus-like algebraic rectifier".
 
@@ -513,7 +513,7 @@ def sparse_plus(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Source: Blondel, Martins and Niculae 2019, "Learning with Fenchel-Young losses".
 
@@ -535,7 +535,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
         x: array of real numbers, of any shape; integers are converted to floats.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Example:
         >>> gf.nn.sparse_sigmoid(jnp.array([-2.0, 0.5, 2.0]))
@@ -552,7 +552,7 @@ def log1mexp(x: ArrayLike) -> Array:
         x: array of positive numbers, of any shape.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Source: Maechler 2012, "Accurately computing log(1 - exp(-abs(a)))".
 

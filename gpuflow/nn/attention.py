@@ -88,8 +88,8 @@ def dot_product_attention(
         return_residual: whether to return the logarithms of softmax's normalizers too.
 
     Returns:
-        An array like ``query``; with ``return_residual`` a pair of it and ``[B, T, N]``, through
-        which no gradient flows. Queries that see no key get the mean of all values.
+        An array like ``query``; with ``return_residual`` a pair with ``[B, T, N]``, which is not
+        differentiable. Queries without keys give the mean of all values.
 
     Raises:
         ValueError: if shapes or dtypes do not match, or the implementation is unknown.

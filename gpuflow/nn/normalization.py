@@ -53,7 +53,7 @@ def softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -> Ar
         where: mask of the elements to include; the others give 0.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype, whose sums along ``axis`` are 1.
+        An array of the shape and float dtype of ``x``, with sums of 1 along ``axis``.
 
     Raises:
         TypeError: if ``x`` is boolean and there is no mask.
@@ -81,7 +81,7 @@ def log_softmax(x: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None) -
         where: mask of the elements to include; the others give -inf.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Raises:
         TypeError: if ``x`` is boolean and there is no mask.
@@ -118,7 +118,7 @@ def standardize(
             mean)**2)``.
 
     Returns:
-        An array of the shape of ``x``, of its float dtype.
+        An array of the shape and float dtype of ``x``.
 
     Raises:
         ValueError: if the algorithm is unknown.
@@ -161,7 +161,7 @@ def one_hot(
         axis: position of the new axis.
 
     Returns:
-        An array of the shape of ``x`` with an axis of size ``num_classes`` more.
+        An array of the shape of ``x`` with an additional axis of size ``num_classes``.
 
     Raises:
         TypeError: if an argument is boolean.

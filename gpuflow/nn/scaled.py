@@ -90,8 +90,8 @@ def scaled_matmul(
 ) -> Array:  # fmt: skip
     """Compute ``sum_k lhs[b, m, k] * rhs[b, n, k]`` with a scale for each block of ``k``.
 
-    Products are made and added in float32, on GPUs of operands that are rounded to TF32 by default:
-    it holds what operands and scales of 8 bits come to.
+    Products and sums are in float32; GPUs round operands to TF32 by default, which is exact for
+    8-bit operands and scales.
 
     Args:
         lhs, rhs: ``[B, M, K]`` and ``[B, N, K]``.
@@ -158,7 +158,7 @@ def scaled_dot_general(
 ) -> Array:
     """Compute ``lax.dot_general`` of operands that are rounded in blocks.
 
-    The gradient is that of the exact product, made of operands rounded in the same way.
+    The gradient is that of the exact product, computed with operands rounded in the same way.
 
     Args:
         lhs, rhs: arrays.
@@ -169,7 +169,7 @@ def scaled_dot_general(
         implementation: deprecated; no effect.
 
     Returns:
-        An array of ``preferred_element_type``, of the shape that ``lax.dot_general`` gives.
+        An array of ``preferred_element_type`` with the shape of ``lax.dot_general``.
 
     Raises:
         TypeError: if the result dtype is not supported.

@@ -36,8 +36,8 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
         bitorder: ``"big"`` stores the first value in the highest bit; ``"little"`` in the lowest.
 
     Returns:
-        uint8, with an eighth of the elements along ``axis``, rounded up; the last byte is filled up
-        with zeros.
+        uint8, with an eighth of the elements along ``axis``, rounded up; the last byte is
+        zero-padded.
 
     Raises:
         TypeError: if an argument is a float or complex array.

@@ -133,7 +133,7 @@ def compress(
         out: must be None.
 
     Returns:
-        An array of the dtype of ``a``, with the chosen slices along ``axis``.
+        An array of the dtype of ``a``, with the selected slices along ``axis``.
 
     Raises:
         ValueError: if the condition is not a vector or is True beyond the end, or the size does not

@@ -94,7 +94,7 @@ def matmul(
         out_sharding: the sharding of the result; None infers it.
 
     Returns:
-        An array of shape (..., n, m), without the axis that a vector lacks.
+        An array of shape (..., n, m), without the axis of a vector.
 
     Raises:
         ValueError: if an operand is a scalar, or leading axes do not broadcast.

@@ -55,8 +55,7 @@ def average(
         keepdims: whether reduced axes stay, with size 1.
 
     Returns:
-        An array without the axes; with ``returned`` a pair of it and the sums of weights, in its
-        shape.
+        An array without the axes; with ``returned`` a pair with the sums of weights, in its shape.
 
     Raises:
         ValueError: if the weights have another shape, or the axis does not exist.

@@ -59,7 +59,7 @@ def array(
         out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
-        An Array; a Python number gives a weak type.
+        An Array; weakly typed for a Python scalar.
 
     Raises:
         TypeError: if the data are not numeric, or a Python complex number is given for a real
@@ -135,7 +135,7 @@ def asarray(
         out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
-        An Array; a Python number gives a weak type.
+        An Array; weakly typed for a Python scalar.
 
     Raises:
         TypeError: if the data are not numeric, or a Python complex number is given for a real

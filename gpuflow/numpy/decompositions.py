@@ -104,7 +104,7 @@ def svd(
         subset_by_index: index range (start, stop) of the values to return; None returns all.
 
     Returns:
-        (U, S, Vh), or S; the real values fall.
+        (U, S, Vh), or S; S is real and descending.
 
     Raises:
         TypeError: if the array has fewer than two axes.
@@ -171,7 +171,7 @@ def eig(a: ArrayLike) -> EigResult:
 
     Returns:
         (eigenvalues, eigenvectors), complex, in no particular order; the vectors are columns of
-        length 1. Vectors are differentiable through ``lax.linalg.eig`` only, on request.
+        norm 1. Use ``lax.linalg.eig`` to differentiate the vectors.
 
     Raises:
         ValueError: if the matrices are not square.
@@ -227,7 +227,8 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
         symmetrize_input: whether to replace ``a`` by the mean of ``a`` and its adjoint first.
 
     Returns:
-        (eigenvalues, eigenvectors): the real values ascend, the vectors are columns of length 1.
+        (eigenvalues, eigenvectors): eigenvalues are real and ascend, the vectors are columns of
+        norm 1.
 
     Raises:
         ValueError: if the matrices are not square, or ``UPLO`` is invalid.

@@ -56,8 +56,8 @@ def diff(
         prepend, append: values to add before and after, arrays or a scalar; None adds nothing.
 
     Returns:
-        An array of the dtype of ``a``; along ``axis`` it has ``n`` elements less than there are
-        with ``prepend`` and ``append``.
+        An array of the dtype of ``a``; along ``axis`` it has ``n`` fewer elements than ``a`` with
+        ``prepend`` and ``append``.
 
     Raises:
         ValueError: if ``n`` is negative, or the rank is 0.
@@ -151,7 +151,7 @@ def gradient(
         TypeError: if the number of distances does not match.
 
     Source:
-        Fornberg (1988), weights of the first derivative, for positions at unequal distances.
+        Fornberg (1988), weights of the first derivative, for unequally spaced coordinates.
 
     Example:
         >>> jnp.gradient(jnp.array([0., 1., 4., 9.]))
@@ -324,7 +324,7 @@ def interp(
         period: period of the function in ``x``; ``left`` and ``right`` are then ignored.
 
     Returns:
-        An array of the shape of ``x``, of floats, or of complex numbers where ``fp`` holds them.
+        An array of floats of the shape of ``x``; complex if ``fp`` is.
 
     Raises:
         ValueError: if points differ in shape, coordinates are complex, or ``period`` is invalid.

@@ -46,8 +46,8 @@ def einsum(
         out_sharding: the sharding of the result; None infers it.
 
     Returns:
-        An array with the axes that the result's letters name; without ``->`` those of letters that
-        occur once, in alphabetical order.
+        An array with the axes of the result's letters; without ``->`` the letters that occur once,
+        in alphabetical order.
 
     Raises:
         ValueError: if the subscripts do not match the operands.
@@ -119,7 +119,7 @@ def einsum_path(
         optimize: how to optimize the order, as in opt_einsum; False multiplies from left to right.
 
     Returns:
-        A list of which operands to combine, step by step, and opt_einsum's description of it.
+        A list of the operands to combine in each step, and opt_einsum's description of it.
 
     Raises:
         ValueError: if the subscripts do not match the operands.

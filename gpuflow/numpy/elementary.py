@@ -33,8 +33,8 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 def _float_unary(name: str, op: Ufunc, first: str, takes: str, *example: str) -> Unary:
     doc = described(
-        first + " Integers become floats first.", takes,
-        "Floats of the shape of ``x``; of complex numbers complex ones.", *example,
+        first + " Integers are converted to floats.", takes,
+        "Floats of the shape of ``x``; complex for complex numbers.", *example,
     )  # fmt: skip
     return make_unary(name, op, doc, promote_args_inexact)
 
@@ -205,9 +205,9 @@ arctanh = atanh = _float_unary(
 arctan2 = atan2 = make_binary(
     "arctan2", lax.atan2,
     described(
-        "The angle of the point (y, x), in radians. Integers become floats first.",
-        "x, y: arrays that broadcast; ``x`` is the height of the point, ``y`` its distance along "
-        "the axis.",
+        "Elementwise angle of the point (y, x), in radians. Integers are converted to floats.",
+        "x, y: arrays that broadcast; ``x`` is the vertical and ``y`` the horizontal coordinate "
+        "of the point.",
         "Floats of the common shape, in [-pi, pi].",
         ">>> jnp.round(jnp.arctan2(jnp.array([1.0, -1.0]), -1.0), 3)",
         "Array([ 2.356, -2.356], dtype=float32)",
@@ -289,7 +289,7 @@ def _finite_above(x: Any) -> Any:
 logaddexp = _log_of_sum(
     "logaddexp", lax.exp, 1.0,
     described(
-        "``log(exp(x) + exp(y))`` without overflow. Integers become floats first.",
+        "Elementwise ``log(exp(x) + exp(y))``, no overflow. Integers are converted to floats.",
         "x, y: arrays of numbers that broadcast.",
         "Floats or complex numbers of the common shape and dtype.",
         ">>> jnp.round(jnp.logaddexp(jnp.array([0.0, 100.0]), 0.0), 3)",
@@ -299,7 +299,7 @@ logaddexp = _log_of_sum(
 logaddexp2 = _log_of_sum(
     "logaddexp2", lax.exp2, np.log(2.0).item(),
     described(
-        "``log2(2**x + 2**y)`` without overflow. Integers become floats first.",
+        "Elementwise ``log2(2**x + 2**y)``, no overflow. Integers are converted to floats.",
         "x, y: arrays of numbers that broadcast.",
         "Floats or complex numbers of the common shape and dtype.",
         ">>> jnp.round(jnp.logaddexp2(jnp.array([1.0, 1000.0]), 1.0), 3)",
@@ -374,19 +374,20 @@ def _rounding(name: str, op: Ufunc, first: str, *example: str) -> Unary:
         return op(x) if dtypes.is_inexact(aval_of(x).dtype) else lax.asarray(x)
 
     doc = described(
-        first + " Integers and bools stay.", "x: array of real numbers.",
-        "An array of the shape and dtype of ``x``.", *example, raises="TypeError: complex numbers.",
+        first + " Integers and bools are unchanged.", "x: array of real numbers.",
+        "An array of the shape and dtype of ``x``.", *example,
+        raises="TypeError: if ``x`` is complex.",
     )  # fmt: skip
     return make_unary(name, apply, doc)
 
 
 floor = _rounding(
-    "floor", lax.floor, "Elementwise the largest whole number that is not larger.",
+    "floor", lax.floor, "Elementwise floor, the largest integer that is not larger.",
     ">>> jnp.floor(jnp.array([-1.5, 1.5]))",
     "Array([-2.,  1.], dtype=float32)",
 )  # fmt: skip
 ceil = _rounding(
-    "ceil", lax.ceil, "Elementwise the least whole number that is not less.",
+    "ceil", lax.ceil, "Elementwise ceiling, the smallest integer that is not smaller.",
     ">>> jnp.ceil(jnp.array([-1.5, 1.5]))",
     "Array([-1.,  2.], dtype=float32)",
 )  # fmt: skip
@@ -436,9 +437,9 @@ def _default_float(name: str, x: Any) -> list[Any]:
 rint = make_unary(
     "rint", _to_even,
     described(
-        "Round; halves go to the even neighbor. Integers become the default floats first.",
-        "x: array of numbers; real and imaginary parts are rounded each for itself.",
-        "Floats of the shape of ``x``; of complex numbers complex ones.",
+        "Elementwise rounding; halves go to the even neighbor. Integers become default floats.",
+        "x: array of numbers; real and imaginary parts are rounded separately.",
+        "Floats of the shape of ``x``; complex for complex numbers.",
         ">>> jnp.rint(jnp.array([0.5, 1.5, 2.7]))",
         "Array([0., 2., 3.], dtype=float32)",
     ),
@@ -503,7 +504,7 @@ def real(val: ArrayLike, /) -> Array:
         val: array; real arrays are returned unchanged.
 
     Returns:
-        Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
+        Floats of the shape and precision of ``val``; for a real array, of its dtype.
 
     Raises:
         TypeError: if an argument is not array-like.
@@ -523,7 +524,7 @@ def imag(val: ArrayLike, /) -> Array:
         val: array.
 
     Returns:
-        Floats of the shape and precision of ``val``; of real numbers an array of their dtype.
+        Floats of the shape and precision of ``val``; for a real array, of its dtype.
 
     Raises:
         TypeError: if an argument is not array-like.

@@ -84,7 +84,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Return whether two arrays have equal elements after broadcasting.
 
-    False if they do not broadcast, or promote, under the settings of now.
+    False if they do not broadcast, or promote, under the current settings.
 
     Args:
         a1, a2: arrays, or lists and tuples of numbers.

@@ -77,7 +77,7 @@ def dlpack(
 def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Array:
     """Convert an array of another library, which must support DLPack.
 
-    Where it can, the array shares the memory: who writes to it changes the array.
+    Memory is shared if possible: writes by the other library then change the array.
 
     Args:
         x: an object with ``__dlpack__``, in host or GPU memory.

@@ -211,7 +211,7 @@ def fftn(
             transform by 1/n.
 
     Returns:
-        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+        A complex array of the shape of ``a``, with lengths ``s`` along the axes.
 
     Raises:
         ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the norm
@@ -241,7 +241,7 @@ def ifftn(
             transform by 1/n.
 
     Returns:
-        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+        A complex array of the shape of ``a``, with lengths ``s`` along the axes.
 
     Raises:
         ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the norm
@@ -271,8 +271,8 @@ def rfftn(
             transform by 1/n.
 
     Returns:
-        A complex array of the shape of ``a``, with the lengths ``s`` along the axes, of the last of
-        them ``s[-1] // 2 + 1``.
+        A complex array of the shape of ``a``, with lengths ``s`` along the axes, and ``s[-1] // 2 +
+        1`` along the last one.
 
     Raises:
         ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the array
@@ -303,7 +303,7 @@ def irfftn(
             transform by 1/n.
 
     Returns:
-        Floats of the shape of ``a``, with the lengths ``s`` along the axes.
+        Floats of the shape of ``a``, with lengths ``s`` along the axes.
 
     Raises:
         ValueError: if ``axes`` are not distinct existing axes, ``s`` has another length, the norm
@@ -342,7 +342,7 @@ def fft2(
             transform by 1/n.
 
     Returns:
-        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+        A complex array of the shape of ``a``, with lengths ``s`` along the axes.
 
     Raises:
         ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
@@ -372,7 +372,7 @@ def ifft2(
             transform by 1/n.
 
     Returns:
-        A complex array of the shape of ``a``, with the lengths ``s`` along the axes.
+        A complex array of the shape of ``a``, with lengths ``s`` along the axes.
 
     Raises:
         ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
@@ -402,8 +402,8 @@ def rfft2(
             transform by 1/n.
 
     Returns:
-        A complex array of the shape of ``a``, with the lengths ``s`` along the axes, of the last of
-        them ``s[-1] // 2 + 1``.
+        A complex array of the shape of ``a``, with lengths ``s`` along the axes, and ``s[-1] // 2 +
+        1`` along the last one.
 
     Raises:
         ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
@@ -433,7 +433,7 @@ def irfft2(
             transform by 1/n.
 
     Returns:
-        Floats of the shape of ``a``, with the lengths ``s`` along the axes.
+        Floats of the shape of ``a``, with lengths ``s`` along the axes.
 
     Raises:
         ValueError: if ``axes`` are not two distinct existing axes, ``s`` has another length, the
@@ -551,7 +551,7 @@ def fftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
         axes: an axis or several; None uses all.
 
     Returns:
-        An array of the shape and dtype of ``x``, each axis rolled by half its size.
+        An array of the shape and dtype of ``x``, with each axis rolled by half its size.
 
     Raises:
         ValueError: if the axis does not exist.
@@ -572,7 +572,7 @@ def ifftshift(x: ArrayLike, axes: int | Sequence[int] | None = None) -> Array:
         axes: an axis or several; None uses all.
 
     Returns:
-        An array of the shape and dtype of ``x``, each axis rolled back by half its size.
+        An array of the shape and dtype of ``x``, with each axis rolled back by half its size.
 
     Raises:
         ValueError: if the axis does not exist.

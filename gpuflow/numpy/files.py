@@ -38,7 +38,7 @@ def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
         TypeError: if an argument is not array-like.
 
     Warns:
-        UserWarning: a dtype of at most 8 bits that the format has no name for.
+        UserWarning: if the file format has no name for a dtype of at most 8 bits.
 
     Example:
         >>> import io
@@ -79,7 +79,7 @@ def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) ->
         TypeError: if an argument is not array-like.
 
     Warns:
-        UserWarning: a dtype of at most 8 bits that the format has no name for.
+        UserWarning: if the file format has no name for a dtype of at most 8 bits.
 
     Example:
         >>> import io
@@ -163,7 +163,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
             ``allow_pickle=True``, because reading them runs code of the file.
 
     Returns:
-        An array, or for several arrays a mapping from names to NumPy's.
+        An array, or for several arrays a mapping from names to NumPy arrays.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -282,7 +282,7 @@ def fromfile(*args: Any, **kwargs: Any) -> NoReturn:
         args, kwargs: any arguments.
 
     Returns:
-        Nothing, it raises.
+        Never; it raises.
 
     Raises:
         NotImplementedError: always.
@@ -304,7 +304,7 @@ def fromiter(*args: Any, **kwargs: Any) -> NoReturn:
         args, kwargs: any arguments.
 
     Returns:
-        Nothing, it raises.
+        Never; it raises.
 
     Raises:
         NotImplementedError: always.

@@ -34,7 +34,7 @@ def full(
         out_sharding: the sharding of the result; give it instead of ``device``.
 
     Returns:
-        An array of ``shape``; a Python number without ``dtype`` gives a weak type.
+        An array of ``shape``; weakly typed for a Python scalar without ``dtype``.
 
     Raises:
         TypeError: if the shape is invalid, or the value does not broadcast to it.

@@ -45,8 +45,8 @@ def polyfit(
             reciprocal standard deviations.
 
     Returns:
-        Coefficients of shape (deg + 1,) or (deg + 1, columns), the highest power first; with
-        ``full`` or ``cov`` a tuple.
+        Coefficients of shape (deg + 1,) or (deg + 1, columns), highest power first; with ``full``
+        or ``cov`` a tuple.
 
     Raises:
         TypeError: if shapes do not match.

@@ -161,7 +161,7 @@ def isreal(x: ArrayLike) -> Array:
         x: array.
 
     Returns:
-        Bools of the shape of ``x``; True for real numbers.
+        Bools of the shape of ``x``; True for real arrays.
 
     Raises:
         TypeError: if an argument is not array-like.
@@ -182,7 +182,7 @@ def iscomplex(x: ArrayLike) -> Array:
         x: array.
 
     Returns:
-        Bools of the shape of ``x``; False for real numbers.
+        Bools of the shape of ``x``; False for real arrays.
 
     Raises:
         TypeError: if an argument is not array-like.
@@ -206,7 +206,7 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
         x1, x2: arrays that broadcast; complex numbers are compared by real part first.
 
     Returns:
-        An array of the common shape and dtype; nan where both are.
+        An array of the common shape and dtype; nan if both elements are.
 
     Raises:
         TypeError: if an argument is not array-like, or shapes do not broadcast.
@@ -227,7 +227,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
         x1, x2: arrays that broadcast; complex numbers are compared by real part first.
 
     Returns:
-        An array of the common shape and dtype; nan where both are.
+        An array of the common shape and dtype; nan if both elements are.
 
     Raises:
         TypeError: if an argument is not array-like, or shapes do not broadcast.
@@ -252,7 +252,7 @@ def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
         out: must be None.
 
     Returns:
-        (fraction, whole part), floats of the shape of ``x``.
+        (fractional part, integral part), floats of the shape of ``x``.
 
     Raises:
         TypeError: if an argument is complex.
@@ -414,7 +414,7 @@ def sinc(x: ArrayLike, /) -> Array:
         x: array; integers are converted to floats.
 
     Returns:
-        Floats of the shape of ``x``; of complex numbers complex ones.
+        Floats of the shape of ``x``; complex for complex numbers.
 
     Raises:
         TypeError: if an argument is not array-like.

@@ -131,7 +131,7 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
         args: vectors of integers.
 
     Returns:
-        A tuple of arrays that broadcast: each has its vector along a separate axis.
+        A tuple of arrays that broadcast, each with its vector along a separate axis.
 
     Raises:
         ValueError: if an array is not a vector.
@@ -374,7 +374,7 @@ def mask_indices(
 def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     """Convert flat indices to index arrays for ``shape``.
 
-    Positions outside give the nearest; negative ones count from the end.
+    Out-of-bounds indices are clamped; negative ones count from the end.
 
     Args:
         indices: array of integers.
@@ -431,7 +431,7 @@ def ravel_multi_index(
             integer dtype.
 
     Returns:
-        An array of integers, of the shape to which the positions broadcast.
+        An array of integers, of the shape to which the indices broadcast.
 
     Raises:
         ValueError: if an index is out of range, the dtype is too small for the result, or options

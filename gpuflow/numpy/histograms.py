@@ -143,7 +143,7 @@ def histogram_bin_edges(
         weights: no effect.
 
     Returns:
-        A vector of floats, one more than there are bins.
+        A vector of floats, with one more element than bins.
 
     Raises:
         NotImplementedError: if ``bins`` is the name of a rule.
@@ -196,7 +196,7 @@ def histogram(
         density: whether to normalize the histogram to an integral of 1.
 
     Returns:
-        The counts in floats, and the edges, one more.
+        The counts as floats, and the edges, one more.
 
     Raises:
         ValueError: if weights have another shape, or the range is not a pair.
@@ -249,8 +249,8 @@ def histogram2d(
         density: whether to normalize the histogram to an integral of 1.
 
     Returns:
-        The counts, integers where neither ``weights`` nor ``density`` are given, and the edges
-        along both axes.
+        The counts, integers unless ``weights`` or ``density`` are given, and the edges along both
+        axes.
 
     Raises:
         ValueError: if shapes do not match.
@@ -285,8 +285,8 @@ def histogramdd(
         density: whether to normalize the histogram to an integral of 1.
 
     Returns:
-        The counts, integers where neither ``weights`` nor ``density`` are given, and a list of the
-        edges along each axis.
+        The counts, integers unless ``weights`` or ``density`` are given, and a list of the edges
+        along each axis.
 
     Raises:
         ValueError: if shapes do not match.

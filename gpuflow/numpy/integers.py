@@ -28,12 +28,12 @@ def _count_bits(x: Any) -> Any:
 
 
 bitwise_count = composite(make_unary("bitwise_count", _count_bits, described(
-    "How many bits of ``abs(x)`` are 1.",
+    "Elementwise number of bits of ``abs(x)`` that are 1.",
     "x: array of integers or bools.",
     "uint8 array of the shape of ``x``.",
     ">>> jnp.bitwise_count(jnp.array([0, 7, -8]))",
     "Array([0, 3, 1], dtype=uint8)",
-    raises="TypeError: floats or complex numbers.",
+    raises="TypeError: if ``x`` is float or complex.",
 )))
 
 
@@ -59,7 +59,7 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
         x1, x2: arrays of integers that broadcast; signs are ignored.
 
     Returns:
-        An array of the common shape and dtype, not negative; 0 where both are 0.
+        A nonnegative array of the common shape and dtype; 0 if both are 0.
 
     Raises:
         ValueError: if the operands are not integers.
@@ -93,7 +93,7 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
         x1, x2: arrays of integers that broadcast; signs are ignored.
 
     Returns:
-        An array of the common shape and dtype, not negative.
+        A nonnegative array of the common shape and dtype.
 
     Raises:
         ValueError: if the operands are not integers.

@@ -85,7 +85,7 @@ def concatenate(
         dtype: dtype of the result; the common dtype by default.
 
     Returns:
-        An array of the rank of the operands, or a vector for ``axis=None``.
+        An array of the rank of the operands, or a vector if ``axis`` is None.
 
     Raises:
         ValueError: if there are no arrays, an array has rank 0, or the axis does not exist.
@@ -120,7 +120,8 @@ def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
         axis: the axis along which to concatenate.
 
     Returns:
-        An array of the common dtype and of the rank of the operands, or a vector for ``axis=None``.
+        An array of the common dtype and of the rank of the operands, or a vector if ``axis`` is
+        None.
 
     Raises:
         ValueError: if there are no arrays, an array has rank 0, or the axis does not exist.
@@ -146,7 +147,7 @@ def stack(
         dtype: dtype of the result; the common dtype by default.
 
     Returns:
-        An array with one axis more than the operands.
+        An array with an additional axis.
 
     Raises:
         ValueError: if there are no arrays, shapes differ, or the axis does not exist.
@@ -184,7 +185,7 @@ def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
         dtype: dtype of the result; the common dtype by default.
 
     Returns:
-        An array of rank 2 or more, joined along the first axis.
+        An array of rank 2 or more, concatenated along the first axis.
 
     Raises:
         ValueError: if no arrays are given.
@@ -234,7 +235,7 @@ def column_stack(tup: ArraysLike) -> Array:
         tup: list or tuple of arrays, or an array, whose rows are concatenated.
 
     Returns:
-        An array of rank 2 or more and of the common dtype, joined along the second axis.
+        An array of rank 2 or more and of the common dtype, concatenated along the second axis.
 
     Raises:
         ValueError: if no arrays are given.
@@ -323,7 +324,7 @@ def array_split(
         axis: the axis to split.
 
     Returns:
-        A list of arrays; between positions that do not ascend, empty ones.
+        A list of arrays; empty ones between indices that do not ascend.
 
     Raises:
         ValueError: if the number of sections is not positive, or the axis does not exist.
@@ -477,7 +478,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
         axis: the axis.
 
     Returns:
-        A tuple of as many arrays as the axis is long.
+        A tuple with one array for each index of the axis.
 
     Raises:
         ValueError: if the rank is 0, or the axis does not exist.
@@ -530,7 +531,7 @@ def block(arrays: ArraysLike) -> Array:
         arrays: an array, or nested lists of uniform depth.
 
     Returns:
-        An array of the common dtype, of as many axes as lists are nested, or the largest rank.
+        An array of the common dtype; its rank is the nesting depth, or the largest rank.
 
     Raises:
         ValueError: if there are tuples, empty lists, or lists of different depths.

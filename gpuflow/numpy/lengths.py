@@ -37,7 +37,7 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
         axis: the axes to trim; all by default.
 
     Returns:
-        An array of the rank and dtype of ``filt``; empty where all elements are 0.
+        An array of the rank and dtype of ``filt``; empty if all elements are 0.
 
     Raises:
         ConcretizationTypeError: if the array is traced.
@@ -77,7 +77,7 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
         new_shape: an int or a sequence of ints.
 
     Returns:
-        An array of that shape and of the dtype of ``a``; zeros where ``a`` has no elements.
+        An array of that shape and of the dtype of ``a``; zeros if ``a`` is empty.
 
     Raises:
         ValueError: if a size is negative. OutOfMemoryError: if the array does not fit into memory.

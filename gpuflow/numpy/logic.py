@@ -54,7 +54,7 @@ equal = make_binary("equal", lax.eq, described(
     "Array([ True, False,  True], dtype=bool)",
 ))
 not_equal = make_binary("not_equal", lax.ne, described(
-    "Elementwise ``x != y``; nan differs from itself.",
+    "Elementwise ``x != y``; True for nan.",
     "x, y: arrays that broadcast.",
     "bool array of the common shape.",
     ">>> x = jnp.array([1.0, jnp.nan])",
@@ -62,30 +62,30 @@ not_equal = make_binary("not_equal", lax.ne, described(
     "Array([False,  True], dtype=bool)",
 ))
 less = _ordering("less", lax.lt, lax.lt, described(
-    "Elementwise ``x < y``; complex numbers by real part, then by imaginary part.",
+    "Elementwise ``x < y``; complex numbers are compared by real part first.",
     "x, y: arrays that broadcast.",
-    "bool array of the common shape; False beside nan.",
+    "bool array of the common shape; False if an element is nan.",
     ">>> jnp.less(jnp.array([1, 2, 3]), 2)",
     "Array([ True, False, False], dtype=bool)",
 ))
 less_equal = _ordering("less_equal", lax.le, lax.lt, described(
-    "Elementwise ``x <= y``; complex numbers by real part, then by imaginary part.",
+    "Elementwise ``x <= y``; complex numbers are compared by real part first.",
     "x, y: arrays that broadcast.",
-    "bool array of the common shape; False beside nan.",
+    "bool array of the common shape; False if an element is nan.",
     ">>> jnp.less_equal(jnp.array([1, 2, 3]), 2)",
     "Array([ True,  True, False], dtype=bool)",
 ))
 greater = _ordering("greater", lax.gt, lax.gt, described(
-    "Elementwise ``x > y``; complex numbers by real part, then by imaginary part.",
+    "Elementwise ``x > y``; complex numbers are compared by real part first.",
     "x, y: arrays that broadcast.",
-    "bool array of the common shape; False beside nan.",
+    "bool array of the common shape; False if an element is nan.",
     ">>> jnp.greater(jnp.array([1, 2, 3]), 2)",
     "Array([False, False,  True], dtype=bool)",
 ))
 greater_equal = _ordering("greater_equal", lax.ge, lax.gt, described(
-    "Elementwise ``x >= y``; complex numbers by real part, then by imaginary part.",
+    "Elementwise ``x >= y``; complex numbers are compared by real part first.",
     "x, y: arrays that broadcast.",
-    "bool array of the common shape; False beside nan.",
+    "bool array of the common shape; False if an element is nan.",
     ">>> jnp.greater_equal(jnp.array([1, 2, 3]), 2)",
     "Array([False,  True,  True], dtype=bool)",
 ))
@@ -111,28 +111,28 @@ def _logical(name: str, op: Ufunc, doc: str) -> Any:
 
 
 logical_and = _logical("logical_and", lax.bitwise_and, described(
-    "Whether both elements are nonzero.",
+    "Elementwise logical and: whether both elements are nonzero.",
     "x, y: arrays of any dtypes that broadcast.",
     "bool array of the common shape.",
     ">>> jnp.logical_and(jnp.array([0, 1, 2]), jnp.array([True, True, False]))",
     "Array([False,  True, False], dtype=bool)",
 ))
 logical_or = _logical("logical_or", lax.bitwise_or, described(
-    "Whether an element is nonzero.",
+    "Elementwise logical or: whether at least one element is nonzero.",
     "x, y: arrays of any dtypes that broadcast.",
     "bool array of the common shape.",
     ">>> jnp.logical_or(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
     "Array([ True,  True, False], dtype=bool)",
 ))
 logical_xor = _logical("logical_xor", lax.bitwise_xor, described(
-    "Whether just one element is nonzero.",
+    "Elementwise logical exclusive or: whether exactly one element is nonzero.",
     "x, y: arrays of any dtypes that broadcast.",
     "bool array of the common shape.",
     ">>> jnp.logical_xor(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
     "Array([ True, False, False], dtype=bool)",
 ))
 logical_not: Unary = _logical("logical_not", lax.bitwise_not, described(
-    "Whether elements are zero.",
+    "Elementwise logical not: whether elements are zero.",
     "x: array of any dtype.",
     "bool array of the shape of ``x``.",
     ">>> jnp.logical_not(jnp.array([0, 1, 2]))",
@@ -145,7 +145,7 @@ bitwise_and = make_binary("bitwise_and", lax.bitwise_and, described(
     "An array of the common shape and dtype.",
     ">>> jnp.bitwise_and(jnp.array([5, 6, 7]), 3)",
     "Array([1, 2, 3], dtype=int32)",
-    raises="TypeError: floats or complex numbers.",
+    raises="TypeError: if an operand is float or complex.",
 ))
 bitwise_or = make_binary("bitwise_or", lax.bitwise_or, described(
     "Elementwise ``x | y``.",
@@ -153,7 +153,7 @@ bitwise_or = make_binary("bitwise_or", lax.bitwise_or, described(
     "An array of the common shape and dtype.",
     ">>> jnp.bitwise_or(jnp.array([4, 1]), 3)",
     "Array([7, 3], dtype=int32)",
-    raises="TypeError: floats or complex numbers.",
+    raises="TypeError: if an operand is float or complex.",
 ))
 bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, described(
     "Elementwise ``x ^ y``.",
@@ -161,27 +161,27 @@ bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, described(
     "An array of the common shape and dtype.",
     ">>> jnp.bitwise_xor(jnp.array([5, 6]), 3)",
     "Array([6, 5], dtype=int32)",
-    raises="TypeError: floats or complex numbers.",
+    raises="TypeError: if an operand is float or complex.",
 ))
 bitwise_not = make_unary("bitwise_not", lax.bitwise_not, described(
-    "Elementwise ``~x``: all bits turned over; of bools, the opposite.",
+    "Elementwise ``~x``: all bits inverted; logical not for bools.",
     "x: array of integers or bools.",
     "An array of the shape and dtype of ``x``.",
     ">>> jnp.bitwise_not(jnp.array([0, 5]))",
     "Array([-1, -6], dtype=int32)",
     ">>> jnp.bitwise_not(jnp.array([True, False]))",
     "Array([False,  True], dtype=bool)",
-    raises="TypeError: floats or complex numbers.",
+    raises="TypeError: if an operand is float or complex.",
 ))
 bitwise_invert = invert = bitwise_not
 left_shift = make_binary("left_shift", lax.shift_left, described(
     "Elementwise ``x << y``.",
-    "x: array of integers; bools become int32.\ny: by how many bits; an array of integers "
-    "that broadcasts with ``x``.",
+    "x: array of integers; bools become int32.\ny: number of bits, an array of integers that "
+    "broadcasts with ``x``.",
     "An array of the common shape and dtype; 0 where all bits are shifted out.",
     ">>> jnp.left_shift(jnp.array([1, 3]), 2)",
     "Array([ 4, 12], dtype=int32)",
-    raises="TypeError: floats or complex numbers.",
+    raises="TypeError: if an operand is float or complex.",
 ), promote_args_numeric)
 bitwise_left_shift = left_shift
 
@@ -235,21 +235,21 @@ def _is_infinite(x: Any) -> Any:
 
 
 isnan = _classify("isnan", lambda x: lax.ne(x, x), False, lax.bitwise_or, described(
-    "Whether elements are nan; of complex numbers, whether a part is.",
+    "Elementwise test for nan, in either component of complex numbers.",
     "x: array of numbers or bools.",
     "bool array of the shape of ``x``.",
     ">>> jnp.isnan(jnp.array([1.0, jnp.nan, jnp.inf]))",
     "Array([False,  True, False], dtype=bool)",
 ))
 isfinite = _classify("isfinite", lax.is_finite, True, lax.bitwise_and, described(
-    "Whether elements are neither infinite nor nan, complex numbers in both parts.",
+    "Elementwise test for neither infinite nor nan, in both components of complex numbers.",
     "x: array of numbers or bools.",
     "bool array of the shape of ``x``.",
     ">>> jnp.isfinite(jnp.array([1.0, jnp.nan, jnp.inf]))",
     "Array([ True, False, False], dtype=bool)",
 ))
 isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, described(
-    "Whether elements are infinite, of either sign; of complex numbers, whether a part is.",
+    "Elementwise test for infinities of either sign, in either component of complex numbers.",
     "x: array of numbers or bools.",
     "bool array of the shape of ``x``.",
     ">>> jnp.isinf(jnp.array([1.0, jnp.nan, -jnp.inf]))",
@@ -337,8 +337,8 @@ def where(
         fill_value: without ``x`` and ``y``, the value of padding indices.
 
     Returns:
-        An array of the common shape, and of the common dtype of ``x`` and ``y``. Without them the
-        positions of elements that are not 0, one array for each axis.
+        An array of the common shape, and of the common dtype of ``x`` and ``y``. Without them, the
+        indices of nonzero elements, one array for each axis.
 
     Raises:
         TypeError: if only one of ``x`` and ``y`` is given.
@@ -381,7 +381,7 @@ def clip(
         a_min, a_max: other names of ``min`` and ``max``.
 
     Returns:
-        An array of the common shape and dtype; nan stays.
+        An array of the common shape and dtype; nan for nan.
 
     Raises:
         ValueError: if an argument is complex.
@@ -417,7 +417,7 @@ def nan_to_num(
 ) -> Array:  # fmt: skip
     """Replace nan and infinities; by default by 0 and the largest finite numbers.
 
-    The real and the imaginary parts of complex numbers are replaced each by itself.
+    Real and imaginary parts of complex numbers are replaced separately.
 
     Args:
         x: array; integers and bools are returned unchanged.

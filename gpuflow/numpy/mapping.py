@@ -115,7 +115,7 @@ def fromfunction(
         kwargs: additional arguments of the function.
 
     Returns:
-        An array of ``shape``, before the axes that the function's results have.
+        An array of ``shape`` followed by the axes of the function's results.
 
     Example:
         >>> jnp.fromfunction(lambda i, j: 10 * i + j, (2, 3), dtype=int)

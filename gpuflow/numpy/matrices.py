@@ -47,7 +47,7 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
         axis2: the axis of columns.
 
     Returns:
-        An array without the two axes, with a last one; empty where there is no such diagonal.
+        An array without the two axes, with a new last one; empty if the diagonal does not exist.
 
     Raises:
         ValueError: if there are fewer than two axes, an axis is repeated, or an axis does not
@@ -136,7 +136,8 @@ def cross(
         axis: sets all three at once.
 
     Returns:
-        Vectors of three elements; of two of two elements, only the third, without an axis.
+        Vectors of three elements; if both have two elements, only the third component, without an
+        axis.
 
     Raises:
         ValueError: if a vector has another size.
@@ -190,7 +191,7 @@ def kron(a: ArrayLike, b: ArrayLike) -> Array:
         a, b: arrays of numbers; leading axes are added to the one of lower rank.
 
     Returns:
-        An array of the common dtype, whose sizes are the products of those of ``a`` and ``b``.
+        An array of the common dtype, with the products of the sizes of ``a`` and ``b``.
 
     Raises:
         TypeError: if an argument is boolean.

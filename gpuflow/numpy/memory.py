@@ -22,8 +22,8 @@ _BYTE = np.dtype(np.uint8)
 def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
     """Reinterpret the bits as another dtype; the last axis grows or shrinks with the width.
 
-    Complex numbers are two floats. A bool is a byte, of 0 or 1; of other bytes it says whether they
-    differ from 0. int4 has 4 bits, the first of two elements the lower ones of a byte.
+    Complex numbers are two floats. A bool is a byte of 0 or 1; other bytes become True unless they
+    are 0. int4 has 4 bits, and the first of two elements is the low half of a byte.
 
     Args:
         dtype: the new interpretation of the bits; None changes nothing.

@@ -44,7 +44,7 @@ def nansum(
         where: bool mask that broadcasts with ``a``; other elements count as 0.
 
     Returns:
-        An array without ``axis``, 0 where there is no number.
+        An array without ``axis``, 0 for slices of only nan.
 
     Raises:
         ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
@@ -74,7 +74,7 @@ def nanprod(
         where: bool mask that broadcasts with ``a``; other elements count as 1.
 
     Returns:
-        An array without ``axis``, 1 where there is no number.
+        An array without ``axis``, 1 for slices of only nan.
 
     Raises:
         ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
@@ -168,7 +168,7 @@ def nanargmax(
         keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
-        Positions in the default integer dtype.
+        Indices in the default integer dtype.
 
     Raises:
         ValueError: if the axis does not exist or has no elements.
@@ -192,7 +192,7 @@ def nanargmin(
         keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
-        Positions in the default integer dtype.
+        Indices in the default integer dtype.
 
     Raises:
         ValueError: if the axis does not exist or has no elements.
@@ -278,7 +278,7 @@ def nanvar(
         mean: precomputed means, as with ``keepdims``.
 
     Returns:
-        The variance; nan where the number of numbers does not exceed ``ddof``.
+        The variance; nan if the number of elements that are not nan does not exceed ``ddof``.
 
     Raises:
         ValueError: if the axis does not exist, or ``dtype`` is real for a complex array.
@@ -332,7 +332,8 @@ def nanstd(
         mean: precomputed means, as with ``keepdims``.
 
     Returns:
-        The square root of the variance; nan where the number of numbers does not exceed ``ddof``.
+        The square root of the variance; nan if the number of elements that are not nan does not
+        exceed ``ddof``.
 
     Raises:
         ValueError: if the axis does not exist, or ``dtype`` is real for a complex array.
@@ -365,7 +366,7 @@ def nancumsum(
         dtype: dtype of the sum.
 
     Returns:
-        An array of the shape of ``a``, or a vector for ``axis=None``.
+        An array of the shape of ``a``, or a vector if ``axis`` is None.
 
     Raises:
         ValueError: if the axis does not exist.
@@ -389,7 +390,7 @@ def nancumprod(
         dtype: dtype of the product.
 
     Returns:
-        An array of the shape of ``a``, or a vector for ``axis=None``.
+        An array of the shape of ``a``, or a vector if ``axis`` is None.
 
     Raises:
         ValueError: if the axis does not exist.

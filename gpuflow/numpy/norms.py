@@ -258,7 +258,7 @@ def matrix_rank(
         tol: another name of ``rtol``.
 
     Returns:
-        Integers of shape (...); of vectors and scalars, 1 if an element is not 0.
+        Integers of shape (...); for vectors and scalars, 1 if an element is not 0.
 
     Raises:
         ValueError: if both names of an argument are used.

@@ -65,7 +65,7 @@ def pad(
             ``"odd"`` to mirror values at the edge value too.
 
     Returns:
-        An array of the dtype of ``array``, larger by the widths.
+        An array of the dtype of ``array``, enlarged by the pad widths.
 
     Raises:
         NotImplementedError: if the mode is not supported.

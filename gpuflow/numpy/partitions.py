@@ -68,7 +68,7 @@ def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
         axis: the axis along which to sort.
 
     Returns:
-        Positions along ``axis``, an integer array of the shape of ``a``.
+        Indices along ``axis``, an integer array of the shape of ``a``.
 
     Raises:
         NotImplementedError: if an argument is complex.
@@ -95,7 +95,7 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
         axis: the axis to search.
 
     Returns:
-        Two arrays of size ``k`` along ``axis``: elements, and their positions as integers.
+        Two arrays of size ``k`` along ``axis``: elements, and their integer indices.
 
     Raises:
         ValueError: if an argument is complex, ``k`` is too large for the axis, or the axis does not

@@ -46,7 +46,7 @@ def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice
         stride: an int, at least 1.
 
     Returns:
-        Something for indices of arrays, of ``x.at`` and of refs.
+        An object for indexing arrays, ``x.at`` and refs.
 
     Raises:
         TypeError: if the start is not an integer scalar, or the size is not an int.

@@ -48,7 +48,7 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
         unroll: number of steps per iteration of the loop, if the degree is high.
 
     Returns:
-        An array of the common shape of ``x`` and one coefficient.
+        An array of the common shape of ``x`` and a coefficient.
 
     Example:
         >>> jnp.polyval(jnp.array([1, 0, 3]), jnp.array([0, 2]))  # x**2 + 3
@@ -79,7 +79,7 @@ def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
         a1, a2: coefficients, highest power first; vectors, or scalars for constants.
 
     Returns:
-        A vector as long as the longer one, of the common dtype.
+        A vector with the length of the longer one, of the common dtype.
 
     Example:
         >>> jnp.polyadd(jnp.array([1, 2, 3]), jnp.array([10, 20]))
@@ -105,7 +105,7 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
         a1, a2: coefficients, highest power first; vectors, or scalars for constants.
 
     Returns:
-        A vector as long as the longer one, of the common dtype.
+        A vector with the length of the longer one, of the common dtype.
 
     Example:
         >>> jnp.polysub(jnp.array([1, 2, 3]), jnp.array([10, 20]))
@@ -152,7 +152,7 @@ def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> 
             then be static.
 
     Returns:
-        Two vectors of floats or complex numbers; the second one has the size of ``u``.
+        Two vectors of floats or complex numbers; the remainder has the size of ``u``.
 
     Raises:
         ConcretizationTypeError: if coefficients are traced and ``trim_leading_zeros`` is set.
@@ -334,7 +334,7 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
             floats.
 
     Returns:
-        A vector of n + 1 coefficients, of which the first one is 1.
+        A vector of n + 1 coefficients, starting with 1.
 
     Raises:
         ValueError: if the argument is neither a vector nor a square matrix.

@@ -34,7 +34,7 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
         fill_value: the value of padding indices, a scalar or one for each axis; 0 by default.
 
     Returns:
-        As many integer arrays as ``a`` has axes, positions in row-major order.
+        A tuple of integer arrays, one for each axis of ``a``, in row-major order.
 
     Raises:
         ConcretizationTypeError: if the array is traced and ``size`` is not given.
@@ -143,7 +143,7 @@ def argwhere(
         fill_value: the value of padding elements; 0 by default.
 
     Returns:
-        Integers of shape (k, n) for k positions.
+        Integers of shape (k, n) for k nonzero elements.
 
     Raises:
         ConcretizationTypeError: if the array is traced and ``size`` is not given.

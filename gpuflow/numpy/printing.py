@@ -24,7 +24,7 @@ def array_repr(
         max_line_width, precision, suppress_small: by default those of ``set_printoptions``.
 
     Returns:
-        A str, as of ``repr``.
+        A str, as from ``repr``.
 
     Example:
         >>> jnp.array_repr(jnp.array([1.25, 2.0]), precision=1)
@@ -51,7 +51,7 @@ def array_str(
             ``set_printoptions``.
 
     Returns:
-        A str, as of ``str``.
+        A str, as from ``str``.
 
     Example:
         >>> jnp.array_str(jnp.array([1.25, 2.0]), precision=1)
@@ -117,7 +117,7 @@ def printoptions(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
             ``suppress`` and the other options of ``np.set_printoptions``.
 
     Returns:
-        A context manager, which gives the options as a dict.
+        A context manager, which returns the options as a dict.
 
     Example:
         >>> with jnp.printoptions(precision=2):

@@ -47,7 +47,7 @@ def quantile(
             ``method="inverted_cdf"``.
 
     Returns:
-        An array of floats without the axes, after an axis for ``q`` if it is a vector.
+        An array of floats without the axes; a vector ``q`` adds a first axis.
 
     Raises:
         TypeError: if ``q`` is not a float array.
@@ -87,7 +87,7 @@ def nanquantile(
             ``method="inverted_cdf"``.
 
     Returns:
-        An array of floats without the axes, after an axis for ``q`` if it is a vector.
+        An array of floats without the axes; a vector ``q`` adds a first axis.
 
     Raises:
         TypeError: if ``q`` is not a float array.
@@ -126,7 +126,7 @@ def percentile(
         out_sharding: the sharding of the result; None infers it.
 
     Returns:
-        An array of floats without the axes, after an axis for ``q`` if it is a vector.
+        An array of floats without the axes; a vector ``q`` adds a first axis.
 
     Raises:
         ValueError: if an argument is complex, the method is unknown, ``out`` or ``overwrite_input``
@@ -163,7 +163,7 @@ def nanpercentile(
             ``method="inverted_cdf"``.
 
     Returns:
-        An array of floats without the axes, after an axis for ``q`` if it is a vector.
+        An array of floats without the axes; a vector ``q`` adds a first axis.
 
     Raises:
         ValueError: if an argument is complex, the method is unknown, ``out`` or ``overwrite_input``
@@ -193,7 +193,7 @@ def median(
         keepdims: whether reduced axes stay, with size 1.
 
     Returns:
-        An array of floats without the axes; nan where there are no elements.
+        An array of floats without the axes; nan for no elements.
 
     Raises:
         ValueError: if an argument is complex, ``out`` or ``overwrite_input`` is given, or the axis

@@ -143,8 +143,8 @@ def linspace(
         device: the device of the result; the default device by default.
 
     Returns:
-        An array of ``num`` numbers, or of size ``num`` along ``axis``; with ``retstep`` a pair of
-        it and the distance.
+        An array of ``num`` numbers, or of size ``num`` along ``axis``; with ``retstep`` a pair with
+        the spacing.
 
     Raises:
         ValueError: if ``num`` is negative.

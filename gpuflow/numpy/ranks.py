@@ -23,7 +23,7 @@ def atleast_1d(*arys: ArrayLike) -> Any:
         arys: arrays or scalars.
 
     Returns:
-        An array for one argument, else a list of arrays.
+        An array for one argument, otherwise a list of arrays.
 
     Example:
         >>> jnp.atleast_1d(jnp.array(5), jnp.array([1, 2]))
@@ -43,7 +43,7 @@ def atleast_2d(*arys: ArrayLike) -> Any:
         arys: arrays or scalars.
 
     Returns:
-        An array for one argument, else a list of arrays.
+        An array for one argument, otherwise a list of arrays.
 
     Example:
         >>> jnp.atleast_2d(jnp.array([1, 2]))
@@ -63,7 +63,7 @@ def atleast_3d(*arys: ArrayLike) -> Any:
         arys: arrays or scalars.
 
     Returns:
-        An array for one argument, else a list of arrays.
+        An array for one argument, otherwise a list of arrays.
 
     Example:
         >>> jnp.atleast_3d(jnp.array([1, 2])).shape

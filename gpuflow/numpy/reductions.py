@@ -100,7 +100,7 @@ def sum(
         promote_integers: whether small integers and bools are summed in the default integer dtype.
 
     Returns:
-        An array without ``axis``, 0 where there are no elements.
+        An array without ``axis``, 0 for no elements.
 
     Raises:
         ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
@@ -143,7 +143,7 @@ def prod(
             dtype.
 
     Returns:
-        An array without ``axis``, 1 where there are no elements.
+        An array without ``axis``, 1 for no elements.
 
     Raises:
         ValueError: if the axis does not exist, ``initial`` is not a scalar, or the mask is not
@@ -312,7 +312,7 @@ def argmax(
         keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
-        Positions in the default integer dtype.
+        Indices in the default integer dtype.
 
     Raises:
         ValueError: if the axis does not exist or has no elements.
@@ -336,7 +336,7 @@ def argmin(
         keepdims: whether the axis stays, with size 1; None means no.
 
     Returns:
-        Positions in the default integer dtype.
+        Indices in the default integer dtype.
 
     Raises:
         ValueError: if the axis does not exist or has no elements.
@@ -385,7 +385,7 @@ def all(
         where: bool mask that broadcasts with ``a``; other elements count as True.
 
     Returns:
-        bool array without ``axis``; True where there are no elements.
+        bool array without ``axis``; True for no elements.
 
     Raises:
         ValueError: if the axis does not exist, or the mask is not boolean.
@@ -411,7 +411,7 @@ def any(
         where: bool mask that broadcasts with ``a``; other elements count as False.
 
     Returns:
-        bool array without ``axis``; False where there are no elements.
+        bool array without ``axis``; False for no elements.
 
     Raises:
         ValueError: if the axis does not exist, or the mask is not boolean.

@@ -47,7 +47,7 @@ def scalar_type(scalar: Any) -> ScalarMeta:
     NumPy's scalars of the dtype are its instances; arrays are not.
     """
     dtype = np.dtype(scalar)
-    doc = f"Makes arrays of {dtype.name}, and names that dtype."
+    doc = f"The dtype {dtype.name}: call it to make an array, or pass it as a dtype."
     members = {"dtype": dtype, "__module__": "gpuflow.numpy", "__doc__": doc}
     return ScalarMeta(dtype.name, (), members)
 
@@ -97,7 +97,7 @@ def result_type(*args: Any) -> Any:
         args: arrays, dtypes and Python scalars, which are weak.
 
     Returns:
-        A dtype that arrays can have: of 32 bits at most without ``enable_x64``.
+        A dtype; of at most 32 bits without ``enable_x64``.
 
     Raises:
         ValueError: if there are no arguments.
@@ -319,7 +319,7 @@ def iscomplexobj(x: Any) -> bool:
         x: array, scalar, or nested lists of numbers.
 
     Returns:
-        A bool, whatever the imaginary parts are.
+        A bool; it does not depend on the imaginary parts.
 
     Raises:
         ValueError: if nested lists are not rectangular.
@@ -348,7 +348,7 @@ def isrealobj(x: Any) -> bool:
         x: array, scalar, or nested lists of numbers.
 
     Returns:
-        A bool, whatever the imaginary parts are.
+        A bool; it does not depend on the imaginary parts.
 
     Example:
         >>> jnp.isrealobj(jnp.array([1 + 0j])), jnp.isrealobj(2.0)

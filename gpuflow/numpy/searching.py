@@ -37,7 +37,7 @@ def searchsorted(
             ``"sort"``: sorts both together; ``"compare_all"``: compares all pairs.
 
     Returns:
-        Positions in [0, len(a)], of the shape of ``v``, as int32 (int64 where there are more).
+        Indices in [0, len(a)], of the shape of ``v``, as int32 (int64 if there are more).
 
     Raises:
         ValueError: if the side or method is unknown, or the array has another rank.

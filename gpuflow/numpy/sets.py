@@ -261,8 +261,8 @@ def intersect1d(
         fill_value: the value of padding elements; the smallest element of the result by default.
 
     Returns:
-        The shared elements; with ``return_indices`` a tuple of them and two arrays of positions,
-        filled up with the sizes of the arrays.
+        The common elements; with ``return_indices`` a tuple with two arrays of indices, padded with
+        the sizes of the arrays.
 
     Raises:
         ConcretizationTypeError: if an array is traced and ``size`` is not given.

@@ -141,7 +141,7 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
         axes: axes of ``a`` to move to the end first.
 
     Returns:
-        An array of the shape of the last axes of ``a``, after as many as ``b`` has.
+        An array with the shape of the axes of ``a`` after the first ``b.ndim`` ones.
 
     Raises:
         ValueError: if shapes do not match.
@@ -178,7 +178,7 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
         ind: number of leading axes.
 
     Returns:
-        An array of the shape of the last axes of ``a`` and then of its first ones.
+        An array with the shape of the last axes of ``a``, followed by its first ones.
 
     Raises:
         ValueError: if the map is not square, or ``ind`` is below 1.
@@ -258,7 +258,7 @@ def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -
             setting ``default_matmul_precision``.
 
     Returns:
-        A matrix; a vector or a number where the first or the last are vectors.
+        A matrix; a vector or a scalar if the first or the last operand is a vector.
 
     Raises:
         ValueError: if there are fewer than two arrays, or shapes do not match.

@@ -55,7 +55,7 @@ def sort(
         descending: whether to sort in descending order, with nan first.
 
     Returns:
-        An array of the dtype of ``a``, and of its shape, or a vector for ``axis=None``.
+        An array of the dtype and shape of ``a``, or a vector if ``axis`` is None.
 
     Raises:
         TypeError: if ``kind`` or ``order`` is given.
@@ -81,7 +81,7 @@ def argsort(
 ) -> Array:  # fmt: skip
     """Return the indices that sort in ascending order along ``axis``.
 
-    With ``descending`` equal elements keep their order too, where ``stable``.
+    With ``descending``, a ``stable`` sort also keeps the order of equal elements.
 
     Args:
         a: array of numbers or bools; nan is sorted last.
@@ -91,7 +91,7 @@ def argsort(
         dtype: dtype of the indices; the default integer dtype by default.
 
     Returns:
-        Positions along ``axis``, of the shape of ``a``, or a vector for ``axis=None``.
+        Indices along ``axis``, of the shape of ``a``, or a vector if ``axis`` is None.
 
     Raises:
         TypeError: if ``kind`` or ``order`` is given.
@@ -124,7 +124,7 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
         axis: the axis along which to sort.
 
     Returns:
-        Positions along ``axis``, an integer array of the shape of a key.
+        Indices along ``axis``, an integer array of the shape of a key.
 
     Raises:
         TypeError: if there are no keys.
@@ -165,7 +165,7 @@ def cumsum(
         dtype: dtype of the sum.
 
     Returns:
-        An array of the shape of ``a``, or a vector for ``axis=None``.
+        An array of the shape of ``a``, or a vector if ``axis`` is None.
 
     Raises:
         ValueError: if the axis does not exist.
@@ -189,7 +189,7 @@ def cumprod(
         dtype: dtype of the product.
 
     Returns:
-        An array of the shape of ``a``, or a vector for ``axis=None``.
+        An array of the shape of ``a``, or a vector if ``axis`` is None.
 
     Raises:
         ValueError: if the axis does not exist.
@@ -231,8 +231,7 @@ def cumulative_sum(
         include_initial: whether to prepend a 0.
 
     Returns:
-        An array of the shape of ``x``, with one element more along ``axis`` with
-        ``include_initial``.
+        An array of the shape of ``x``; ``include_initial`` adds one element along ``axis``.
 
     Raises:
         ValueError: if the rank is 0, or it is 2 or more and ``axis`` is not given.
@@ -258,8 +257,7 @@ def cumulative_prod(
         include_initial: whether to prepend a 1.
 
     Returns:
-        An array of the shape of ``x``, with one element more along ``axis`` with
-        ``include_initial``.
+        An array of the shape of ``x``; ``include_initial`` adds one element along ``axis``.
 
     Raises:
         ValueError: if the rank is 0, or it is 2 or more and ``axis`` is not given.

@@ -59,7 +59,7 @@ def mean(
         where: mask that broadcasts with ``a``; other elements are ignored.
 
     Returns:
-        An array without ``axis``; nan where there are no elements.
+        An array without ``axis``; nan for no elements.
 
     Raises:
         ValueError: if the axis does not exist, or the mask is not boolean.
@@ -124,7 +124,7 @@ def var(
         correction: another name of ``ddof``; it may be a float.
 
     Returns:
-        The variance; nan where the number of elements does not exceed ``ddof``.
+        The variance; nan if the number of elements does not exceed ``ddof``.
 
     Raises:
         ValueError: if both ``ddof`` and ``correction`` are given, or ``dtype`` is real for a
@@ -184,7 +184,7 @@ def std(
         correction: another name of ``ddof``; it may be a float.
 
     Returns:
-        The standard deviation; nan where the number of elements does not exceed ``ddof``.
+        The standard deviation; nan if the number of elements does not exceed ``ddof``.
 
     Raises:
         ValueError: if both ``ddof`` and ``correction`` are given, or ``dtype`` is an integer dtype,

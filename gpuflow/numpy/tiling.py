@@ -81,7 +81,7 @@ def repeat(
         out_sharding: the sharding of the result; None infers it.
 
     Returns:
-        An array of the dtype of ``a``, of its rank or a vector.
+        An array of the dtype and rank of ``a``, or a vector.
 
     Raises:
         ConcretizationTypeError: if repeats are traced and ``total_repeat_length`` is not given.

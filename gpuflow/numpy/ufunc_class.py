@@ -290,7 +290,7 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
         identity: the result of an empty reduction.
 
     Returns:
-        A ``jnp.ufunc``: it maps over arrays that broadcast, and has ``reduce`` and so on.
+        A ``jnp.ufunc``: it maps over arrays that broadcast, and has the ufunc methods.
 
     Raises:
         TypeError: if argument numbers are not ints.

@@ -50,13 +50,13 @@ def described(first: str, takes: str, gives: str, *example: str, raises: str = "
 
 Args:
     {indented[0]}
-    out, where: only None; arrays are immutable.
+    out, where: must be None; arrays are immutable.
 
 Returns:
     {indented[1]}
 
 Raises:
-    NotImplementedError: ``out`` or ``where``.{raised}
+    NotImplementedError: if ``out`` or ``where`` is given.{raised}
 
 Example:
     {indented[2]}
@@ -117,7 +117,7 @@ def _or_on_bools(op: Ufunc, on_bools: Ufunc) -> Ufunc:
 # --- arithmetic ----------------------------------------------------------------------------
 
 add = make_binary("add", _or_on_bools(lax.add, lax.bitwise_or), described(
-    "Elementwise ``x + y``; of two bools, whether one is True.",
+    "Elementwise ``x + y``; logical or for bools.",
     "x, y: arrays of numbers or bools that broadcast.",
     "An array of the common shape and dtype.",
     ">>> jnp.add(jnp.array([[1], [2]]), jnp.array([10, 20]))",
@@ -130,19 +130,19 @@ subtract = make_binary("subtract", lax.sub, described(
     "An array of the common shape and dtype.",
     ">>> jnp.subtract(jnp.array([5, 6]), 2)",
     "Array([3, 4], dtype=int32)",
-    raises="TypeError: two bools.",
+    raises="TypeError: if both operands are boolean.",
 ))
 multiply = make_binary("multiply", _or_on_bools(lax.mul, lax.bitwise_and), described(
-    "Elementwise ``x * y``; of two bools, whether both are True.",
+    "Elementwise ``x * y``; logical and for bools.",
     "x, y: arrays of numbers or bools that broadcast.",
     "An array of the common shape and dtype.",
     ">>> jnp.multiply(jnp.array([5, 6]), 2)",
     "Array([10, 12], dtype=int32)",
 ))
 divide = make_binary("divide", lax.div, described(
-    "Elementwise ``x / y``; integers become floats first.",
+    "Elementwise ``x / y``; integers are converted to floats.",
     "x, y: arrays of numbers that broadcast.",
-    "An array of floats or complex numbers of the common shape; by 0, infinities or nan.",
+    "An array of floats or complex numbers of the common shape; division by 0 gives inf or nan.",
     ">>> jnp.divide(jnp.array([1, -3, 0]), jnp.array([2, 0, 0]))",
     "Array([ 0.5, -inf,  nan], dtype=float32)",
 ), promote_args_inexact)
@@ -153,24 +153,24 @@ negative = make_unary("negative", lax.neg, described(
     "An array of the shape and dtype of ``x``.",
     ">>> jnp.negative(jnp.array([1, -2]))",
     "Array([-1,  2], dtype=int32)",
-    raises="TypeError: bools.",
+    raises="TypeError: if ``x`` is boolean.",
 ))
 positive = make_unary("positive", lax.asarray, described(
-    "Elementwise ``+x``; -0.0 stays.",
+    "Elementwise ``+x``; -0.0 is unchanged.",
     "x: array of numbers or bools.",
     "An array equal to ``x``.",
     ">>> jnp.positive(jnp.array([1, -2]))",
     "Array([ 1, -2], dtype=int32)",
 ))
 maximum = make_binary("maximum", lax.max, described(
-    "The larger of two elements; nan wins. Complex numbers compare by their real parts first.",
+    "Elementwise maximum; nan propagates. Complex numbers are compared by real part first.",
     "x, y: arrays that broadcast.",
     "An array of the common shape and dtype.",
     ">>> jnp.maximum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
     "Array([ 3.,  5., nan], dtype=float32)",
 ))
 minimum = make_binary("minimum", lax.min, described(
-    "The smaller of two elements; nan wins. Complex numbers compare by their real parts first.",
+    "Elementwise minimum; nan propagates. Complex numbers are compared by real part first.",
     "x, y: arrays that broadcast.",
     "An array of the common shape and dtype.",
     ">>> jnp.minimum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
@@ -189,7 +189,7 @@ def abs(x: ArrayLike, /) -> Array:
         x: array of numbers or bools.
 
     Returns:
-        An array of the shape and dtype of ``x``; of complex numbers real ones.
+        An array of the shape and dtype of ``x``; real for complex numbers.
 
     Example:
         >>> jnp.abs(jnp.array([1, -2]))
@@ -210,30 +210,30 @@ def _abs_of_real(x: Any) -> Any:
 
 
 fabs = make_unary("fabs", _abs_of_real, described(
-    "Absolute value as a float; not for complex numbers.",
+    "Elementwise absolute value as a float; not for complex numbers.",
     "x: array of real numbers or bools.",
     "An array of floats of the shape of ``x``.",
     ">>> jnp.fabs(jnp.array([1, -2]))",
     "Array([1., 2.], dtype=float32)",
-    raises="TypeError: complex numbers.",
+    raises="TypeError: if ``x`` is complex.",
 ), promote_args_inexact)
 sign = make_unary("sign", lax.sign, described(
-    "-1, 0 or 1 by sign; nan stays. Complex numbers are divided by their modulus.",
+    "Elementwise sign: -1, 0 or 1; nan for nan. Complex numbers are divided by their modulus.",
     "x: array of numbers.",
     "An array of the shape and dtype of ``x``.",
     ">>> jnp.sign(jnp.array([-3.5, 0.0, 2.0]))",
     "Array([-1.,  0.,  1.], dtype=float32)",
-    raises="TypeError: bools.",
+    raises="TypeError: if ``x`` is boolean.",
 ))
 square = make_unary("square", lax.square, described(
-    "Elementwise ``x * x``; of bools an integer.",
+    "Elementwise ``x * x``; bools give integers.",
     "x: array of numbers or bools.",
-    "An array of the shape and dtype of ``x``; int32 of bools.",
+    "An array of the shape and dtype of ``x``; int32 for bools.",
     ">>> jnp.square(jnp.array([3, -4]))",
     "Array([ 9, 16], dtype=int32)",
 ), promote_args_numeric)
 reciprocal = make_unary("reciprocal", lambda x: lax.div(like(1, x), x), described(
-    "Elementwise ``1 / x``; integers become floats first.",
+    "Elementwise ``1 / x``; integers are converted to floats.",
     "x: array of numbers.",
     "An array of floats or complex numbers of the shape of ``x``.",
     ">>> jnp.reciprocal(jnp.array([4, 0]))",
@@ -249,7 +249,7 @@ def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
         x, y: arrays of real numbers or bools that broadcast.
 
     Returns:
-        An array of the common shape and dtype. Of integers by 0 it has no meaning.
+        An array of the common shape and dtype. Integer division by 0 is undefined.
 
     Raises:
         TypeError: if an argument is complex.
@@ -436,8 +436,8 @@ def _integer_power(x: Any, y: Any) -> Any:
 
 
 float_power = make_binary("float_power", power, described(
-    "``x ** y`` in floats.",
-    "x, y: arrays of numbers that broadcast; integers become floats first.",
+    "Elementwise ``x ** y`` in floats.",
+    "x, y: arrays of numbers that broadcast; integers are converted to floats.",
     "An array of floats or complex numbers of the common shape.",
     ">>> jnp.float_power(jnp.array([2, 4]), -1)",
     "Array([0.5 , 0.25], dtype=float32)",

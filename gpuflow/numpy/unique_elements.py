@@ -61,7 +61,7 @@ def unique(
         sorted: accepted; the result is always sorted.
 
     Returns:
-        The array, or a tuple of it and the requested additions.
+        The array, or a tuple with the requested additional arrays.
 
     Raises:
         ConcretizationTypeError: if the array is traced and ``size`` is not given.
@@ -227,8 +227,8 @@ def unique_all(
         fill_value: the value of padding elements; the smallest element by default.
 
     Returns:
-        A tuple of ``values``, the positions ``indices`` where each first occurs,
-        ``inverse_indices``, which of them each element is, and ``counts``.
+        A tuple of ``values``, ``indices`` of first occurrences, ``inverse_indices``, which
+        reconstruct the array, and ``counts``.
 
     Raises:
         ConcretizationTypeError: if the array is traced and ``size`` is not given.

@@ -93,7 +93,7 @@ def set_mesh(mesh: Mesh | None) -> _MeshScope:
         mesh: a Mesh, or None to unset it.
 
     Returns:
-        Something for ``with``, at whose end the mesh before is in force again.
+        A context manager that restores the previous mesh at its end.
 
     Example:
         >>> mesh = gf.make_mesh((1,), ("x",))
@@ -145,8 +145,8 @@ def get_abstract_mesh() -> AbstractMesh:
 def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
     """Set the axes for PartitionSpecs inside the block, for this thread.
 
-    Their devices are those of the mesh in force, if its axes have the same names and sizes;
-    otherwise there are none, and nothing can be placed.
+    Their devices are those of the current mesh, if its axes have the same names and sizes;
+    otherwise there are none, and arrays cannot be placed.
     """
     current = config.mesh
     is_like = isinstance(current, Mesh) and current.shape_tuple == mesh.shape_tuple

@@ -114,7 +114,7 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
         shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
 
     Returns:
-        The same values. Under jit it is a hint for the next operations.
+        The same values. Under jit the constraint applies to the following operations.
 
     Raises:
         ValueError: if the sharding does not divide its array.
@@ -142,7 +142,7 @@ def reshard(xs: _T, out_shardings: Any) -> _T:
         out_shardings: a Sharding or PartitionSpec for all leaves, or a tree prefix of them.
 
     Returns:
-        The same values. Under jit it is a hint for the next operations.
+        The same values. Under jit the constraint applies to the following operations.
 
     Raises:
         ValueError: if the sharding does not divide its array.
@@ -323,7 +323,7 @@ def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
         devices: a sequence of Devices.
 
     Returns:
-        A tree like ``x`` with leaves of shape ``(len(devices), *shape)``.
+        A pytree like ``x`` with leaves of shape ``(len(devices), *shape)``.
 
     Example:
         >>> gf.device_put_replicated(jnp.arange(2), gf.devices()[:1])
@@ -347,7 +347,7 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
         devices: a sequence of Devices.
 
     Returns:
-        A tree with leaves of shape ``(len(devices), *shape)``.
+        A pytree with leaves of shape ``(len(devices), *shape)``.
 
     Raises:
         ValueError: if the number of shards and devices differs.

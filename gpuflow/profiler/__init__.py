@@ -1,8 +1,8 @@
 """Traces of running programs, under the names of jax.profiler.
 
 A trace is a file in the Chrome format (``*.trace.json.gz``), which https://ui.perfetto.dev,
-chrome://tracing and TensorBoard's profile plugin show: kernels, libraries, loops, copies and builds
-each on a row of their own. While it is taken, the steps of compiled programs run one by one.
+chrome://tracing and TensorBoard's profile plugin show: kernels, libraries, loops, copies and
+builds, each on a separate row. During a recording, the steps of compiled programs run one by one.
 """
 
 from __future__ import annotations

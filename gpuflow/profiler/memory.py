@@ -44,7 +44,7 @@ def live_groups(backend: str | None = None) -> list[ArrayGroup]:
     Args:
         backend: a platform, to include only its arrays; all platforms by default.
 
-    Cost: looks at every object of the process.
+    Cost: a search through all objects of the process.
     """
     counts: dict[tuple[str, str, str, SourceLine | None], list[int]] = {}
     for value in gc.get_objects():
@@ -65,14 +65,14 @@ def live_groups(backend: str | None = None) -> list[ArrayGroup]:
 def device_memory_profile(backend: str | None = None) -> bytes:
     """Return live arrays by type and origin, as a compressed profile for ``pprof``.
 
-    The line that made an array is known of large ones: in a process that was started with
-    ``GPUFLOW_SMI=1`` from 64 KiB on, on GPUs always from 16 MiB on.
+    Source lines are recorded for large arrays: with ``GPUFLOW_SMI=1`` from 64 KiB, on GPUs always
+    from 16 MiB.
 
     Args:
         backend: a platform, to include only its arrays; all platforms by default.
 
     Returns:
-        A gzipped protocol buffer: for each platform, line and type the number of arrays and bytes.
+        A gzipped protocol buffer: the number of arrays and bytes for each platform, line and type.
 
     Example:
         >>> x = jnp.ones((100, 100))

@@ -1,7 +1,7 @@
 """Random numbers from explicit keys, bit for bit those of JAX.
 
-A key is a typed one (``key``) or the two raw uint32 numbers inside (``PRNGKey``); functions that
-make keys return the form they were given. Source: threefry2x32, Salmon et al. 2011, "Parallel
+A key is a typed key (``key``) or a raw one of two uint32 numbers (``PRNGKey``); functions that
+return keys use the form of their argument. Source: threefry2x32, Salmon et al. 2011, "Parallel
 random numbers: as easy as 1, 2, 3"; the samplers follow jax.random.
 """
 

@@ -238,7 +238,7 @@ def weibull_min(
 ) -> Array:  # fmt: skip
     """Return Weibull random numbers.
 
-    As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them. The
+    As in JAX, numbers are drawn for ``shape`` alone: parameters with more elements share them. The
     result has the common dtype of the numbers and the parameters.
 
     Args:
@@ -299,8 +299,8 @@ def double_sided_maxwell(
 ) -> Array:  # fmt: skip
     """Return ``loc + scale * s`` with ``s`` Maxwell-distributed and mirrored at 0.
 
-    As in JAX the result has the shape asked for followed by that of the parameters, and the common
-    dtype of the numbers and the parameters.
+    As in JAX, the shape of the result is ``shape`` followed by that of the parameters, and its
+    dtype is the common dtype of the numbers and the parameters.
 
     Args:
         key: a key from ``random.key``, or a raw key.
@@ -310,7 +310,7 @@ def double_sided_maxwell(
         dtype: a float dtype; float32 by default.
 
     Returns:
-        An array of ``shape`` and after it the shape of the parameters.
+        An array of ``shape`` followed by the shape of the parameters.
 
     Raises:
         ValueError: if the dtype is not a float dtype.

@@ -131,7 +131,7 @@ def categorical(
         out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
-        int32 array of ``shape``, by default that of ``logits`` without ``axis``.
+        int32 array of ``shape``; by default the shape of ``logits`` without ``axis``.
 
     Raises:
         ValueError: if the shape does not match, or there are more draws without replacement than

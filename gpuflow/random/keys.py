@@ -90,8 +90,8 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
         impl: the name of the generator; by default the setting ``default_prng_impl``.
 
     Returns:
-        u32[2], or u32[4] as the generator has it; with the setting ``enable_custom_prng`` a typed
-        key.
+        u32[2], or u32[4], depending on the generator; with the setting ``enable_custom_prng`` a
+        typed key.
 
     Raises:
         TypeError: if ``seed`` is not an integer.
@@ -158,7 +158,7 @@ def split(key: ArrayLike, num: int | Sequence[int] = 2) -> Array:
         num: number of keys, or a shape.
 
     Returns:
-        An array of ``num`` keys; of raw ones for a raw key, u32[num..., 2 or 4].
+        An array of ``num`` keys; for a raw key, raw keys u32[num..., 2 or 4].
 
     Raises:
         ValueError: if ``key`` is an array of keys.
@@ -215,7 +215,7 @@ def key_data(keys: ArrayLike) -> Array:
         keys: an array of keys.
 
     Returns:
-        u32[..., 2], or u32[..., 4] as the generator has it.
+        u32[..., 2], or u32[..., 4], depending on the generator.
 
     Raises:
         TypeError: if ``keys`` are not keys.

@@ -37,7 +37,7 @@ def permutation(
         out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
-        An array like ``x``; for one integer int32[x].
+        An array like ``x``; int32[x] for an integer.
 
     Raises:
         TypeError: if ``x`` is a scalar that is not an integer.
@@ -101,8 +101,7 @@ def choice(
         mode: mode of the draws without replacement and with ``p``, as for ``gumbel``.
 
     Returns:
-        An array of the dtype of ``a``, in which ``shape`` takes the place of ``axis``; of integers
-        for one integer.
+        An array of the dtype of ``a``, or integers, in which ``shape`` replaces ``axis``.
 
     Raises:
         ValueError: if ``a`` is empty, there are more draws without replacement than elements, or

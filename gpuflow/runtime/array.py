@@ -43,9 +43,9 @@ class _ArrayClass(type):
 class Array(ArrayMethods, metaclass=_ArrayClass):
     """An immutable array on a device.
 
-    Functions make arrays: ``jnp.array([1, 2])``, ``jnp.zeros((2, 3))``. NumPy's operators, indexing
-    and methods work on them. Instead of writing into an array, use ``x.at[index].set(value)``,
-    which returns a new one.
+    Create arrays with functions: ``jnp.array([1, 2])``, ``jnp.zeros((2, 3))``. NumPy's operators,
+    indexing and methods work on them. Instead of writing to an array, use
+    ``x.at[index].set(value)``, which returns a new one.
 
     Example:
         >>> x = jnp.array([1.0, 2.0, 3.0])
@@ -141,7 +141,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     def rows(self, positions: Iterable[int]) -> Iterator[Array]:
         """Internal: yield the rows at ``positions`` along the first axis.
 
-        Each is a separate copy on the array's device; the array is taken to the host once.
+        Each is a separate copy on the array's device; the array is copied to the host once.
 
         Raises:
             DeletedArrayError: if the array was donated or deleted meanwhile.

@@ -150,10 +150,10 @@ class Device:
         """Return the memory statistics of the device, with JAX's names.
 
         Returns:
-            ``bytes_in_use`` and ``peak_bytes_in_use``, by arrays and temporaries of this process;
-            ``num_allocs`` and ``largest_alloc_size``, of what was allocated so far;
-            ``bytes_limit``, what there is. On the CPU the first two are the whole process's, and
-            the next two count results from 64 KiB on.
+            ``bytes_in_use`` and ``peak_bytes_in_use`` of arrays and temporaries of this process;
+            ``num_allocs`` and ``largest_alloc_size`` of all allocations so far; ``bytes_limit``,
+            the total memory. On the CPU the first two are those of the whole process, and the next
+            two count results from 64 KiB.
 
         Raises:
             ValueError: if the device belongs to another process.

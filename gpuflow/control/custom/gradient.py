@@ -41,7 +41,7 @@ def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
             one cotangent for each argument, or a single one. The rule may close over ``args``.
 
     Returns:
-        A function of the same arguments, as of ``custom_vjp``.
+        A function of the same arguments, like one of ``custom_vjp``.
 
     Raises:
         TypeError: when the returned function is called, if ``fun`` does not return a pair.

@@ -248,8 +248,8 @@ def _described(value: Any) -> str:
 class custom_vjp(Generic[_P, _T]):
     """Function with a custom reverse-mode rule; forward mode raises an error.
 
-    Without differentiation the function is just called. Under vmap the rule sees single elements,
-    and the gradient of a shared argument is the sum over them, as in a loop.
+    Without differentiation the function itself is called. Under vmap the rule receives single
+    elements, and the gradient of an unmapped argument is summed over them, as in a loop.
 
     Args:
         fun: the function, of arrays or pytrees.

@@ -10,14 +10,14 @@ from gpuflow.base.config import config
 def set_cache_dir(path: str | os.PathLike[str]) -> None:
     """Accepted for programs written for JAX.
 
-    Kernels are kept in any case, from one process to the next; another folder for them is given by
-    the environment variable GPUFLOW_CACHE_DIR before gpuflow is imported.
+    Kernels are always cached between processes; set the environment variable GPUFLOW_CACHE_DIR
+    before importing gpuflow to use another folder.
 
     Args:
         path: a folder; unused.
 
     Warns:
-        UserWarning: once, that it means nothing here.
+        UserWarning: once: the call has no effect.
 
     Example:
         >>> import gpuflow as gf
@@ -29,7 +29,7 @@ def set_cache_dir(path: str | os.PathLike[str]) -> None:
 def reset_cache() -> None:
     """Accepted for programs written for JAX: kernels on disk are not deleted.
 
-    ``gpuflow.clear_caches`` forgets the programs of this process.
+    ``gpuflow.clear_caches`` clears the programs of this process.
 
     Example:
         >>> import gpuflow as gf

@@ -1,7 +1,7 @@
 """Sparse arrays: coordinate format (BCOO) and compressed rows (BCSR).
 
-They are trees of arrays, so that they pass through ``jit``, ``grad`` and ``vmap``, and everything
-done with them is gathers, scatters and sums. See docs/design/0040-sparse.md.
+They are pytrees of arrays, so they can be passed through ``jit``, ``grad`` and ``vmap``. Their
+operations are gathers, scatters and sums. See docs/design/0040-sparse.md.
 """
 
 from typing import TYPE_CHECKING

@@ -43,9 +43,9 @@ from gpuflow.tree_util import register_pytree_node_class
 class BCOO(JAXSparse):
     """A sparse array of elements and their indices (coordinate format).
 
-    Dimensions are batch dimensions first, then sparse, then dense ones. Elements of one index are
-    added up; those whose index is out of bounds are padding. Sizes of batch and dense dimensions
-    are those of the data, so that ``vmap`` maps over a batch dimension as over one of an array.
+    Dimensions are ordered: batch, sparse, dense. Elements with the same index are summed; elements
+    with an index out of bounds are padding. Sizes of batch and dense dimensions are those of the
+    data, so that ``vmap`` maps over a batch dimension as for arrays.
 
     Attributes:
         data: (*batch, nse, *dense). Batch dimensions of size 1 broadcast.

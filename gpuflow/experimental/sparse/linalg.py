@@ -76,8 +76,8 @@ def lobpcg_standard(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Compute the largest eigenvalues of a symmetric matrix from products with it.
 
-    Each turn takes the best vectors from the span of the last ones, the steps that led to them, and
-    their residuals.
+    Each iteration takes the best vectors from the span of the current vectors, the previous steps,
+    and the residuals.
 
     Args:
         A: (n, n), dense or sparse, or a function that multiplies with a matrix (n, j).

@@ -63,7 +63,7 @@ def bcoo_dot_general(
         precision: accepted; sums have the dtype of the result. out_sharding: must be None.
 
     Returns:
-        A dense array; a sparse one if both are.
+        A dense array; a sparse one if both operands are sparse.
     """
     del precision, out_sharding
     numbers = plain_numbers(dimension_numbers)

@@ -173,7 +173,8 @@ def all_gather(
             cotangent; ``"invarying"``: one value with one cotangent.
 
     Returns:
-        An array with a dimension more, of the size of the axis; with ``tiled`` of the same rank.
+        An array with an additional dimension of the size of the axis; with ``tiled`` of the same
+        rank.
 
     Raises:
         NameError: if no enclosing transformation binds the axis name.

@@ -147,7 +147,7 @@ def all_to_all(
             removed.
 
     Returns:
-        An array of the same size: ``split_axis`` is gone, and ``concat_axis`` is new.
+        An array of the same size: ``split_axis`` is removed, and ``concat_axis`` is added.
 
     Raises:
         NameError: if no enclosing transformation binds the axis name.

@@ -47,9 +47,9 @@ def ragged_all_to_all(
 ) -> Any:
     """Send slices of rows to other indices of a named axis, and write the received ones.
 
-    Slice k goes to index ``k // (K / axis size)``: the rows of ``operand`` from
-    ``input_offsets[k]`` on, ``send_sizes[k]`` of them, to the rows of the receiver's output from
-    ``output_offsets[k]`` on. Where slices overlap, the last one counts.
+    Slice k is sent to index ``k // (K / axis size)``: ``send_sizes[k]`` rows of ``operand``,
+    starting at ``input_offsets[k]``, to the rows of the receiver's output starting at
+    ``output_offsets[k]``. If slices overlap, the last one wins.
 
     Args:
         operand: the rows to send, [N, ...].
@@ -61,7 +61,7 @@ def ragged_all_to_all(
         axis_index_groups: groups of equal size; the collective runs within each group.
 
     Returns:
-        An array like ``output``. It has derivatives with respect to ``operand`` and ``output``.
+        An array like ``output``, differentiable with respect to ``operand`` and ``output``.
 
     Raises:
         NameError: if no enclosing transformation binds the axis name.

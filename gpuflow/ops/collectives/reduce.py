@@ -120,8 +120,8 @@ def psum(x: _T, axis_name: Any, *, axis_index_groups: Any = None) -> _T:
         axis_index_groups: groups of indices; the sum runs within each group.
 
     Returns:
-        The total, the same for all elements. A constant is multiplied by the size, so
-        ``psum(1, name)`` is the size as an int.
+        The sum, the same for all elements. A constant is multiplied by the size, so ``psum(1,
+        name)`` is the size as an int.
 
     Raises:
         NameError: if no enclosing transformation binds the axis name.

@@ -386,7 +386,7 @@ def conv(
         preferred_element_type: dtype of the result; None uses the dtype of the operands.
 
     Returns:
-        An array of batch, outputs and space.
+        An array of (batch, output channels, spatial dimensions).
 
     Raises:
         TypeError: if dtypes or ranks differ.
@@ -424,7 +424,7 @@ def conv_with_general_padding(
         preferred_element_type: dtype of the result; None uses the dtype of the operands.
 
     Returns:
-        An array of batch, outputs and space.
+        An array of (batch, output channels, spatial dimensions).
 
     Raises:
         TypeError: if dtypes or ranks differ.

@@ -441,7 +441,7 @@ def dot_general(
         out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
-        An array of shape (batch, lhs free, rhs free). float16 and bfloat16 products are added in
+        An array of shape (batch, lhs free, rhs free). float16 and bfloat16 products are summed in
         float32, integers wrap, bools give "any of all".
 
     Raises:

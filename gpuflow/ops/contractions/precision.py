@@ -17,12 +17,13 @@ from gpuflow.base.errors import check
 class Precision(enum.Enum):
     """Precision of products of float32 and complex64.
 
-    On GPUs, as in XLA, operands of products and convolutions may be rounded to TF32, which has 10
-    bits after the point, unless one of them asks for ``HIGHEST``; products are added in float32.
-    ``DEFAULT`` and ``HIGH`` are one there. On the CPU, float32 is float32 with each of them.
+    On GPUs, as in XLA, float32 operands of products and convolutions may be rounded to TF32, which
+    has 10 mantissa bits, unless one of them requests ``HIGHEST``; sums are in float32. ``DEFAULT``
+    and ``HIGH`` are equivalent on GPUs. On the CPU, all of them use full float32.
 
-    ``"default"``, ``"fastest"`` and ``"bfloat16"`` name the first, ``"high"``, ``"tensorfloat32"``
-    and ``"bfloat16_3x"`` the second, ``"highest"`` and ``"float32"`` the third.
+    ``"default"``, ``"fastest"`` and ``"bfloat16"`` are names of the first, ``"high"``,
+    ``"tensorfloat32"`` and ``"bfloat16_3x"`` of the second, ``"highest"`` and ``"float32"`` of the
+    third.
     """
 
     DEFAULT = 0
@@ -70,9 +71,9 @@ class DotAlgorithmPreset(enum.Enum):
     """Named algorithms: the dtypes of both operands and of the sum.
 
     ``TF32_TF32_F32`` lets GPUs round float32 operands to TF32, as ``DEFAULT`` does; the CPU never
-    does. ``_X3``, ``_X6`` and ``_X9`` stand for so many products that emulate float32; here they
-    are products of float32. float8 presets take float8 operands only; those with a last ``ANY`` add
-    in ``preferred_element_type``.
+    does. ``_X3``, ``_X6`` and ``_X9`` emulate float32 by several products; in gpuflow they are
+    float32 products. float8 presets require float8 operands; those that end in ``ANY`` sum in
+    ``preferred_element_type``.
     """
 
     DEFAULT = enum.auto()

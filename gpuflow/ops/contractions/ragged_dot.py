@@ -65,7 +65,7 @@ def ragged_dot(
         out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
-        f[m, n]; 0 in rows beyond all groups.
+        f[m, n]; 0 in rows beyond the groups.
 
     Raises:
         TypeError: if shapes or dtypes do not match.
@@ -112,7 +112,7 @@ def ragged_dot_general(
         out_sharding: the sharding of the result; None uses the default device.
 
     Returns:
-        An array of shape (batch, lhs free, rhs free), with the groups in front where the ragged
+        An array of shape (batch, lhs free, rhs free), with a leading group dimension if the ragged
         dimension is contracting.
 
     Raises:

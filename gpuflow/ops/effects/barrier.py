@@ -20,14 +20,14 @@ _T = TypeVar("_T")
 def optimization_barrier(operand: _T) -> _T:
     """Return the leaves of ``operand`` as values that are opaque to the compiler.
 
-    Values computed from a result are never merged with values computed from the operand, and it
-    is not computed before all leaves are there.
+    Computations on the results are not merged with computations on the operands, and they start
+    after all leaves are computed.
 
     Args:
         operand: a pytree of arrays.
 
     Returns:
-        The same tree. Nothing is copied in a compiled program.
+        The same pytree. Compiled programs copy nothing.
 
     Raises:
         TypeError: if a leaf is not an array.

@@ -22,7 +22,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
         name: any string; several values may share one.
 
     Returns:
-        The same tree.
+        The same pytree.
 
     Raises:
         TypeError: if ``name`` is not a string.

@@ -34,7 +34,8 @@ def create_token(_: Any = None) -> Any:
 def after_all(*operands: Any) -> Any:
     """Return a token that is ready when all given tokens are.
 
-    ``lax.optimization_barrier((token, x))`` makes a token of a value, and a value wait for a token.
+    ``lax.optimization_barrier((token, x))`` converts a value to a token, and makes a value wait for
+    a token.
 
     Args:
         operands: tokens.

@@ -145,8 +145,8 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
         new_dtype: the dtype of the result; narrowed to 32 bits unless x64 is enabled.
 
     Returns:
-        An array of ``new_dtype``. A narrower dtype adds a last dimension of the parts, lowest
-        bits first; a wider one consumes a last dimension of that size. int4 has 4 bits.
+        An array of ``new_dtype``. A narrower dtype adds a last dimension, lowest bits first; a
+        wider one consumes a last dimension of the ratio of the widths. int4 has 4 bits.
 
     Raises:
         TypeError: if a dtype is bool, complex or a key dtype.

@@ -364,8 +364,8 @@ reduce_precision_p = define(
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Elementwise rounding to a float format with fewer bits; the dtype does not change.
 
-    Numbers too small for a normal number of that format become 0, too large ones infinite. With as
-    many exponent bits as the dtype has, subnormal numbers stay, and are rounded.
+    Numbers below the normal range of that format become 0, too large ones infinite. If the exponent
+    has as many bits as the dtype's, subnormal numbers are kept, and rounded.
 
     Args:
         operand: array of real floats.

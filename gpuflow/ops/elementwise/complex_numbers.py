@@ -121,7 +121,7 @@ def real(x: ArrayLike) -> Array:
         x: array of complex numbers.
 
     Returns:
-        An array of the shape of ``x``: float32 of complex64, float64 of complex128.
+        An array of the shape of ``x``: float32 for complex64, float64 for complex128.
 
     Raises:
         TypeError: if the dtype is not supported.
@@ -140,7 +140,7 @@ def imag(x: ArrayLike) -> Array:
         x: array of complex numbers.
 
     Returns:
-        An array of the shape of ``x``: float32 of complex64, float64 of complex128.
+        An array of the shape of ``x``: float32 for complex64, float64 for complex128.
 
     Raises:
         TypeError: if the dtype is not supported.
@@ -255,7 +255,7 @@ def abs(x: ArrayLike) -> Array:
         x: array of signed integers, floats or complex numbers.
 
     Returns:
-        An array of the shape of ``x`` and its dtype; of complex numbers that of their parts.
+        An array of the shape and dtype of ``x``; for complex numbers the dtype of their components.
 
     Raises:
         TypeError: if the dtype is not supported.

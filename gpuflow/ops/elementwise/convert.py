@@ -221,9 +221,9 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any, weak_type: bool = F
         weak_type: whether the result is weakly typed.
 
     Returns:
-        An array of ``new_dtype``. Floats become integers by truncation, saturate, and nan gives
-        0; integers wrap, Python's of any size too; a complex number loses its imaginary part; bool
-        is ``x != 0``.
+        An array of ``new_dtype``. Floats are truncated to integers and saturate, and nan gives 0.
+        Integers wrap, including Python ints of any size. Complex numbers lose their imaginary part;
+        bool is ``x != 0``.
 
     Raises:
         TypeError: if ``operand`` holds random keys, or a Python complex number would become real.
@@ -314,7 +314,7 @@ def stop_gradient(x: _T) -> _T:
         x: a pytree of arrays and scalars.
 
     Returns:
-        A tree with the same values.
+        A pytree with the same values.
 
     Example:
         >>> gf.grad(lambda x: x * lax.stop_gradient(x))(3.0)

@@ -207,7 +207,7 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
         on_false: array of the same dtype and shape.
 
     Returns:
-        An array of the dtype of ``on_true``, of its shape.
+        An array of the dtype and shape of ``on_true``.
 
     Raises:
         TypeError: if shapes or dtypes do not match.

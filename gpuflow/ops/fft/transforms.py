@@ -190,8 +190,8 @@ def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Ar
         fft_lengths: the lengths of the whole transform along the last one to three dimensions.
 
     Returns:
-        An array like ``x``; for RFFT with ``n // 2 + 1`` elements along the last dimension of
-        length n, for IRFFT real with n of them.
+        An array like ``x``; RFFT gives ``n // 2 + 1`` elements along the last dimension of length
+        n, IRFFT gives n real elements.
 
     Raises:
         ValueError: if lengths do not match, the type is unknown, or RFFT gets a complex array.

@@ -28,7 +28,8 @@ Dims = tuple[int, ...]
 class GatherScatterMode(enum.Enum):
     """Handling of out-of-bounds indices: clamp, drop or fill, or a promise that there are none.
 
-    If it does occur, a gather reads the nearest window and a scatter leaves it out, as in JAX.
+    If the promise is broken, a gather reads the nearest window and a scatter drops the update, as
+    in JAX.
     """
 
     CLIP = "clip"

@@ -231,7 +231,7 @@ def scatter_min(
 ) -> Array:  # fmt: skip
     """Return the minimum of elements and updates at indices.
 
-    nan wins; derivatives are shared by all that equal the result.
+    nan propagates; the derivative is divided equally among all elements equal to the result.
 
     Args:
         operand: array of numbers or bools.
@@ -267,7 +267,7 @@ def scatter_max(
 ) -> Array:  # fmt: skip
     """Return the maximum of elements and updates at indices.
 
-    nan wins; derivatives are shared by all that equal the result.
+    nan propagates; the derivative is divided equally among all elements equal to the result.
 
     Args:
         operand: array of numbers or bools.

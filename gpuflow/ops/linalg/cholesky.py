@@ -244,8 +244,8 @@ def symmetric_product(
         symmetrize_output: whether to copy the lower triangle to the upper one.
 
     Returns:
-        Matrices of the shape and dtype of ``c_matrix``; above the diagonal they have no meaning
-        unless ``symmetrize_output``.
+        Matrices of the shape and dtype of ``c_matrix``; elements above the diagonal are undefined
+        unless ``symmetrize_output`` is set.
 
     Raises:
         TypeError: if dtypes differ or are not floats. ValueError: if sizes do not match.

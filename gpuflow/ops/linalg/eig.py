@@ -224,8 +224,8 @@ def eig(
         use_magma: must not be True: MAGMA is not supported.
 
     Returns:
-        The complex values (..., n) in no particular order, then left and right vectors (..., n, n)
-        in columns, of length 1 and with a real largest component.
+        The complex eigenvalues (..., n) in no particular order, then left and right eigenvectors
+        (..., n, n) in columns, of norm 1 and with a real largest component.
 
     Raises:
         ValueError: if the matrices are not square, or the implementation is unknown.

@@ -183,7 +183,8 @@ def eigh(
         implementation: an ``EighImplementation`` of LAPACK.
 
     Returns:
-        (vectors, values), the vectors in the columns of (..., n, n), the real values ascending.
+        (vectors, values): eigenvectors are the columns of (..., n, n), eigenvalues are real and
+        ascend.
 
     Raises:
         ValueError: if the matrices are not square, or the index range is invalid.

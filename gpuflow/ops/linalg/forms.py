@@ -126,8 +126,8 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
         a: matrices of shape (..., n, n).
 
     Returns:
-        The form on and above the first subdiagonal, Householder vectors below it; and their
-        factors (..., n - 1).
+        The Hessenberg form on and above the first subdiagonal, with Householder vectors below it;
+        and their factors (..., n - 1).
 
     Raises:
         ValueError: if the matrices are not square.
@@ -187,8 +187,8 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
         lower: whether to read and write the lower triangle.
 
     Returns:
-        An array like ``a`` with the form and Householder vectors; the diagonal (..., n) and the
-        one beside it (..., n - 1), both real; and the vectors' factors (..., n - 1).
+        An array like ``a`` with the tridiagonal form and Householder vectors; the diagonal (..., n)
+        and the off-diagonal (..., n - 1), both real; and the factors of the vectors (..., n - 1).
 
     Raises:
         ValueError: if a matrix is empty or not square.

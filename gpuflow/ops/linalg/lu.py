@@ -197,9 +197,9 @@ def lu(x: ArrayLike) -> list[Array]:
         x: matrices of shape (..., m, n).
 
     Returns:
-        Both factors in one array, U above the diagonal and L below it (its diagonal is ones); the
-        pivots i32[..., min(m, n)], row k being exchanged with row ``pivots[k]``; and the
-        permutation i32[..., m] that they amount to: ``x[permutation] == L @ U``.
+        Both factors in one array, U on and above the diagonal and L below it (with a unit
+        diagonal); the pivots i32[..., min(m, n)]: row k is swapped with row ``pivots[k]``; and the
+        resulting permutation i32[..., m]: ``x[permutation] == L @ U``.
 
     Example:
         >>> factors, pivots, permutation = lax.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))

@@ -113,7 +113,7 @@ def ormqr(
         transpose: whether to use the adjoint of Q.
 
     Returns:
-        An array like ``c``. It has derivatives by ``c``.
+        An array like ``c``, differentiable with respect to ``c``.
 
     Raises:
         ValueError: if shapes do not match.

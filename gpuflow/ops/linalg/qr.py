@@ -276,7 +276,7 @@ def qr(
 
     Returns:
         (Q, R), and the permutation with ``pivoting``: arrays of shapes (..., m, k) and (..., k, n),
-        where k is m with ``full_matrices``, else min(m, n).
+        with k = m for ``full_matrices``, else min(m, n).
 
     Raises:
         ValueError: if it is empty.

@@ -248,7 +248,7 @@ def triangular_solve(
         unit_diagonal: whether the diagonal is assumed to be ones and not read.
 
     Returns:
-        An array like ``b``; inf and nan where the matrix is singular.
+        An array like ``b``; inf and nan for singular matrices.
 
     Raises:
         ValueError: if sizes do not match. TypeError: if dtypes differ or are not floats.

@@ -190,7 +190,7 @@ def svd(
         algorithm: a ``SvdAlgorithm`` of LAPACK; all give the same result.
 
     Returns:
-        (U, s, Vh), or s; the real values ``s`` fall.
+        (U, s, Vh), or s; ``s`` is real and descending.
 
     Raises:
         ValueError: if the index range is invalid.

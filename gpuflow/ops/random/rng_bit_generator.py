@@ -198,7 +198,7 @@ def rng_bit_generator(
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return uniform random bits from a raw state, bit for bit those of JAX.
 
-    Under vmap each state gives what it gives alone (in JAX the first one counts for all).
+    Under vmap each state gives the same bits as alone (in JAX the first state is used for all).
 
     Args:
         key: u32[4] or u64[2]: a 64-bit key and a 64-bit counter, low half first.

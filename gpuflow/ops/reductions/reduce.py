@@ -131,7 +131,7 @@ def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions. The maximum of nothing is the lowest value.
+        An array without those dimensions; the lowest value for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.
@@ -153,7 +153,7 @@ def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions. The minimum of nothing is the highest value.
+        An array without those dimensions; the highest value for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.
@@ -258,7 +258,7 @@ def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions. The empty product is 1.
+        An array without those dimensions; 1 for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.

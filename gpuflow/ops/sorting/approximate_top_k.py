@@ -28,7 +28,7 @@ def approx_max_k(
             results. gpuflow always returns ``k`` sorted results.
 
     Returns:
-        Values in descending order and their i32 positions; derivatives are those of ``top_k``.
+        Values in descending order and their i32 indices; derivatives are those of ``top_k``.
 
     Raises:
         TypeError: if the argument is a scalar.
@@ -57,7 +57,7 @@ def approx_min_k(
         aggregate_to_topk: accepted as in JAX; there are always ``k`` sorted results.
 
     Returns:
-        Values in ascending order and their i32 positions; derivatives are those of ``top_k``.
+        Values in ascending order and their i32 indices; derivatives are those of ``top_k``.
 
     Raises:
         TypeError: if the argument is a scalar.

@@ -371,7 +371,7 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
         axis: the axis to search.
 
     Returns:
-        A list of the values, of the dtype of ``operand``, and i32 positions; of equal elements the
+        A list of the values, of the dtype of ``operand``, and i32 indices; among equal elements the
         first one comes first.
 
     Raises:

@@ -97,7 +97,7 @@ def select_and_gather_add(
             ``reduce_window``.
 
     Returns:
-        One number for each position of the window; 0 where a window covers margins only.
+        One value for each position of the window; 0 for windows of padding only.
 
     Raises:
         TypeError, ValueError: if shapes, dtypes or windows are inconsistent.

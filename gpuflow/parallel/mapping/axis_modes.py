@@ -34,7 +34,7 @@ def auto_axes(
         out_sharding: shardings of the results: a tree prefix of PartitionSpecs.
 
     Returns:
-        The function. Without a mesh in force it is called as it is.
+        The function. Without a current mesh it is called directly.
 
     Raises:
         TypeError: if ``out_sharding`` is not given.
@@ -74,7 +74,7 @@ def explicit_axes(
         in_sharding: shardings of the arguments: a tree prefix of PartitionSpecs.
 
     Returns:
-        The function. Without a mesh in force it is called as it is.
+        The function. Without a current mesh it is called directly.
 
     Raises:
         TypeError: if ``in_sharding`` is not given.

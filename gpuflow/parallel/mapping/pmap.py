@@ -264,8 +264,8 @@ def pmap(
         global_arg_shapes: deprecated; no effect, as in JAX.
 
     Returns:
-        A function of the same arguments. Its results are Arrays whose ``sharding`` says which
-        device has which element. It may be called under jit, grad, vmap and pmap.
+        A function of the same arguments. The ``sharding`` of its results assigns elements to
+        devices. It may be called under jit, grad, vmap and pmap.
 
     Raises:
         ValueError: if sizes differ, or there are more elements than devices.

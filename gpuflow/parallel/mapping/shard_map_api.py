@@ -286,7 +286,7 @@ def shard_map(
             name, and to track which values vary, for derivatives.
 
     Returns:
-        A function of whole arrays. Collectives in ``f`` name axes of the mesh.
+        A function of whole arrays. Collectives in ``f`` use axes of the mesh.
 
     Raises:
         ValueError: if the mesh does not divide a size, an axis is unknown, or an unsplit output may

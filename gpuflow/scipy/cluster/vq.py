@@ -19,7 +19,7 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
         check_finite: accepted; no effect.
 
     Returns:
-        (i32[n], distances): which entry it is, and how far away.
+        (i32[n], distances): the index of the entry, and its distance.
 
     Raises:
         ValueError: if the ranks or numbers of features do not match.

@@ -124,7 +124,7 @@ def svd(
         overwrite_a, check_finite, lapack_driver: accepted; no effect.
 
     Returns:
-        (u, s, vh), or s; the real values fall.
+        (u, s, vh), or s; ``s`` is real and descending.
 
     Raises:
         TypeError: if the array has fewer than two axes.
@@ -173,7 +173,7 @@ def eigh(
         overwrite_a, overwrite_b, turbo, check_finite: accepted; no effect.
 
     Returns:
-        (values, vectors), or values: they ascend, and vectors are columns.
+        (values, vectors), or values; values ascend, and vectors are columns.
 
     Raises:
         NotImplementedError: if the problem is generalized, or a subset of eigenvalues is requested.
@@ -215,7 +215,7 @@ def lu_factor(
 
     Returns:
         (factors, pivots): an array of the shape of ``a``, and int32 of shape (..., min(m, n)); row
-        k was exchanged with row ``pivots[k]``.
+        k was swapped with row ``pivots[k]``.
 
     Raises:
         TypeError: if the array has fewer than two axes.

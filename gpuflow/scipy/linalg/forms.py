@@ -42,7 +42,7 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
             eigenvalues; "complex": T is triangular.
 
     Returns:
-        (T, Z). There are no derivatives, as in JAX.
+        (T, Z). They are not differentiable, as in JAX.
 
     Raises:
         TypeError: if the matrices are integers and the output is not complex.
@@ -151,7 +151,7 @@ def hessenberg(
         overwrite_a, check_finite: accepted; no effect.
 
     Returns:
-        h, or (h, q): below the first diagonal under the main one, h is 0.
+        h, or (h, q): h is 0 below the first subdiagonal.
 
     Raises:
         TypeError: if an argument is integer or boolean.

@@ -212,7 +212,7 @@ def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
         blocksize: must be 1.
 
     Returns:
-        Complex matrices. Derivatives are those of matrices whose root is regular.
+        Complex matrices. They are differentiable if the square root is nonsingular.
 
     Raises:
         ValueError: if the matrices are not square.
@@ -300,7 +300,7 @@ def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
         disp: if False, an estimate of the relative error is returned too.
 
     Returns:
-        A complex matrix, or (matrix, error). Equal eigenvalues make it imprecise.
+        A complex matrix, or (matrix, error). Equal eigenvalues make it inaccurate.
 
     Raises:
         TypeError: if an argument is integer or boolean.

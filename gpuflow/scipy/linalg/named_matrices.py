@@ -117,7 +117,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
             "upper": the transpose of that.
 
     Returns:
-        f32[n, n], also where 64 bits are enabled, as in JAX.
+        f32[n, n], also with x64, as in JAX.
 
     Raises:
         ValueError: if the kind is unknown.

@@ -43,7 +43,7 @@ def block_diag(*arrs: ArrayLike) -> Array:
         arrs: matrices, vectors (which become rows) and scalars.
 
     Returns:
-        A matrix of the common dtype, with the rows and the columns of all.
+        A matrix of the common dtype, with the total numbers of rows and columns.
 
     Raises:
         ValueError: if there are more than two axes.

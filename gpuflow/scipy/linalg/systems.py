@@ -93,7 +93,7 @@ def solve_triangular(
         overwrite_b, debug, check_finite: accepted; no effect.
 
     Returns:
-        An array of the shape of ``b``, batches broadcast.
+        An array of the shape of ``b``, with broadcast batch dimensions.
 
     Raises:
         ValueError: if shapes do not match, or ``trans`` is invalid.
@@ -125,7 +125,7 @@ def cho_solve(
         overwrite_b, check_finite: accepted; no effect.
 
     Returns:
-        An array of the shape of ``b``, batches broadcast.
+        An array of the shape of ``b``, with broadcast batch dimensions.
 
     Raises:
         ValueError: if shapes do not match.
@@ -164,7 +164,7 @@ def lu_solve(
         overwrite_b, check_finite: accepted; no effect.
 
     Returns:
-        An array of the shape of ``b``, batches broadcast.
+        An array of the shape of ``b``, with broadcast batch dimensions.
 
     Raises:
         ValueError: if shapes do not match, or ``trans`` is invalid.
@@ -205,7 +205,7 @@ def solve(
             are decomposed by Cholesky.
 
     Returns:
-        An array of the shape of ``b``, batches broadcast.
+        An array of the shape of ``b``, with broadcast batch dimensions.
 
     Raises:
         ValueError: if shapes do not match, or ``assume_a`` is unknown.
@@ -246,7 +246,7 @@ def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> A
         overwrite_a, check_finite: accepted; no effect.
 
     Returns:
-        Floats or complex numbers of the shape of ``a``; inf and nan for singular ones.
+        Floats or complex numbers of the shape of ``a``; inf and nan for singular matrices.
 
     Raises:
         ValueError: if the matrices are not square.

@@ -33,7 +33,7 @@ def eigh_tridiagonal(
             numbers.
 
     Returns:
-        (values, vectors), or values: they ascend, and vectors are columns.
+        (values, vectors), or values; values ascend, and vectors are columns.
 
     Raises:
         TypeError: if dtypes differ or are not floats.

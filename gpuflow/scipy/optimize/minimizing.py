@@ -65,7 +65,7 @@ def minimize(
             ``maxls``.
 
     Returns:
-        The point with its value, and how it was found. There is no reverse mode through it.
+        The solution, its value, and how it was found. It is not differentiable in reverse mode.
 
     Raises:
         TypeError: if ``args`` is not a tuple, the method does not have an option, or the start is

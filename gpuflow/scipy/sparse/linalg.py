@@ -1,7 +1,7 @@
 """Iterative solvers of linear systems, which only multiply by the matrix.
 
-Trees of arrays are taken as one vector, so that each iteration works on that alone. The solution is
-differentiated as that of an equation, whatever the iterations were.
+Pytrees of arrays are flattened to one vector, so that iterations only use that vector. The solution
+is differentiated as that of an equation, independent of the iterations.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def bicgstab(
 ) -> tuple[Any, None]:  # fmt: skip
     """Solve ``A x = b`` by stabilized biconjugate gradients; arguments as for ``cg``.
 
-    ``A`` may be any matrix that is not singular.
+    ``A`` may be any nonsingular matrix.
 
     Source: van der Vorst, Bi-CGSTAB, SIAM J. Sci. Stat. Comput. 13 (1992), 631.
     """
@@ -86,7 +86,7 @@ def gmres(
             residual, so that the last subspace ends early.
 
     Returns:
-        (x, info): info is -1 where x is nan, else 0.
+        (x, info): info is -1 if x is nan, else 0.
 
     Raises:
         ValueError: if the method is unknown, and as for ``cg``.

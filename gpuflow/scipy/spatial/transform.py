@@ -140,7 +140,7 @@ class Rotation(NamedTuple):
     def as_euler(self, seq: str, degrees: bool = False) -> Any:
         """Return Euler angles about three axes, (..., 3); ``seq`` as for ``from_euler``.
 
-        Where the first and the last axis coincide, one of both angles is 0.
+        If the first and the last axis coincide, one of these angles is 0.
 
         Raises:
             ValueError: if a letter is unknown, their number does not match, or an axis is repeated

@@ -80,7 +80,7 @@ def loggamma(x: ArrayLike) -> Array:
         x: array of real or complex numbers; for real numbers below 0 the result is nan.
 
     Returns:
-        Floats of the shape of ``x``; of complex numbers complex ones.
+        Floats of the shape of ``x``; complex for complex numbers.
 
     Raises:
         TypeError: if an argument is not array-like.
@@ -102,7 +102,7 @@ def gamma(x: ArrayLike) -> Array:
         x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
-        Floats of the shape of ``x``; of complex numbers complex ones.
+        Floats of the shape of ``x``; complex for complex numbers.
 
     Raises:
         TypeError: if an argument is not array-like.

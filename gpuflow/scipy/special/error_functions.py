@@ -122,7 +122,7 @@ def erfcx(x: ArrayLike) -> Array:
         x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
-        Floats of the shape of ``x``; of complex numbers complex ones.
+        Floats of the shape of ``x``; complex for complex numbers.
 
     Raises:
         TypeError: if an argument is not array-like.

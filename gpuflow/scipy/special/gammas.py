@@ -308,7 +308,7 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
         repetition: whether things may be chosen repeatedly.
 
     Returns:
-        Floats of the common shape; 0 where ``k > N``, or one of them is negative.
+        Floats of the common shape; 0 if ``k > N``, or one of them is negative.
 
     Raises:
         ValueError: if an argument is complex.

@@ -130,7 +130,7 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
             are orthonormal on the sphere.
 
     Returns:
-        An array of shape ``(n + 1, n + 1, k)``, by order, degree and point; 0 where the order is
+        An array of shape ``(n + 1, n + 1, k)``, by order, degree and point; 0 if the order is
         larger than the degree.
 
     Raises:
@@ -143,7 +143,7 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
         Array([[1. ],
                [0.5]], dtype=float32)
 
-    Source: DLMF 14.10.3; the factor of the norm is that of 14.30.1.
+    Source: DLMF 14.10.3; the normalization is that of 14.30.1.
     """
     aval = aval_of(z)
     check(

@@ -27,7 +27,7 @@ def expit(x: ArrayLike) -> Array:
         x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
-        Floats of the shape of ``x``; of complex numbers complex ones.
+        Floats of the shape of ``x``; complex for complex numbers.
 
     Raises:
         TypeError: if an argument is not array-like.
@@ -58,7 +58,7 @@ def logit(x: ArrayLike) -> Array:
         x: array of real or complex numbers; integers are converted to floats.
 
     Returns:
-        Floats of the shape of ``x``; of complex numbers complex ones.
+        Floats of the shape of ``x``; complex for complex numbers.
 
     Raises:
         TypeError: if an argument is not array-like.
@@ -202,7 +202,7 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
         p, q: real arrays that broadcast; integers are converted to floats.
 
     Returns:
-        Floats of the common shape and dtype. Inf where a number is negative.
+        Floats of the common shape and dtype; inf if an argument is negative.
 
     Raises:
         ValueError: if an argument is complex.

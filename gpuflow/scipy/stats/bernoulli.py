@@ -20,8 +20,8 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: -inf for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -47,8 +47,8 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: 0 for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -69,7 +69,7 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
         p: probability of 1, in [0, 1].
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -92,8 +92,8 @@ def ppf(q: ArrayLike, p: ArrayLike) -> Array:
         p: probability of 1, in [0, 1].
 
     Returns:
-        An array of floats of the common shape; nan where ``q`` is not a probability or a parameter
-        is not possible.
+        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.

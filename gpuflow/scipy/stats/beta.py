@@ -42,7 +42,7 @@ def logpdf(
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -61,8 +61,8 @@ def pdf(
 ) -> Array:
     """Return the density of the beta distribution at ``x``.
 
-    With ``y = (x - loc) / scale`` it is
-    ``y**(a - 1) * (1 - y)**(b - 1) / beta(a, b) / scale``, for ``y`` from 0 to 1.
+    With ``y = (x - loc) / scale`` it is ``y**(a - 1) * (1 - y)**(b - 1) / beta(a, b) / scale``, for
+    ``y`` from 0 to 1.
 
     Args:
         x: array of real numbers; all arguments broadcast.
@@ -71,7 +71,7 @@ def pdf(
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -96,7 +96,7 @@ def cdf(
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -122,7 +122,7 @@ def logcdf(
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -146,7 +146,7 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -172,7 +172,7 @@ def logsf(
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.

@@ -36,8 +36,8 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: -inf for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -68,8 +68,8 @@ def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike =
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: 0 for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.

@@ -26,9 +26,8 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         alpha: f32[n], concentrations, above 0.
 
     Returns:
-        f32[...]: -inf where an entry is negative or they do not sum up to 1, nan where a
-        concentration is not possible. Where an entry is 0: -inf if its concentration is above 1,
-        else inf if one is below 1.
+        f32[...]: -inf if an entry is negative or the sum is not 1, nan for invalid concentrations.
+        If an entry is 0, the result is -inf for a concentration above 1, and inf below 1.
 
     Raises:
         ValueError: if shapes do not match.

@@ -20,7 +20,7 @@ def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
         beta: exponent, above 0; 1 gives the Laplace distribution.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -45,7 +45,7 @@ def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
         beta: exponent, above 0; 1 gives the Laplace distribution.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -66,7 +66,7 @@ def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
         beta: exponent, above 0; 1 gives the Laplace distribution.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.

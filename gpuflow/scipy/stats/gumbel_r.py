@@ -22,7 +22,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -53,7 +53,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -76,7 +76,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -99,7 +99,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -122,7 +122,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -145,7 +145,7 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -168,8 +168,8 @@ def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``p`` is not a probability or a parameter
-        is not possible.
+        An array of floats of the common shape; nan if ``p`` is not a probability or a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.

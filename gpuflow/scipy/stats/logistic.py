@@ -21,7 +21,7 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -47,7 +47,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -71,7 +71,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -94,7 +94,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -117,8 +117,8 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``x`` is not a probability or a parameter
-        is not possible.
+        An array of floats of the common shape; nan if ``x`` is not a probability or a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -141,8 +141,8 @@ def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where ``x`` is not a probability or a parameter
-        is not possible.
+        An array of floats of the common shape; nan if ``x`` is not a probability or a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.

@@ -23,7 +23,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         p: f32[..., m], probabilities of the m outcomes, with sum 1.
 
     Returns:
-        f32[...]; -inf where the counts do not sum up to ``n``.
+        f32[...]; -inf if the counts do not sum to ``n``.
 
     Raises:
         ValueError: if counts are not integers.
@@ -66,7 +66,7 @@ def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         p: f32[..., m], probabilities with sum 1.
 
     Returns:
-        f32[...]; 0 where the counts do not sum up to ``n``.
+        f32[...]; 0 if the counts do not sum to ``n``.
 
     Raises:
         ValueError: if counts are not integers.

@@ -23,7 +23,7 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: None =
         allow_singular: must be None.
 
     Returns:
-        f32[...]; nan where ``cov`` is not positive definite.
+        f32[...]; nan if ``cov`` is not positive definite.
 
     Raises:
         NotImplementedError: if ``allow_singular`` is given.
@@ -76,7 +76,7 @@ def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
         cov: f32[..., n, n], positive definite; or a scalar, the variance of each component.
 
     Returns:
-        f32[...]; nan where ``cov`` is not positive definite.
+        f32[...]; nan if ``cov`` is not positive definite.
 
     Raises:
         ValueError: if shapes do not match.

@@ -20,8 +20,8 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: -inf for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -52,8 +52,8 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: 0 for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.

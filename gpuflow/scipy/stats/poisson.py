@@ -28,8 +28,8 @@ def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: -inf for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -56,8 +56,8 @@ def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape: 0 for impossible values, nan where a parameter is
-        not possible.
+        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
+        invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -79,7 +79,7 @@ def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter (shift).
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -124,7 +124,7 @@ def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
         loc: location parameter; it only broadcasts.
 
     Returns:
-        An array of floats of the common shape; nan where ``mu`` is below 0.
+        An array of floats of the common shape; nan if ``mu`` is negative.
 
     Example:
         >>> gf.scipy.stats.poisson.entropy(jnp.array([0.0, 1.0])).round(3)

@@ -73,8 +73,8 @@ def mode(
         keepdims: whether the axis stays, with size 1.
 
     Returns:
-        A tuple of ``mode``, the values in the dtype of ``a``, and ``count``, default integers;
-        of no elements nan and 0, in floats.
+        A tuple of ``mode``, the values in the dtype of ``a``, and ``count``, default integers; for
+        no elements nan and 0, as floats.
 
     Raises:
         NotImplementedError: if the policy is not supported.

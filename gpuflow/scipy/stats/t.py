@@ -25,7 +25,7 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -69,7 +69,7 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
         scale: scale parameter, above 0.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.

@@ -22,7 +22,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
         kappa: concentration, nonnegative.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -48,7 +48,7 @@ def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
         kappa: concentration, nonnegative.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.

@@ -21,7 +21,7 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
         c: shape parameter, between 0 and 1.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
@@ -51,7 +51,7 @@ def pdf(x: ArrayLike, c: ArrayLike) -> Array:
         c: shape parameter, between 0 and 1.
 
     Returns:
-        An array of floats of the common shape; nan where a parameter is not possible.
+        An array of floats of the common shape; nan if a parameter is invalid.
 
     Raises:
         ValueError: if an argument is complex.
