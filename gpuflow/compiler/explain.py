@@ -132,7 +132,7 @@ class PlanView:
         if isinstance(step, ProgramStep):
             reason = why_not(step.eqn, all_rounded)
             if reason is not None:
-                lines += _wrapped("   apart   ", f"no kernel of lanes: {reason}")
+                lines += _wrapped("   loop    ", f"not one kernel: {reason}")
             for k, inner in enumerate(step.programs):
                 name = f"program {k + 1}"
                 text = explain_plan(inner.plan, name, self.sources_of, self.maker_of)
@@ -189,7 +189,7 @@ class PlanView:
                 keys.insert(0, ((), "output"))
             if isinstance(step, ProgramStep) and buffer == step.workspace:
                 keys.append(((), "temporaries of its programs"))
-            for key in keys or [((), "nobody: the step cannot leave it out")]:
+            for key in keys or [((), "no reader: the step always writes it")]:
                 names.setdefault(key, []).append(self.name_of(self.variables[buffer]))
         return [Boundary(tuple(of), *key) for key, of in names.items()]
 
@@ -199,7 +199,7 @@ class PlanView:
             if isinstance(step, CallStep):
                 return f"{step.name} is a {_KINDS[step.kind][0]}"
             if isinstance(step, ProgramStep):
-                return f"{step.name} runs programs of its own"
+                return f"{step.name} runs other programs"
             if isinstance(step, CopyStep):
                 return "a result or an update needs a copy"
         assert isinstance(second, KernelStep)
@@ -210,11 +210,11 @@ class PlanView:
         try:
             space_of(self.plan.program, sorted({*mine, *theirs}))
         except NotOneKernelError as reason:
-            return f"as one kernel {reason}"
+            return f"as one kernel, {reason}"
         between = self._between(number, reader)
         if between is not None:
-            return f"step {between + 1} comes between them"
-        return "each was joined with others first"
+            return f"step {between + 1} runs between them"
+        return "each was fused with other operations first"
 
     def _group(self, step: KernelStep, wanted: Callable[[Eqn], bool]) -> tuple[int, ...]:
         """The group of the step with such an equation; a step for several sets has several."""

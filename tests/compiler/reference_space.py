@@ -120,7 +120,7 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
                 assert source is not None
                 if number < in_memory:
                     raise NotOneKernelError(
-                        f"{eqn.primitive.name} chooses elements of it, so that it must be complete"
+                        f"{eqn.primitive.name} selects elements of it, so it must be complete"
                     )
                 if isinstance(program.jaxpr.eqns[source].primitive.lower, Update):
                     raise NotOneKernelError("the update must be complete before it is read")
@@ -149,7 +149,7 @@ def _classify(program: Program, space: Space) -> None:
     largest = max(space.members, key=lambda e: (len(space.domains[e]), -e))
     domain = space.domains[largest]
     if any(not own <= domain for own in space.domains.values()):
-        raise NotOneKernelError("it would loop over axes that are not those of one array")
+        raise NotOneKernelError("it would loop over axes of several arrays")
     _choose_kind(program, space, domain, largest)
     repeated = _repeated(program, space)
     if repeated is not None:
@@ -275,10 +275,10 @@ def _classify_reduction(
     if any(d not in (domain, keep) for d in domains):
         raise NotOneKernelError("it would store arrays of different axes")
     if consumed and not is_minor:
-        raise NotOneKernelError("only a reduction of the last axes can go over its operand again")
+        raise NotOneKernelError("only a reduction of the last axes can read its operand twice")
     if red == domain:
         if consumed:
-            raise NotOneKernelError("a reduction of all elements cannot go over them again")
+            raise NotOneKernelError("a reduction of all elements cannot read them twice")
         space.kind = Kind.FULL
     elif is_minor:
         space.kind = Kind.ROW

@@ -82,11 +82,11 @@ def test_each_source_once_with_a_short_path(monkeypatch, tmp_path):
 
 REASONS = {
     "it would reduce different axes": lambda x: x.sum(1)[:, None] * (x * x) + x.sum(0),
-    "chooses elements of it": lambda x: (x * 2)[jnp.array([1, 0])] + 1,
-    "a reduction of all elements cannot go over them again": lambda x: x / x.sum(),
+    "selects elements of it": lambda x: (x * 2)[jnp.array([1, 0])] + 1,
+    "a reduction of all elements cannot read them twice": lambda x: x / x.sum(),
     "only a reduction of the last axes": lambda x: x - x.mean(0),
     "it would store arrays of different axes": lambda x: (x.sum(1), x[0] * 2),
-    "scan runs programs of its own": lambda x: lax.scan(lambda c, r: (c + r, r), x[0] * 2, x)[0],
+    "scan runs other programs": lambda x: lax.scan(lambda c, r: (c + r, r), x[0] * 2, x)[0],
     "sort is a library call": lambda x: jnp.sort(x * 2, 1),
 }
 

@@ -163,7 +163,7 @@ def test_large_states_stay_a_loop(capsys):
     want = np.sort(np.einsum("ni,nj->nij", x, x).reshape(5, -1))[:, :7]
     np.testing.assert_allclose(gf.jit(f)(x), want, rtol=1e-5)
     assert steps_of(f, x) == ["program"]
-    assert "apart   no kernel of lanes: it " in gf.explain(f, x, stage="plan").text
+    assert "loop    not one kernel: it " in gf.explain(f, x, stage="plan").text
 
 
 def test_derivatives_of_maps():

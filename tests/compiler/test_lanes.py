@@ -317,7 +317,7 @@ def test_why_a_loop_is_outside_of_kernels(body, reason, want):
         return lax.fori_loop(0, 3, body, x)
 
     x = jnp.arange(500.0)
-    assert f"   apart   no kernel of lanes: {reason}\n" in gf.explain(function, x).text
+    assert f"   loop    not one kernel: {reason}\n" in gf.explain(function, x).text
     np.testing.assert_allclose(gf.jit(function)(x), want, atol=1e-3)
 
 

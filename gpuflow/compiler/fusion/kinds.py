@@ -86,7 +86,7 @@ class _Judge:
             domains[axes] = min(position, domains.get(axes, position))
         domain = max(domains, key=lambda axes: (len(axes), -domains[axes]))
         if any(not axes <= domain for axes in domains):
-            raise NotOneKernelError("it would loop over axes that are not those of one array")
+            raise NotOneKernelError("it would loop over axes of several arrays")
         most = MOST_OPERANDS if domain else MOST_NUMBERS
         if outline.arrays + sum(outline.stored.values()) > most:
             raise NotOneKernelError(f"it would have more than {most} arrays")
@@ -96,7 +96,7 @@ class _Judge:
             if axes:
                 reduced[axes] = min(position, reduced.get(axes, position))
         if reduced and outline.loops:
-            raise NotOneKernelError("it would reduce what a loop of each lane gives")
+            raise NotOneKernelError("it would reduce the result of a loop in each lane")
         if reduced and outline.updates:
             raise NotOneKernelError("it would reduce and update in place")
         if len(reduced) > 1:
@@ -139,11 +139,11 @@ class _Judge:
             raise NotOneKernelError("it would store arrays of different axes")
         if consumed and not is_minor:
             raise NotOneKernelError(
-                "only a reduction of the last axes can go over its operand again"
+                "only a reduction of the last axes can read its operand twice"
             )
         if red == domain:
             if consumed:
-                raise NotOneKernelError("a reduction of all elements cannot go over them again")
+                raise NotOneKernelError("a reduction of all elements cannot read them twice")
             return Kind.FULL
         return Kind.ROW if is_minor else Kind.COLUMN
 

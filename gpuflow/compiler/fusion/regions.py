@@ -329,7 +329,7 @@ class Joined:
         assert producer is not None
         name = eqn.primitive.name
         if number < operands_in_memory(eqn):
-            raise NotOneKernelError(f"{name} chooses elements of it, so that it must be complete")
+            raise NotOneKernelError(f"{name} selects elements of it, so it must be complete")
         if is_stored_inside(program.jaxpr.eqns[source], eqn.inputs[number]):
             raise NotOneKernelError("the loop must have stored it before it is read")
         if is_update(program, source):
