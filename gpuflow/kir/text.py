@@ -14,12 +14,18 @@ A block of few flat statements stands on its owner's line in braces, others are 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from gpuflow.base.lazy import LazyModule
 from gpuflow.kir import nodes
 from gpuflow.kir.builder import simple_combine
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value, remembered
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 _SHORT_KINDS = {
     "float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u", "bool": "bool",

@@ -13,7 +13,6 @@ folder costs one warning and a build in memory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -23,14 +22,20 @@ from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
+from gpuflow.base.lazy import LazyModule
 from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.progress import kernel_built
 from gpuflow.base.recording import clock, state
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.size import trim
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 # At the folder's size: a process looks after its first write, when it may have filled what was
 # left below the limit, and for the sake of other processes that write as well.

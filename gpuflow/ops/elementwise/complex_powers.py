@@ -11,14 +11,19 @@ Source: M. H. Payne and R. N. Hanek, Radian reduction for trigonometric function
 
 from __future__ import annotations
 
-from decimal import Decimal, localcontext
 from functools import cache
 from math import log, pi
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import decimal
+else:
+    decimal = LazyModule("decimal")
 
 _LOG_2 = log(2.0)
 # Bits of the integer m, of its lower half, of a chunk of the constant, and how many chunks.
@@ -32,9 +37,9 @@ _FIRST, _LAST = 1 - _BITS, 1024 - _BITS
 def _chunks() -> Any:
     """``fraction(2**e c)`` in chunks of 24 bits, for each e from ``_FIRST`` to ``_LAST``."""
     bits = _LAST + _CHUNK * _CHUNKS
-    with localcontext() as context:
+    with decimal.localcontext() as context:
         context.prec = bits // 3 + 10
-        constant = Decimal(2).ln() / (2 * _decimal_pi())
+        constant = decimal.Decimal(2).ln() / (2 * _decimal_pi())
         scaled = int(constant * 2**bits)
     rows = []
     for exponent in range(_FIRST, _LAST + 1):
@@ -45,11 +50,11 @@ def _chunks() -> Any:
     return np.array(rows, np.float64) * 0.5 ** (_CHUNK * np.arange(1, _CHUNKS + 1))
 
 
-def _decimal_pi() -> Decimal:
+def _decimal_pi() -> decimal.Decimal:
     """Pi to the precision of the context, by Machin's formula."""
 
-    def arctan_of_inverse(n: int) -> Decimal:
-        power = total = Decimal(1) / n
+    def arctan_of_inverse(n: int) -> decimal.Decimal:
+        power = total = decimal.Decimal(1) / n
         k = 1
         while abs(power) > total.scaleb(-2 * total.adjusted() - 400):
             power, k = -power / (n * n), k + 2
