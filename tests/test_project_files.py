@@ -27,6 +27,37 @@ def test_metadata():
     assert set(groups).isdisjoint(metadata["optional-dependencies"])
 
 
+# Extras of which CI installs the oldest versions; the others need a GPU or another compiler, or are
+# tools for developers.
+OLDEST_EXTRAS = ("demo", "plot", "checkpoint", "test")
+
+
+def pinned(text):
+    """The versions of a requirements file, by package."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return dict(line.split("==") for line in lines if line)
+
+
+def release(version):
+    """The numbers of a version: 2.0 and 2.0.0 are the same."""
+    numbers = [int(number) for number in version.split(".")]
+    return (*numbers, 0, 0)[:3]
+
+
+def test_the_oldest_versions_are_tested():
+    """gpuflow once named versions of optree, ml_dtypes and Numba with which no import worked."""
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    extras = [project["optional-dependencies"][name] for name in OLDEST_EXTRAS]
+    required = {r for group in [project["dependencies"], *extras] for r in group}
+    minima = dict(requirement.split(">=") for requirement in required)
+    assert len(minima) == len(required), "one package has two minima"
+    oldest = pinned(text_of("tests/requirements-oldest.txt"))
+    assert set(oldest) == set(minima)
+    for package, minimum in minima.items():
+        assert release(oldest[package]) == release(minimum), package
+    assert "pip install --quiet -r tests/requirements-oldest.txt" in text_of(".ci/run")
+
+
 def test_the_citation_has_the_version():
     assert f"\nversion: {__version__}\n" in text_of("CITATION.cff")
 

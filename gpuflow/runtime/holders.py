@@ -18,13 +18,11 @@ looks sees what was there. What must hold for that:
 - What nobody else holds is measured, not assumed, and along the same calls: Python versions differ
   in what they count.
 - Without the global interpreter lock, a reference count does not include references of other
-  threads: they may take one after the check. Then every operand counts as shared, and donation
-  deletes arrays but takes no memory.
+  threads: they may take one after the check. Importing gpuflow is refused there (base/system.py).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
@@ -50,8 +48,6 @@ class Holders:
 
     def is_shared(self, arrays: list[Any], k: int) -> bool:
         """Whether others than one Array and the list may see data k change."""
-        if not references_count():
-            return True
         to_data, to_memory = self._references(arrays[k])
         most_to_data, most_to_memory = self._of_nobody_else
         return to_data > most_to_data or to_memory > most_to_memory
@@ -66,11 +62,3 @@ class Holders:
         array = Array(self._make(), ShapedArray((1,), np.uint8), Device("cpu", 0))
         arrays: list[Any] = [array._data]
         return self._references(arrays[0])
-
-
-_is_gil_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)  # from 3.13 on
-
-
-def references_count() -> bool:
-    """Whether counts of references say who holds something: threads take turns."""
-    return _is_gil_enabled is None or _is_gil_enabled()
