@@ -281,6 +281,56 @@ def test_functions_of_complex_numbers(jitted):
     assert wrong == []
 
 
+def _exact_parts(name, z):
+    """Of a finite z other than 0, by mpmath."""
+    function = {"square": lambda v: v * v, "sqrt": mp.sqrt, "log": mp.log}[name]
+    exact = function(mp.mpc(float(z.real), float(z.imag)))
+    below_cut = z.real < 0 and z.imag == 0 and np.signbit(z.imag) and name != "square"
+    return exact.real, -exact.imag if below_cut else exact.imag
+
+
+def _is_part(got, exact, limits):
+    if abs(exact) > float(limits.max):
+        return np.isinf(got) and got * exact > 0
+    allowed = 8 * float(limits.eps) * abs(exact) + 2 * mp.mpf(float(limits.smallest_subnormal))
+    return np.isfinite(got) and abs(mp.mpf(float(got)) - exact) <= allowed
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_numbers_at_the_ends_of_the_range(dtype):
+    """Differences of squares that overflow had the wrong sign, or were nan; moduli of subnormal
+    numbers have one digit."""
+    limits = np.finfo(dtype)
+    least, big = limits.smallest_subnormal, limits.max
+    sizes = [0, least, 5 * least, limits.tiny, 1, big**0.5, 1.1 * big**0.5, 0.7 * big, big]
+    parts = np.array([*sizes, *(-v for v in sizes)], limits.dtype)
+    z = np.empty((parts.size, parts.size), dtype)
+    z.real, z.imag = parts[:, None], parts
+    z = z[z != 0]
+    wrong = []
+    with gf.enable_x64(dtype == np.complex128), mp.workdps(60):
+        for name in ("square", "sqrt", "log"):
+            exact = [_exact_parts(name, v) for v in z]
+            for jitted in (False, True):
+                call = gf.jit(getattr(jnp, name)) if jitted else getattr(jnp, name)
+                wrong += [
+                    (name, jitted, v, got)
+                    for v, got, (a, b) in zip(z, np.asarray(call(z)), exact, strict=True)
+                    if not (_is_part(got.real, a, limits) and _is_part(got.imag, b, limits))
+                ]
+    assert wrong == []
+
+
+def test_sign_of_infinite_complex_numbers():
+    """One infinite part decides, as in NumPy; two have no direction."""
+    for call in (jnp.sign, gf.jit(jnp.sign)):
+        z = np.array([INF + 1j, -INF - 5j, complex(2, INF), complex(-2, -INF), INF])
+        np.testing.assert_array_equal(call(z), [1, -1, 1j, -1j, 1])
+        assert np.isnan(call(np.array([complex(INF, INF), complex(INF, np.nan)]))).all()
+        slope = gf.jvp(call, (np.complex64(INF + 1j),), (np.complex64(1 + 1j),))[1]
+        assert slope == 0
+
+
 DENSITIES = {
     "norm": [()], "cauchy": [()], "logistic": [()], "expon": [()],
     "t": [(3.0,), (1e10,), (1e-3,)], "gamma": [(2.5,), (1e-3,), (1e8,)], "pareto": [(2.0,)],

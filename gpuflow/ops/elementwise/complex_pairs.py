@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp as real_exp
+from math import log as real_log
 from typing import Any
 
 from gpuflow.kir.builder import Builder, Pair
@@ -21,6 +22,9 @@ from gpuflow.kir.nodes import Value
 # factors, exp(x - SHIFT) and exp(SHIFT). No integers: those could be sizes.
 _LARGEST = {"float32": 88.5, "float64": 709.5}
 _SHIFT = 64.5
+
+# An even power of 2 that makes all digits of the least numbers count, and is far from the largest.
+_SCALE = 2.0**60
 
 # Above this tanh is 1 up to rounding.
 _FLAT = {"float32": 11.5, "float64": 22.5}
@@ -100,15 +104,34 @@ def modulus(builder: Builder, x: Pair) -> Value:
     return builder.apply("hypot", x.real, x.imag)
 
 
+def square(builder: Builder, x: Pair) -> Pair:
+    """``x * x``, which overflows with the right sign."""
+    apply, two = builder.apply, _number(builder, x.real, 2)
+    a, b = apply("abs", x.real), apply("abs", x.imag)
+    # a**2 - b**2 = 2 (a - b) ((a + b) / 2), and neither factor overflows.
+    half = _number(builder, x.real, 0.5)
+    mean = apply("add", apply("mul", a, half), apply("mul", b, half))
+    real = apply("mul", apply("mul", apply("sub", a, b), mean), two)
+    return Pair(real, apply("mul", apply("mul", x.real, x.imag), two))
+
+
 def sign(builder: Builder, x: Pair) -> Pair:
     """``x / |x|``, and 0 for 0."""
-    apply, zero = builder.apply, _number(builder, x.real, 0)
+    apply, select, zero = builder.apply, builder.select, _number(builder, x.real, 0)
     # By the larger part first: the modulus overflows, and has few digits next to 0.
     largest = apply("max", apply("abs", x.real), apply("abs", x.imag))
-    near = Pair(apply("div", x.real, largest), apply("div", x.imag, largest))
+    endless = apply("eq", largest, _number(builder, x.real, float("inf")))
+
+    def scaled(part: Value, other: Value) -> Value:
+        """The part by the larger one, which is 1 where that alone is infinite."""
+        alone = apply("and", endless, apply("is_finite", other))
+        unit = apply("copysign", _number(builder, part, 1), part)
+        return select(alone, unit, apply("div", part, largest))
+
+    near = Pair(scaled(x.real, x.imag), scaled(x.imag, x.real))
     size = modulus(builder, near)
     unit = Pair(apply("div", near.real, size), apply("div", near.imag, size))
-    return builder.select(apply("eq", largest, zero), Pair(zero, zero), unit)
+    return select(apply("eq", largest, zero), Pair(zero, zero), unit)
 
 
 def equal(builder: Builder, x: Pair, y: Pair) -> Value:
@@ -198,29 +221,32 @@ def log(builder: Builder, x: Pair) -> Pair:
     excess = apply("mul", apply("sub", large, one), apply("add", large, one))
     excess = apply("add", excess, apply("mul", small, small))
     close = apply("mul", half, apply("log1p", excess))
-    # Elsewhere the largest numbers have no modulus, but their half has.
+    # Elsewhere the largest numbers have no modulus, and that of the least ones few digits.
     is_huge = apply("and", apply("is_finite", large), apply("not", apply("is_finite", size)))
-    halved = modulus(builder, Pair(apply("mul", a, half), apply("mul", b, half)))
-    far = apply("log", select(is_huge, halved, size))
-    two = _number(builder, x.real, 2)
-    far = select(is_huge, apply("add", far, apply("log", two)), far)
+    is_scaled = apply("or", is_huge, apply("lt", large, _number(builder, x.real, 1 / _SCALE)))
+    scale = select(is_huge, half, _number(builder, x.real, _SCALE))
+    shift = (_number(builder, x.real, real_log(value)) for value in (2, 1 / _SCALE))
+    scaled = modulus(builder, Pair(apply("mul", a, scale), apply("mul", b, scale)))
+    far = apply("log", select(is_scaled, scaled, size))
+    far = select(is_scaled, apply("add", far, select(is_huge, *shift)), far)
     return Pair(select(near, close, far), apply("atan2", x.imag, x.real))
 
 
 def sqrt(builder: Builder, x: Pair) -> Pair:
     """The square root with a real part that is not negative."""
     apply, select = builder.apply, builder.select
-    zero, half, one, two = (_number(builder, x.real, value) for value in (0, 0.5, 1, 2))
-    # The sum of modulus and part is taken from halves, and halved, lest it overflow; that of small
-    # numbers from themselves, lest they lose digits.
+    zero, half, one = (_number(builder, x.real, value) for value in (0, 0.5, 1))
+    # The sum of modulus and part is taken from quarters, lest it overflow; that of small numbers
+    # from multiples, lest it lose digits.
     a, b = apply("abs", x.real), apply("abs", x.imag)
     is_small = apply("and", apply("lt", a, one), apply("lt", b, one))
-    scale = select(is_small, one, half)
+    scale, root = (
+        select(is_small, _number(builder, x.real, small), _number(builder, x.real, large))
+        for small, large in ((_SCALE, 0.25), (_SCALE**-0.5, 2))
+    )
     p, q = apply("mul", a, scale), apply("mul", b, scale)
-    size = modulus(builder, Pair(p, q))
-    total = apply("add", apply("mul", size, scale), apply("mul", p, scale))
-    root = apply("sqrt", select(is_small, half, two))
-    large = apply("mul", apply("sqrt", total), root)
+    total = apply("add", modulus(builder, Pair(p, q)), p)
+    large = apply("mul", apply("sqrt", apply("mul", total, half)), root)
     other = apply("mul", apply("div", b, large), half)
     other = select(apply("eq", large, zero), zero, other)
     negative = apply("lt", x.real, zero)

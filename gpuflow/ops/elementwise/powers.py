@@ -33,10 +33,20 @@ def _square_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params
     return builder.apply("mul", values[0], values[0])
 
 
+def _square_impl(xp: Any, x: Any) -> Any:
+    if not dtypes.is_complex(x.dtype):
+        return xp.multiply(x, x)
+    # As in kernels: differences of squares that overflow would have the wrong sign, or be nan.
+    out = xp.empty_like(x)
+    a, b = xp.abs(x.real), xp.abs(x.imag)
+    out.real, out.imag = (a - b) * (0.5 * a + 0.5 * b) * 2, x.real * x.imag * 2
+    return out
+
+
 square_p = elementwise(
-    "square", impl=lambda xp, x: xp.multiply(x, x), accepts=is_number, what="a number",
+    "square", impl=_square_impl, accepts=is_number, what="a number",
     body=_square_body, cheap=True, continuous=True,
-    pair=complex_pairs.pair_body(lambda builder, x: complex_pairs.mul(builder, x, x)),
+    pair=complex_pairs.pair_body(complex_pairs.square),
     derivatives=(lambda t, out, x: mul(t, mul(x, 2)),),
 )  # fmt: skip
 
