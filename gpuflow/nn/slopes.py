@@ -57,15 +57,16 @@ def celu_bent(x: Any, alpha: Any) -> Any:
 def celu_slope(t: Any, out: Any, x: Any, alpha: Any) -> Any:
     """``exp(min(x, 0) / alpha)``."""
     del out
-    return jnp.multiply(t, jnp.add(celu_bent(x, alpha), 1))
+    return jnp.multiply(t, jnp.exp(jnp.divide(jnp.minimum(x, 0.0), alpha)))
 
 
 def celu_slope_by_alpha(t: Any, out: Any, x: Any, alpha: Any) -> Any:
     """``exp(q) (1 - q) - 1`` with ``q = min(x, 0) / alpha``, which is -1 at -inf."""
     del out
-    quotient, bent = jnp.divide(jnp.minimum(x, 0.0), alpha), celu_bent(x, alpha)
-    finite = jnp.where(jnp.equal(bent, -1), 0, quotient)
-    return jnp.multiply(t, jnp.subtract(bent, jnp.multiply(finite, jnp.add(bent, 1))))
+    quotient = jnp.divide(jnp.minimum(x, 0.0), alpha)
+    power = jnp.exp(quotient)
+    finite = jnp.where(jnp.equal(power, 0), 0, quotient)
+    return jnp.multiply(t, jnp.subtract(jnp.expm1(quotient), jnp.multiply(finite, power)))
 
 
 def squareplus_slope(t: Any, out: Any, x: Any, b: Any) -> Any:

@@ -88,7 +88,8 @@ exp_p = _function(
     "exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=complex_pairs.exp
 )
 exp2_p = _function("exp2", exp2_of, lambda t, out, x: mul(mul(t, out), _LOG_2))
-expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, add(out, 1)))
+# From the value, the derivative would lose its digits where that is near -1.
+expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, exp(x)))
 log_p = _function(
     "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, complex_pairs.log
 )
