@@ -213,3 +213,32 @@ def test_complex_literals_warn_of_nothing(fresh_templates):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_allclose(gf.jit(lambda z: z * 2j + 1)(z), z * 2j + 1)
+
+
+def test_copies_of_an_equation_share_their_constants():
+    """Two readers of a clamped input have a copy each, which a kernel of both computes once."""
+    x = np.linspace(-60, 60, 1000, dtype=np.float32)
+
+    def text(f):
+        return "".join(
+            kernel_text(s.kernel) for s in gf.jit(f).lower(x).compile().steps
+            if isinstance(s, KernelStep)
+        )  # fmt: skip
+
+    def same(x):
+        return jnp.clip(x, -30.5, 30.5) * jnp.sin(jnp.clip(x, -30.5, 30.5))
+
+    assert text(same).count(" max ") == 1
+    assert text(gf.grad(lambda x: gf.nn.gelu(x).sum())).count(" max ") == 1
+
+
+def test_programs_with_and_without_shared_constants_differ():
+    """They have the same equations; only in one of them are constants those of a copy."""
+    x = np.linspace(-60, 60, 1000, dtype=np.float32)
+
+    def bounded(low, high):
+        return lambda x: jnp.clip(x, -low, low) * jnp.sin(jnp.clip(x, -high, high))
+
+    for low, high in ((30.5, 30.5), (30.5, 12.5), (12.5, 12.5), (7.5, 50.5)):
+        want = np.clip(x, -low, low) * np.sin(np.clip(x, -high, high))
+        np.testing.assert_allclose(gf.jit(bounded(low, high))(x), want, rtol=1e-5, atol=1e-5)

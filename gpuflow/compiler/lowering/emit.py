@@ -492,7 +492,7 @@ class Emitter:
     def literal(self, atom: Literal, position: int, operand: int) -> Element:
         """A scalar of the program: in the text if it is one of the few, else an operand.
 
-        Each has an operand of its own: equal ones may differ in another program of the key.
+        Equal ones may differ in another program of the key; only those of copies are the same.
         """
         storage = storage_name(atom.aval.dtype)
         value = np.asarray(atom.value).reshape(())[()]
@@ -502,7 +502,7 @@ class Emitter:
 
         def part(dtype: str, value: Any, number: int | None = None) -> Value:
             word = self.numbers.literal(position, operand, dtype, value, number)
-            return self.scalar(dtype, word, (position, operand, number))
+            return self.scalar(dtype, word, word.source)
 
         if storage not in PARTS:
             return part(storage, value)

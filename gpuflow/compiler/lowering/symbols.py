@@ -10,14 +10,13 @@ another program of the key finds the word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.word_sources import Source, Symbols, declared_numbers
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Layout
 from gpuflow.kir.interpret import scalar_to_word
 
@@ -190,9 +189,7 @@ class Numbers:
     ) -> Number:
         """The argument word of a literal, or of a part of a complex one."""
         jaxpr = self.program.jaxpr
-        before = jaxpr.memo("literals before", lambda: _literals_before(jaxpr))
-        inputs = jaxpr.eqns[position].inputs
-        place = before[position] + sum(type(atom) is Literal for atom in inputs[:operand])
+        place = jaxpr.memo("literal places", lambda: _literal_places(jaxpr))[position][operand]
         kind = ("literal", place, dtype) if part is None else ("part", place, dtype, part)
         return self._number(scalar_to_word(dtype, value), kind)
 
@@ -247,14 +244,23 @@ def _followed(
     return strides
 
 
-def _literals_before(jaxpr: Jaxpr) -> list[int]:
-    """For each equation how many literals the equations before it read."""
-    counts = [sum(_is_literal(atom) for atom in eqn.inputs) for eqn in jaxpr.eqns]
-    return list(accumulate(counts, initial=0))
+def _literal_places(jaxpr: Jaxpr) -> list[dict[int, int]]:
+    """For each equation the numbers of its literals by operand.
 
-
-def _is_literal(atom: Atom) -> bool:
-    return type(atom) is Literal
+    Copies of an equation have its literals, and the numbers of the first one: in a kernel of
+    several copies these are one expression.
+    """
+    first: dict[int, int] = {}
+    count = 0
+    places = []
+    for eqn in jaxpr.eqns:
+        found = {}
+        for operand, atom in enumerate(eqn.inputs):
+            if type(atom) is Literal:
+                found[operand] = first.setdefault(id(atom), count)
+                count += 1
+        places.append(found)
+    return places
 
 
 def _factors(number: Number) -> tuple[int, Sequence[int]]:
