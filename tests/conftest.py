@@ -87,6 +87,13 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
+def pytest_report_collectionfinish(items):
+    """Say how many cases the tests have: some run many (together.py)."""
+    from together import count_cases  # imports numpy, and thus not before the settings are made
+
+    return f"cases: {sum(map(count_cases, items))}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Seconds of each phase go into --junitxml, which else has their sum: perf/ci_times.py."""
@@ -120,18 +127,14 @@ def exact_products(request):
 
 # --- random numbers ------------------------------------------------------------------------
 
-_STATES = {}
-
 
 @pytest.fixture(autouse=True)
 def same_random_numbers(request):
     """A file's generators start anew for each test, whatever ran before: it fails alone as well."""
-    import numpy as np  # not before the settings above are made
+    # Not imported before the settings above are made: it imports numpy.
+    from fresh_state import restart_generators
 
-    for value in vars(request.module).values():
-        if isinstance(value, np.random.Generator):
-            bits = value.bit_generator
-            bits.state = _STATES.setdefault(value, bits.state)
+    restart_generators(vars(request.module))
 
 
 # --- programs ------------------------------------------------------------------------------
@@ -140,9 +143,11 @@ def same_random_numbers(request):
 @pytest.fixture(autouse=True)
 def own_traces():
     """Each test traces for itself: others may have changed how functions are compiled."""
+    # As above.
+    from fresh_state import forget_traces
+
     yield
-    if shared := sys.modules.get("gpuflow.control.shared_traces"):
-        shared.forget()
+    forget_traces()
 
 
 @pytest.fixture

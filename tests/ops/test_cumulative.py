@@ -5,7 +5,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from stored_values import STORED, check_expression
 
 import gpuflow as gf
 from gpuflow import lax
@@ -18,11 +17,6 @@ OPS = {
     "cummin": np.minimum,
     "cumlogsumexp": np.logaddexp,
 }
-
-
-@pytest.mark.parametrize("expression", STORED["cumulative"])
-def test_as_in_jax(expression):
-    check_expression("cumulative", expression)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
