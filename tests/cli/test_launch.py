@@ -181,22 +181,45 @@ def test_who_holds_up_the_others(tmp_path):
     assert progress.stalled([0, 1], 1) == []
 
 
+# Rank 0 prints after rank 1, and ends before it, however long their starts take.
+LATER = """
+import os, sys, time
+from pathlib import Path
+rank, folder = sys.argv[1:]
+said, ended = Path(folder, "said"), Path(folder, "ended")
+
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.01)
+
+def is_gone():
+    try:
+        os.kill(int(ended.read_text() or os.getpid()), 0)
+    except ProcessLookupError:
+        return True
+
+if rank == "0":
+    wait_for(said.exists)
+    time.sleep(0.3)  # until the launcher has read it
+print("Traceback (most recent call last):\\n  here\\n{last} " + rank, flush=True)
+if rank == "0":
+    ended.write_text(str(os.getpid()))
+else:
+    said.touch()
+    wait_for(ended.exists)
+    wait_for(is_gone)
+os._exit(1)
+"""
+
+
 def test_who_failed_first(tmp_path, capfd):
     """Rank 1 says first what is wrong, but rank 0, which was told so by it, ends before it does."""
     last = "gpuflow.base.errors.CommunicationError: said by rank"
     program = tmp_path / "program.py"
-    program.write_text(
-        "import os, sys, time\n"
-        "rank, begin, end = map(float, sys.argv[1:])\n"
-        "time.sleep(begin)\n"
-        f"print('Traceback (most recent call last):\\n  here\\n{last} %d' % rank, flush=True)\n"
-        "time.sleep(end)\n"
-        "os._exit(1)\n"
-    )
-    waits = [("0.3", "0"), ("0", "0.5")]  # until a rank prints, and from then until it ends
+    program.write_text(LATER.format(last=last))
     starts = [
-        Start(rank, (sys.executable, str(program), str(rank), *pair), dict(os.environ))
-        for rank, pair in enumerate(waits)
+        Start(rank, (sys.executable, str(program), str(rank), str(tmp_path)), dict(os.environ))
+        for rank in range(2)
     ]
     assert Group(starts, Output(None), 0, []).run() == 1
     said = capfd.readouterr().err.partition("[launch] rank 1 failed first, with status 1")

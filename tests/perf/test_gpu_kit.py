@@ -67,13 +67,14 @@ def rows(perf):
 )
 def test_a_rival_that_fails_at_a_row_has_the_others(perf, rows, tmp_path, how, says):
     """And everybody else has all of them."""
-    limits = (10.0, 1.0 if how == "hangs" else 10.0, 10.0)
+    # Only that of a row that hangs may be reached, however busy the machine is.
+    limits = (120.0, 1.0 if how == "hangs" else 120.0, 120.0)
     racers = [
         perf.race.Racer(name, ["-c", CHILD, what], tmp_path / f"{name}.err", limits)
         for name, what in (("gpuflow", "works"), ("jax", how))
     ]
     records = {}
-    until = time.perf_counter() + 60
+    until = time.perf_counter() + 300
     done = perf.race.race(
         rows, racers, until, lambda row, name, record: records.update({(row, name): record}),
         lambda row, name: (row, name) == ("c", "gpuflow"),
@@ -91,7 +92,7 @@ def test_a_rival_that_fails_at_a_row_has_the_others(perf, rows, tmp_path, how, s
 def test_a_framework_that_does_not_start_is_tried_twice(perf, rows, tmp_path):
     racer = perf.race.Racer("jax", ["-c", CHILD, "absent"], tmp_path / "log")
     records = {}
-    until = time.perf_counter() + 60
+    until = time.perf_counter() + 300
     perf.race.race(
         rows, [racer], until, lambda row, name, record: records.update({row: record}),
         lambda row, name: False,
@@ -215,8 +216,8 @@ def test_a_part_goes_on_after_sections_and_rows_that_fail(perf, tmp_path, monkey
     )
     rows = ("column sum", "column sum bfloat16", "transpose")
     planned = [
-        stage("tests", 20, failing), stage("rows", 20, rows=rows, frameworks=("gpuflow",)),
-        stage("last", 20, (section("fine", ["-c", "print('fine')"], 30),)),
+        stage("tests", 120, failing), stage("rows", 120, rows=rows, frameworks=("gpuflow",)),
+        stage("last", 120, (section("fine", ["-c", "print('fine')"], 30),)),
     ]  # fmt: skip
     child = tmp_path / "child.py"
     child.write_text(CRASHES)
@@ -241,14 +242,17 @@ def test_a_part_goes_on_after_sections_and_rows_that_fail(perf, tmp_path, monkey
 
 def test_a_stage_ends_at_its_time(perf, rows, tmp_path):
     """A row that takes longer than all that is left of a stage is given up."""
-    racer = perf.race.Racer("gpuflow", ["-c", CHILD, "hangs"], tmp_path / "log")
-    records, start = {}, time.perf_counter()
-    until = start + perf.race.ROW_RESERVE + 1
+    racer = perf.race.Racer("gpuflow", ["-c", CHILD, "hangs"], tmp_path / "log", (120.0,) * 3)
+    racer.start()
+    while not racer.version:  # however long a start takes
+        assert racer.answer() is None
+        time.sleep(0.01)
+    records, until = {}, time.perf_counter() + perf.race.ROW_RESERVE + 1
     done = perf.race.race(
         rows, [racer], until, lambda row, name, record: records.update({row: record}),
         lambda row, name: False,
     )  # fmt: skip
-    assert not done and time.perf_counter() < until + 2 and not racer.is_running
+    assert not done and time.perf_counter() < until + 50 and not racer.is_running
     assert records["b"]["error"] == "no result within the time of the stage"
     assert "seconds" in records["a"] and "c" not in records
 
@@ -264,11 +268,10 @@ def test_time_that_a_stage_leaves_over_is_the_next_ones(perf, tmp_path, monkeypa
         return True
 
     monkeypatch.setattr(perf.acceptance.Acceptance, "stage", note)
-    start = time.perf_counter()
+    monkeypatch.setattr(perf.acceptance, "time", SimpleNamespace(perf_counter=lambda: 100.0))
     out = str(tmp_path / "out")
     assert perf.acceptance.main(["first", "--tiny", "--seconds", "45", "--out", out]) == 0
-    spent = [round(end - start) for end in until.values()]
-    assert spent == [10, 30, 45]
+    assert until == {"a": 110, "b": 130, "c": 145}
     with pytest.raises(SystemExit):
         perf.acceptance.options_of(["check"])
 
