@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 def no_builds_before(monkeypatch):
     monkeypatch.setattr(progress, "_state", progress._State())
     monkeypatch.setattr(progress, "SHORTEST_SECONDS", 0.0)
+    progress._load_rich()  # an import may take longer than a build
 
 
 class Terminal(io.StringIO):
@@ -47,14 +48,14 @@ def test_only_long_builds_are_told_of(monkeypatch, after, says):
 
 def test_builds_that_follow_each_other_add_up(monkeypatch):
     """Twenty programs of half a second each were ten seconds without a word."""
-    monkeypatch.setattr(progress, "AFTER_SECONDS", 1.5)
+    monkeypatch.setattr(progress, "AFTER_SECONDS", 2.5)
     monkeypatch.setattr(sys, "stderr", Terminal())
     build(1.0)
     assert sys.stderr.getvalue() == ""
-    build(1.5)
+    build(2.5)
     assert "of 1,944 operations, after 1 others in 1." in sys.stderr.getvalue()
     monkeypatch.setattr(sys, "stderr", Terminal())
-    time.sleep(1.7)  # the program runs: what comes then is counted from the start
+    time.sleep(2.7)  # the program runs: what comes then is counted from the start
     build(0.5)
     assert sys.stderr.getvalue() == "" and progress._state.builds == 1
 

@@ -16,7 +16,7 @@ from gpuflow import lax
 
 def main():
     rank, size, port = map(int, sys.argv[1:4])
-    gf.distributed.initialize(f"127.0.0.1:{port}", size, rank, collective_timeout=20)
+    gf.distributed.initialize(f"127.0.0.1:{port}", size, rank, collective_timeout=60)
     mode = sys.argv[4]
 
     def look(index, x):

