@@ -11,7 +11,7 @@ from gpuflow.runtime.array import Array
 
 
 class SupportsDType(Protocol):
-    """What has a dtype, such as an array."""
+    """An object with a dtype, such as an array."""
 
     @property
     def dtype(self) -> np.dtype: ...

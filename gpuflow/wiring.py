@@ -1,4 +1,4 @@
-"""The only upward plugs: what lower layers call without importing it."""
+"""The only upward dependencies: functions that lower layers call without importing them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ else:
 
 
 def install() -> None:
-    """Plug in platforms, evaluators, rules, and what Array, Tracer and Ref have of methods."""
+    """Plug in platforms, evaluators, rules, and the methods of Array, Tracer and Ref."""
     register_platforms()
     eval_trace.plug_in(evaluate)
     choices.rules.choice = known_places.as_choice

@@ -86,9 +86,9 @@ class Block:
             start: its first element, an integer for each dimension of ``x``; it may be computed,
                 and be out of bounds. None: ``self.start``.
             shape: of the tile, ints; None for a whole dimension. None: ``self.tile``.
-            fill: what stands where the tile reaches over the edges of ``x``. None: it does not,
-                which is not checked: such a start is brought into range, as by
-                ``lax.dynamic_slice``. That saves the question.
+            fill: the value of elements of the tile that are outside of ``x``. None: the tile must
+                be inside, which is not checked: such a start is clamped, as by
+                ``lax.dynamic_slice``. That saves the check.
 
         Returns:
             The tile, of the dtype of ``x``.
@@ -218,7 +218,7 @@ class BlockKernel:
         return self._jitted(self._parameters(args, parameters), *args)
 
     def explain(self, *args: Any, stage: str = "kernels", **parameters: Any) -> Explanation:
-        """What the blocks of such arguments are made of, without running them.
+        """The composition of the blocks of such arguments, without running them.
 
         Args:
             args: arrays or ShapeDtypeStructs, as of a call.
@@ -304,16 +304,16 @@ def block(
             e = jnp.exp(values - values.max(1, keepdims=True))
             return e / e.sum(1, keepdims=True)
 
-    The function is traced once, for any block. It loads tiles, computes with them what it likes
-    with ``jnp`` and ``lax`` (sums, running sums, products, loops over further tiles), and returns
-    its tile of each result; nothing is written otherwise. Tiles cover the results, so that no block
-    sees what another one writes.
+    The function is traced once, for any block. It loads tiles, computes with them by any ``jnp``
+    and ``lax`` functions (sums, running sums, products, loops over further tiles), and returns its
+    tile of each result. It has no other outputs. Tiles cover the results, so that blocks do not see
+    each other's writes.
 
     On the CPU several threads take blocks, each with memory for one block. On GPUs they are blocks
-    of one kernel, where their programs are made of what a block can do by itself: all but calls of
-    libraries other than ``b.dot``.
+    of one kernel, if their programs contain only operations that a block can run by itself: all
+    except library calls other than ``b.dot``.
 
-    Derivatives, in both modes, compute tiles again; what a block loaded is all that is kept.
+    Derivatives, in both modes, compute tiles again; only the loaded tiles of a block are stored.
     ``vmap`` computes a block for all elements at once.
 
     Args:

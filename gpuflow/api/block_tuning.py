@@ -26,13 +26,13 @@ def fastest(
 ) -> Parameters:  # fmt: skip
     """The choice with which ``function(choice, *args)`` takes the least time.
 
-    Arguments are measured as ones. What comes out is kept with compiled kernels, by the programs of
+    Arguments are measured as ones. The result is cached with compiled kernels, by the programs of
     the choices and the device: another process does not measure again.
 
     Args:
         name: for messages.
         function: a jitted function, whose first argument is static.
-        choices: what to try.
+        choices: the candidates.
         avals, in_tree: the leaves of ``args``, and their tree.
     """
     device, cache = default_device(), kernel_cache()

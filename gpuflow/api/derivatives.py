@@ -434,7 +434,7 @@ def choose_arguments(
     """``fun`` as a flat function of the chosen arguments, their leaves, and their tree.
 
     Args:
-        what: the transformation, for errors.
+        what: the name of the transformation, for errors.
         kinds: whether inputs are complex (holomorphic), and whether integers are allowed.
         missing: the error for the number of an argument that the call does not have.
     """

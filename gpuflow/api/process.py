@@ -1,4 +1,4 @@
-"""What this process has and is: live arrays, versions, processes."""
+"""Information about this process: live arrays, versions, processes."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class _Rules:
 class RawKernel:
     """A kernel that ``gf.raw_kernel`` made an operation of; call it with arrays and numbers.
 
-    It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops. What it has no rule for is
-    refused, or comes from the reference.
+    It can be used in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops. Transformations without
+    a rule raise an error, or use the reference.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class RawKernel:
         return batch
 
     def defreference(self, reference: Function) -> Function:
-        """Set what the kernel computes, in gpuflow's words: ``(*args) -> out``.
+        """Set the reference computation of the kernel in gpuflow: ``(*args) -> out``.
 
         It runs on the CPU where there is no ``cpu=``; its derivatives are the kernel's where no
         rule is set; and ``check`` compares with it.
@@ -134,10 +134,10 @@ class RawKernel:
 
         Args:
             args: arguments as of a call, near which derivatives exist.
-            sizes: what to try besides the sizes of ``args``.
+            sizes: sizes to try in addition to those of ``args``.
 
         Returns:
-            What was compared, with the largest difference of each; ``print`` shows a table.
+            The comparisons, with the largest difference of each; ``print`` shows a table.
 
         Raises:
             AssertionError: two of them differ; the message says which, and at which sizes.

@@ -30,8 +30,8 @@ class Compared:
     """One comparison.
 
     Attributes:
-        what: of what with what.
-        sizes: of dimensions, those of the arguments and what they became.
+        what: names of the two compared computations.
+        sizes: the dimensions of the arguments, original and substituted.
         difference: the largest, relative to the largest value.
     """
 
@@ -42,7 +42,7 @@ class Compared:
 
 @record
 class Report:
-    """What ``check`` compared; printed it is a table."""
+    """Comparisons of ``check``; printed as a table."""
 
     rows: tuple[Compared, ...]
 
@@ -58,7 +58,7 @@ def check_kernel(
     kernel: Any, reference: Function | None, has_derivative: bool, has_gradient: bool,
     args: Sequence[Any], sizes: Sequence[int],
 ) -> Report:  # fmt: skip
-    """What ``RawKernel.check`` does."""
+    """Implementation of ``RawKernel.check``."""
     rows: list[Compared] = []
     name = kernel.__name__
     run, reference = _of_arrays(kernel), None if reference is None else _of_arrays(reference)

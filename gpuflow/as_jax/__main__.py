@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
         arguments: the command line behind ``-m gpuflow.as_jax``.
 
     Returns:
-        2 if there is nothing to run, else 0; what the script raises passes through.
+        2 if there is nothing to run, else 0; exceptions of the script propagate.
     """
     as_module = arguments[:1] == ["-m"]
     rest = arguments[1:] if as_module else arguments

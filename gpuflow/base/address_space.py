@@ -25,7 +25,7 @@ def require_address_space(count: int, purpose: str) -> None:
 
     Args:
         count: bytes.
-        purpose: what needs them, for the message.
+        purpose: the feature that needs them, for the message.
 
     Raises:
         MemoryError: if there are fewer.

@@ -1,7 +1,7 @@
 """Arguments by kind: axes, integers, sequences and choices. Each kind is checked in one function.
 
-A valid argument costs a comparison of its type. What an argument of the wrong kind raises
-otherwise is explained from annotations, see ``core/argument_kinds.py``.
+A valid argument costs a comparison of its type. Errors of arguments of the wrong kind are explained
+from annotations, see ``core/argument_kinds.py``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def are_several(axes: Any) -> bool:
 
 
 def known_index(value: Any) -> Any:
-    """The integer that ``value`` stands for; what stands for none comes back as it is.
+    """Return the integer for an integer-like ``value``; other values are returned unchanged.
 
     Raises:
         TracedArgumentError: it is traced.

@@ -1,7 +1,7 @@
 """Settings: environment variables, process-wide values and context managers.
 
-Every environment variable of gpuflow is read in this file and nowhere else; base/variables.py is
-the table of them. Settings that change what a traced program means are fields of ``Settings``; the
+This file is the only one that reads environment variables of gpuflow; base/variables.py is the
+table of them. Settings that change the meaning of a traced program are fields of ``Settings``. The
 current ``Settings`` object is interned, so ``trace_context()`` is a cheap and exact part of a jit
 key.
 """
@@ -97,7 +97,7 @@ def _runtime_folder() -> Path:
 
 @record
 class Environment:
-    """What the process was started with; read once at import."""
+    """Environment variables of the process, read once at import."""
 
     platform: str = ""
     cpu_devices: int = 1
@@ -178,7 +178,7 @@ def read_environment(problems: list[str] | None = None) -> Environment:
 
 @record(eq=False)
 class Settings:
-    """Settings that change what a program means. Interned: equal settings are one object."""
+    """Settings that change the meaning of a program. Interned: equal settings are one object."""
 
     enable_x64: bool = False
     numpy_dtype_promotion: str = "standard"
@@ -214,7 +214,7 @@ _CHOICES = {
 
 @record
 class Switches:
-    """Settings that change what is told or refused, but no program."""
+    """Settings of diagnostics and checks, which do not change programs."""
 
     log_compiles: bool = False
     explain_cache_misses: bool = False
@@ -415,7 +415,7 @@ class Config(FlagsAndValues):
             local.changed, local.switched, local.settings, local.process = before
 
     def blocks(self) -> Blocks:
-        """What blocks of this thread set, for another thread that works for it."""
+        """Return the settings of this thread's blocks, for another thread that works for it."""
         return self._local.changed, self._local.switched
 
     @contextmanager
@@ -445,7 +445,7 @@ class Config(FlagsAndValues):
         return self._ignored.get(short, WITHOUT_EFFECT[short].default)
 
     def adopt_jax_variables(self) -> None:
-        """Set what JAX's own environment variables ask for, as ``import jax`` does.
+        """Apply JAX's own environment variables, as ``import jax`` does.
 
         Those of gpuflow's that are set win.
 
@@ -525,7 +525,7 @@ def extend_axes(
 
 
 def expand_names(names: Iterable[Any]) -> tuple[Any, ...]:
-    """Names of axes, aliases replaced by what they stand for."""
+    """Replace aliases in names of axes by the axes."""
     aliases = config.axis_aliases
     if not aliases:
         return tuple(names)

@@ -59,7 +59,7 @@ class FlagsAndValues:
         app.call_after_init(lambda: self.complete_absl_config(flags))
 
     def complete_absl_config(self, absl_flags: Any) -> None:
-        """Set what the flags on a parsed command line ask for.
+        """Apply the flags of a parsed command line.
 
         Args:
             absl_flags: the module ``absl.flags``.
@@ -69,7 +69,7 @@ class FlagsAndValues:
                 self.update(short, absl_flags.FLAGS[name].value)
 
     def parse_flags_with_absl(self) -> None:
-        """Set what flags ``--jax_...`` in ``sys.argv`` ask for, up to an argument ``--``.
+        """Apply flags ``--jax_...`` in ``sys.argv`` up to an argument ``--``.
 
         Calling it again does nothing. Programs with ``app.run`` call ``config_with_absl``.
 

@@ -1,4 +1,4 @@
-"""What is said of objects that are neither arrays nor trees: what they are, and what to write."""
+"""Descriptions of objects that are neither arrays nor trees, and suggested replacements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "__array_inter
 
 
 def told(value: Any) -> str:
-    """What an object is, in a part of a line: ``a pandas DataFrame of shape (3, 2)``."""
+    """Describe an object in a few words: ``a pandas DataFrame of shape (3, 2)``."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     aval = getattr(value, "aval", None)
@@ -33,12 +33,12 @@ def told(value: Any) -> str:
 
 
 def mend(value: Any, otherwise: str, name: str = "x") -> str:
-    """What to write in place of an object: ``jnp.asarray``, ``register_dataclass``, or else.
+    """Suggest a replacement for an object: ``jnp.asarray``, ``register_dataclass``, or else.
 
     Args:
         value: the object.
-        otherwise: what to write in place of other objects.
-        name: what the program calls it, if that is known.
+        otherwise: the suggestion for other objects.
+        name: the name of the object in the program, if known.
     """
     kind = type(value)
     if is_array(value):

@@ -1,4 +1,4 @@
-"""What a module says when asked for a name that it does not have."""
+"""Messages of modules about missing names."""
 
 from __future__ import annotations
 

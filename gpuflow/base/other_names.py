@@ -1,4 +1,4 @@
-"""Names that NumPy, PyTorch and JAX have and gpuflow has not: what to write instead.
+"""Replacements for names of NumPy, PyTorch and JAX that gpuflow does not have.
 
 They are in one table, other_names.txt, which is read when a program asks for such a name.
 """

@@ -1,4 +1,4 @@
-"""A table that keeps what was used last."""
+"""A table of recently used values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ V = TypeVar("V")
 class Recent(Generic[K, V]):
     """A dict of at most ``most`` values: for a new one the value used longest ago makes room.
 
-    As long as it is at most half full, finding something costs what it does in a dict. Any thread
-    may use it; there is no lock that a fork could leave behind, and at worst a value is missed that
+    While it is at most half full, a lookup costs as much as in a dict. Any thread may use it; there
+    is no lock that a fork could leave locked. In the worst case a lookup misses a value that
     another thread moves at that moment.
 
     Args:

@@ -1,7 +1,7 @@
-"""What a trace of the profiler collects while one runs: spans of time on named rows.
+"""Recording of the profiler: spans of time on named rows.
 
-Whoever does work that takes long (a build, a transfer) puts it in a ``span``. What runs in a loop
-is not asked: programs are printed again when a recording starts or ends, with marks or without.
+Code that runs for a long time (a build, a transfer) is wrapped in a ``span``. Code in loops is not:
+programs are printed again when a recording starts or ends, with or without events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Event:
         start: nanoseconds of ``clock``.
         duration: nanoseconds.
         thread: the thread's identifier.
-        details: what else is known.
+        details: further data.
         step: of the plan that ran, itself; None: it was no step.
     """
 
@@ -48,7 +48,7 @@ class Recording:
     Attributes:
         start: nanoseconds of ``clock``.
         wall_start: seconds of the day.
-        events: what took time.
+        events: the recorded events.
         memory: pairs of nanoseconds of ``clock`` and the bytes that were in use.
     """
 
@@ -60,7 +60,7 @@ class Recording:
     def add(
         self, row: str, name: str, start: int, details: Mapping[str, Any], step: Any = None
     ) -> int:
-        """Record what began at ``start`` and ends now; returns now."""
+        """Record an event from ``start`` until now, and return the current time."""
         now, thread = clock(), threading.get_ident()
         self.events.append(Event(row, name, start, now - start, thread, details, step))
         return now
@@ -80,8 +80,8 @@ class span:
 
     Args:
         row: where it is shown.
-        name: what it is.
-        details: what else is known.
+        name: name of the span.
+        details: further data.
     """
 
     __slots__ = ("_details", "_name", "_recording", "_row", "_start")

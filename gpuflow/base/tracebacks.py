@@ -1,7 +1,8 @@
 """Tracebacks show the user's frames: this package's own are left out where they are shown.
 
-Nothing stands on the way of a call: exceptions are as they were raised, and what shows them (Python
-itself, IPython, pytest) is asked to leave frames out. See docs/design/0041-tracebacks.md.
+Calls have no additional frames or handlers: exceptions are as they were raised. The printers of
+tracebacks (Python itself, IPython, pytest) are asked to leave frames out. See
+docs/design/0041-tracebacks.md.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def is_hidden(*_: Any) -> bool:
-    """What pytest asks of each frame of this package, by the mark in its module."""
+    """Return whether pytest hides a frame of this package, by the mark in its module."""
     mark_modules()  # it asks from the outermost frame on: those below may be of later modules
     return config.switches().traceback_filtering != "off"
 

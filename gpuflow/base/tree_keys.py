@@ -69,7 +69,7 @@ def register_keys(
 
 
 def one_level(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
-    """The children of a node, each with its key, and what else the node is made of.
+    """Return the children of a node, each with its key, and its auxiliary data.
 
     Raises:
         ValueError: if ``tree`` is a leaf.

@@ -1,8 +1,8 @@
 """Calls that nothing breaks off in the middle.
 
 Ctrl-C, and exceptions that one thread raises in another (notebooks, debuggers, tests with a time
-limit), come between any two lines of Python. A library that takes and frees a lock in Python, as
-llvmlite does, keeps it for ever if one comes there, and what it frees it may free twice.
+limit), can occur between any two lines of Python. A library that acquires and releases a lock in
+Python, as llvmlite does, then never releases the lock, or frees a resource twice.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def undisturbed(call: Callable[[], Result]) -> Result:
     An interrupt reaches the waiting caller alone, which goes on with it. Cost: 0.05 ms.
 
     Args:
-        call: what it makes and does not return, it must drop itself.
+        call: it must release resources that it creates and does not return.
     """
     return begun(call)()
 
 
 def begun(call: Callable[[], Result]) -> Callable[[], Result]:
-    """Begin a call as of ``undisturbed``; what is returned waits for its result, once."""
+    """Begin a call as of ``undisturbed``; the returned function waits for its result, once."""
     try:
         worker = _idle.pop()
     except IndexError:

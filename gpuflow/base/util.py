@@ -97,7 +97,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn of the line outside this package that called it, however deep this is inside.
 
     Args:
-        text: as that of an error: what should hold, what was found, what to write.
+        text: like that of an error: the requirement, the value, and the fix.
         category: the class of the warning.
     """
     frame = user_frame()

@@ -1,7 +1,7 @@
 """Leaves of a checkpoint: taken as they are now, written as records and pieces, made again.
 
-A Python scalar is a record alone. An array is a record and pieces: one, or one for each part of a
-sharded array. What safetensors has no name for is in its files as plain numbers:
+A Python scalar is only a record. An array is a record and pieces: one, or one for each shard of a
+sharded array. Dtypes without a name in safetensors are stored as plain numbers:
 
     complex128           float64[..., 2]
     random keys          uint32[..., 2 or 4]
@@ -51,7 +51,7 @@ class Leaf:
     """A leaf as it was when the save began.
 
     Attributes:
-        record: what the JSON file says of it.
+        record: the JSON record of the leaf.
         pieces: where they are in the array, and their values as they are in files; nobody writes
             to these.
     """
@@ -70,7 +70,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     Args:
         path: of the leaf, for errors.
         leaf: an Array, NumPy array, or scalar.
-        is_first: whether this process writes what all have.
+        is_first: whether this process writes replicated data.
 
     Raises:
         TypeError: something else.
@@ -193,7 +193,7 @@ def in_file(name: str, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...
 
 
 def from_file(raw: np.ndarray, name: str) -> np.ndarray:
-    """The elements, in the storage dtype, of what lies in a file."""
+    """Return the elements of stored data, in the storage dtype."""
     dtype = dtype_of(name)
     if dtypes.is_extended(dtype):
         return dtype.stored(raw)
@@ -251,7 +251,7 @@ def scalar(record: dict[str, Any]) -> Any:
 
 
 def type_text(record: dict[str, Any]) -> str:
-    """What a record holds, as errors say it: ``float32[3,4]``, ``the Python int``."""
+    """Describe the type of a record for errors: ``float32[3,4]``, ``the Python int``."""
     if is_scalar(record):
         return f"a Python {record['kind']}"
     return f"{record['dtype']}[{','.join(map(str, record['shape']))}]"

@@ -153,7 +153,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
-    """The error for a file that differs from what was written."""
+    """Return the error for a file that differs from the written data."""
     return CheckpointError(
         f"[restore] the files of a checkpoint must be as they were written; got {what} in {path}. "
         "Fix: restore an earlier checkpoint."

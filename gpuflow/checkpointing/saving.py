@@ -25,7 +25,7 @@ class Snapshot:
     Attributes:
         description: its containers, as JSON.
         leaves: with their paths.
-        metadata: what else is kept with it, as JSON.
+        metadata: additional data that is stored with it, as JSON.
         token: a name of this save.
         is_shared: whether other processes have parts of it, and save them.
     """
@@ -222,7 +222,7 @@ atexit.register(_tell_at_exit)
 
 
 def wait_for_last() -> None:
-    """Wait for the save before, and raise what stopped it if nobody has been told."""
+    """Wait for the previous save, and raise its error if it was not raised yet."""
     with _last.lock:
         saving, _last.saving = _last.saving, None
         if saving is not None:

@@ -36,7 +36,7 @@ def described(tree: Any, op: str = "save") -> tuple[dict[str, Any], list[tuple[s
     """A tree as JSON, and its leaves with their paths, in order.
 
     Args:
-        tree: what is described.
+        tree: the tree to describe.
         op: whose errors it raises.
 
     Returns:
@@ -115,7 +115,7 @@ def rebuilt(node: dict[str, Any], leaves: Sequence[Any]) -> Any:
 
 
 def difference(saved: dict[str, Any], like: dict[str, Any], path: str = "") -> str:
-    """Where two descriptions first differ, with what is on each side; empty if they do not."""
+    """Return where two descriptions first differ, with both sides; empty if they are equal."""
     if "leaf" in saved and "leaf" in like:
         return ""
     kinds = [node.get("node", node.get("class")) for node in (saved, like)]

@@ -53,7 +53,7 @@ def failing_together(folder: Path, token: str) -> Iterator[None]:
 
 
 def hand_over(folder: Path, token: str, part: dict[str, Any]) -> None:
-    """Give process 0 the list of what this process wrote, and return when it is in a checkpoint.
+    """Send process 0 the list of files of this process, and return when it is in a checkpoint.
 
     Raises:
         CheckpointError: another process failed, or takes too long.
@@ -69,7 +69,7 @@ def hand_over(folder: Path, token: str, part: dict[str, Any]) -> None:
 
 
 def handed_over(folder: Path, token: str) -> list[dict[str, Any]]:
-    """What the other processes gave, in order.
+    """Return the lists of the other processes, in order.
 
     Raises:
         CheckpointError: another process failed, or takes too long.

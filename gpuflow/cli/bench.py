@@ -1,4 +1,4 @@
-"""`gpuflow bench FILE.py:function`: times what a user's file defines."""
+"""`gpuflow bench FILE.py:function`: times a user's function."""
 
 from __future__ import annotations
 

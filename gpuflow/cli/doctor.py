@@ -1,4 +1,4 @@
-"""`gpuflow doctor`: what is installed, what was detected, what is missing."""
+"""`gpuflow doctor`: installed packages, detected hardware, missing requirements."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def gpu(verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """Rows (name, text) about what GPU programs need; nothing is MISSING where there is no GPU.
+    """Rows (name, text) about requirements of GPU programs; no MISSING without a GPU.
 
     Args:
         verbose: whether to go through all of it where there is no GPU and none was asked for.

@@ -1,6 +1,6 @@
 """How `gpuflow doctor` looks at each piece that GPU programs need.
 
-A check gives a text, or raises: ``Trouble`` where it knows what to do about it.
+A check returns a text, or raises: ``Trouble`` if it knows a fix.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ERRORS = {
 
 
 class Trouble(Exception):
-    """A piece does not work: the text says what is wrong, ``fix`` what to do."""
+    """A component does not work: the text is the problem, ``fix`` the solution."""
 
     def __init__(self, text: str, fix: str = "") -> None:
         super().__init__(text)
@@ -163,7 +163,7 @@ def _dotted(number: int, unit: int) -> str:
 
 
 def check_gpu() -> str:
-    """What the system shows of a GPU."""
+    """Return the GPUs that the system reports."""
     if seems_to_have_gpu():
         return "found"
     if is_on_bus():
@@ -360,12 +360,12 @@ def check_nccl() -> str:
 
 
 def trial_command(name: str) -> list[str]:
-    """What runs one trial of ``doctor_trials.TRIALS`` and prints its line."""
+    """Command that runs one trial of ``doctor_trials.TRIALS`` and prints its line."""
     return [sys.executable, "-m", "gpuflow.cli.doctor_trials", name]
 
 
 def check_trial(name: str) -> str:
-    """What a trial says, in a process of its own: a crash or a hang is one line too.
+    """Return the result of a trial in a separate process: a crash or a hang is one line too.
 
     Raises:
         Trouble: it failed, crashed or did not end.

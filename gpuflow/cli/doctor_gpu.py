@@ -22,12 +22,12 @@ from gpuflow.targets.platforms import seems_to_have_gpu
 
 @record
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         name: of the piece.
-        text: its version, or what is wrong.
-        fix: what to do; "": nothing.
+        text: the version, or the problem.
+        fix: the solution; "" for none.
         is_needed: whether GPU programs need it.
     """
 
@@ -38,7 +38,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """For the report; what is missing begins with MISSING where a GPU is to be used."""
+        """Line of the report; it begins with MISSING if the GPU needs the component."""
         return f"{self.text}. Fix: {self.fix}" if self.fix else self.text
 
 
@@ -49,7 +49,7 @@ class Check:
     Attributes:
         name: of the piece.
         probe: says its version, or raises.
-        fix: what to do where it raises and does not say it itself, by the major version of CUDA.
+        fix: the solution if it raises an error without one, by the major version of CUDA.
         is_needed: whether GPU programs need it.
         after: the pieces that must be there for it to be looked at.
     """

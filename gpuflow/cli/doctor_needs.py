@@ -30,7 +30,7 @@ def extra(cuda: int) -> str:
 
 
 def driver_command(cuda: int) -> str:
-    """What to do where no driver is there that runs this CUDA."""
+    """Return the command that installs a driver for this CUDA version."""
     return f"install NVIDIA's driver, {DRIVERS[cuda]} or newer"
 
 

@@ -1,4 +1,4 @@
-"""What `gpuflow doctor` tries on a GPU: a product, a transform, a solve and a sum of one rank.
+"""Trials of `gpuflow doctor` on a GPU: a product, a transform, a solve and a sum of one rank.
 
 Each runs in a process of its own, so that one that crashes or hangs is a line of the report:
 ``python -m gpuflow.cli.doctor_trials NAME [PLATFORM]`` prints that line, and ends with status 1

@@ -62,7 +62,7 @@ class Progress:
         return [rank for rank in ranks if self.seen[rank][1] == least]
 
     def dump_stacks(self, running: Sequence[int]) -> None:
-        """Let every running rank print what all its threads are doing."""
+        """Let every running rank print the stacks of all its threads."""
         for rank in running:
             if rank in self.seen:
                 with suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ class Group:
     """The processes of one attempt.
 
     Args:
-        starts: what to start.
+        starts: the commands to start.
         output: where their lines go.
         watchdog: seconds without progress after which the group is ended; 0: never.
         signals: which signals the launcher got so far; it is filled elsewhere.

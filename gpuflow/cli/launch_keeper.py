@@ -95,7 +95,7 @@ def become_subreaper() -> None:
 
 
 def kill_descendants() -> None:
-    """Kill all that this process has started, and what that has started; they come here."""
+    """Kill all descendants of this process, which are reparented to it."""
     become_subreaper()
     empty = 0
     for _ in range(_MOST_PASSES):

@@ -80,7 +80,7 @@ class Output:
             return self._held.pop(rank, None) is not None
 
     def release(self, age: float = 0.0) -> None:
-        """Print what has been held back for so many seconds."""
+        """Print output that has been held back for so many seconds."""
         until = time.monotonic() - age
         with self._lock:
             due = [rank for rank, held in self._held.items() if held.since <= until]
@@ -89,7 +89,7 @@ class Output:
                     print(f"[{rank}] {line}", file=target)
 
     def close(self, seconds: float) -> None:
-        """Read what is left, for a while: a grandchild may keep a pipe open."""
+        """Read the remaining output, for a limited time: a grandchild may keep a pipe open."""
         self._thread.join(seconds)
         self._stopping = True
         self._thread.join(1.0)

@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
     example: str | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage, the message and what to write; end with status 2."""
+        """Print the usage, the message and the fix; exit with status 2."""
         self.print_usage(sys.stderr)
         fix = self.example or f"{self.prog} --help"
         self.exit(2, f"{self.prog}: error: {message}. Fix: {fix}\n")

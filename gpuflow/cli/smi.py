@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(states: Sequence[Mapping[str, Any]], top: int) -> str:
-    """The text for what processes have written.
+    """Return the text for the records that processes have written.
 
     Args:
         states: of the processes, as `publishing.state_of_process` gives them.

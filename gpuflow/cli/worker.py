@@ -1,4 +1,4 @@
-"""What `gpuflow launch` starts: a process that joins its group and then runs the script."""
+"""Entry point of processes of `gpuflow launch`: join the group, then run the script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Join the group and run ``arguments``: a program and what it is given."""
+    """Join the group and run ``arguments``: a program and its arguments."""
     said = launcher_variables()
     parent = variables.read(said, "GPUFLOW_LAUNCHER_PID", 0)
     if parent:
@@ -35,7 +35,7 @@ def run_program(arguments: Sequence[str], progress_folder: str | None = None) ->
     """Initialize this process, and run a program as if Python had been given it.
 
     Args:
-        arguments: what stands behind ``python``: a script, or ``-m`` and a module, and the rest.
+        arguments: the arguments of ``python``: a script, or ``-m`` and a module, and further ones.
         progress_folder: where the watchdog looks; None: there is none.
     """
     as_module = arguments[0] == "-m"

@@ -1,4 +1,4 @@
-"""What the compiler shows on request: GPUFLOW_DEBUG prints to stderr, GPUFLOW_DUMP writes files.
+"""Diagnostics of the compiler: GPUFLOW_DEBUG prints to stderr, GPUFLOW_DUMP writes files.
 
 Levels: 1 compiles and cache misses, 2 the program after each pass, 3 KernelIR, 4 generated source,
 5 driver programs.

@@ -1,4 +1,4 @@
-"""What a plan does, for people: its steps, what is in each, and why they are not fewer.
+"""Text of a plan: its steps, their equations, and why they are separate.
 
 A buffer is stored where one step ends and another begins. The reason comes from the rules that
 fusion itself applies, asked once more about both sides together.
@@ -60,7 +60,7 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf, maker_of: MakerOf
 
 
 def headline(plan: Plan, name: str) -> str:
-    """How many steps of each kind a program has, and what they cost together."""
+    """Number of steps of each kind in a program, and their total costs."""
     counts = Counter(step.kind for step in plan.steps)
     parts = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
              if counts[kind]]  # fmt: skip
@@ -79,7 +79,7 @@ class Boundary:
     Attributes:
         names: of the arrays.
         readers: the numbers of the steps that read them, from 0; none if the reason is another.
-        reason: why those are steps of their own, or what the arrays are there for.
+        reason: why the steps are separate, or the purpose of the arrays.
     """
 
     names: tuple[str, ...]
@@ -92,7 +92,7 @@ class Boundary:
 
 
 class PlanView:
-    """A plan with what its text needs: who writes and reads each buffer, names, equations."""
+    """A plan with data for its text: writers and readers of each buffer, names, equations."""
 
     def __init__(self, plan: Plan, sources_of: SourcesOf, maker_of: MakerOf) -> None:
         self.plan, self.sources_of, self.maker_of = plan, sources_of, maker_of
@@ -164,7 +164,7 @@ class PlanView:
         return [self.lines[position] for position in sorted(positions)]
 
     def title(self, step: Step) -> str:
-        """What kind of step it is, and its name."""
+        """The kind of a step, and its name."""
         if not isinstance(step, KernelStep):
             return f"{_KINDS[step.kind][0]}: {step.name}"
         kernel = step.kernel

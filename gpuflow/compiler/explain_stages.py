@@ -1,4 +1,4 @@
-"""What a program is at each stage on its way, as text for people; plans are in ``explain``."""
+"""Text of a program at each compilation stage; plans are in ``explain``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
 
 
 def explain_groups(plan: Plan) -> str:
-    """The equations of each group, and what one kernel goes over; and what is only a name."""
+    """The equations of each group, the iteration space of its kernel, and pure aliases."""
     lines, _ = format_eqns(plan.jaxpr, source_info=False)
     parts = []
     for members in plan.groups:

@@ -119,7 +119,7 @@ def rewritten(
     Args:
         jaxpr: the program.
         target: the platform.
-        report: called with the name of each pass, and what it gave.
+        report: called with the name of each pass, and its result.
     """
     program = jaxpr.jaxpr
     unrounded = unrounded_within if target.excess_precision else all_rounded

@@ -1,4 +1,4 @@
-"""What a plan asks of the platform that will run it."""
+"""The interface of a plan to the platform that runs it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Provider:
     """One way in which a target makes calls that are a block of some class.
 
     Attributes:
-        name: what makes them, as the table in docs/gpu.md says it.
-        choose: ``(block, step, target) -> Choice``, what is to run, worked out once when a plan is
-            bound; or None, where this way cannot do it with the operands as they lie.
+        name: the name of the implementation, as in the table in docs/gpu.md.
+        choose: ``(block, step, target) -> Choice``, the implementation, computed once when a plan
+            is bound; or None if the provider does not support these operands.
         why_not: The reason why ``choose`` gives None; asked by ``gpuflow.explain`` alone.
         version: The version of the library that a target calls; also for ``gpuflow.explain``.
     """
@@ -39,7 +39,7 @@ Providers = Mapping[type[Block], tuple[Provider, ...]]
 def chosen(
     providers: Providers, block: Block | None, step: CallStep, target: Any
 ) -> Choice | None:
-    """What the first provider that can do a call makes of it; None: the call is its ``impl``."""
+    """The choice of the first provider that supports a call; None: the call is its ``impl``."""
     for provider in providers.get(type(block), ()) if block is not None else ():
         choice = provider.choose(block, step, target)
         if choice is not None:
@@ -67,8 +67,8 @@ class Target(Protocol):
         atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
         excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
         lane_loops: loops whose lanes do not see each other are statements of kernels.
-        schedules: what may rewrite a kernel's calls, in the order in which they are tried.
-        rewrites: what is done to a kernel when its text is made.
+        schedules: the rewrites of a kernel's calls, in the order in which they are tried.
+        rewrites: the rewrites of a kernel when its text is generated.
     """
 
     on_gpu: bool
@@ -83,7 +83,7 @@ class Target(Protocol):
         ...
 
     def maker_of(self, step: CallStep) -> str:
-        """What makes a call, for ``gpuflow.explain``; "" if it is always the same."""
+        """The provider of a call, for ``gpuflow.explain``; "" if it is always the same."""
         ...
 
     def texts_of(self, step: KernelStep) -> list[str]:

@@ -25,10 +25,11 @@ def carry_types(
     trace: Callable[[list[ShapedArray]], tuple[Program, list[ShapedArray]]],
     function: Callable[..., Any],
 ) -> tuple[Program, list[Any]]:
-    """Trace a body for carries; Python numbers take a dtype that holds what the body makes.
+    """Trace a body for carries; Python numbers take a dtype that fits the results of the body.
 
-    In shard_map the carries of this package's own functions vary where what they meet does. Those
-    of users' functions must say so from the beginning (``check_carry``): their gradients differ.
+    In shard_map the carries of this package's own functions vary like the values that they are
+    combined with. Those of users' functions must vary from the beginning (``check_carry``): their
+    gradients differ.
 
     Args:
         init: leaves of the initial carry.
@@ -78,7 +79,7 @@ def check_carry(
     op: str, function: Callable[..., Any], in_tree: tree.TreeDef, in_avals: Sequence[ShapedArray],
     out_tree: tree.TreeDef, out_avals: Sequence[ShapedArray],
 ) -> None:  # fmt: skip
-    """Raise TypeError unless the body ``function`` returns what it was given.
+    """Raise TypeError unless the body ``function`` returns the types of its arguments.
 
     Raises:
         TypeError: another structure, shape or dtype, or a user's body whose carries vary along
@@ -109,7 +110,7 @@ def check_varying(
 
     Args:
         op: whose function it is.
-        what: the values that are compared, and ``where`` there are two types of them.
+        what: the compared values, and ``where`` there are two types of them.
         function: a user's; this package's own are not held to it.
         first, second: the types.
     """

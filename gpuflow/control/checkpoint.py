@@ -1,4 +1,4 @@
-"""checkpoint as users call it, and what it stores, as text."""
+"""The public checkpoint function, and the text of its residuals."""
 
 from __future__ import annotations
 

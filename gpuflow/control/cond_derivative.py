@@ -50,7 +50,7 @@ def partial_cond(
     bind: Callable[..., list[Any]], unknowns: tuple[bool, ...], index: Any, *operands: Any,
     branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The partial_eval rule: a cond computes what is known, another the rest."""
+    """The partial_eval rule: a cond computes the known outputs, another the others."""
     flags = tuple(unknowns[1:])
     if unknowns[0]:
         return _all_unknown(bind, flags, operands, branches, lanes)

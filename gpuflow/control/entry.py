@@ -26,7 +26,7 @@ from gpuflow.runtime.sharded import ShardedArray, type_key, whole_of
 
 @record(frozen=False)
 class Entry:
-    """A traced signature: the program, its hidden operands, and what was asked for.
+    """A traced signature: the program, its hidden operands, and the options.
 
     The program is ``(*consts, *closed-over refs, *arguments) -> (*results, *new values of refs)``.
     """
@@ -99,7 +99,7 @@ class Entry:
         return [operands[k] for k in self.jaxpr.jaxpr.memo(("counted", len(self.consts)), read)]
 
     def results(self, leaves: Sequence[Any], outs: list[Any], ran: bool = False) -> list[Any]:
-        """What is returned of the outputs of the program; the rest goes into refs."""
+        """Return the results from the outputs of the program; other outputs go into refs."""
         if self.refs is None:
             return outs
         count = self.out_tree.num_leaves

@@ -1,4 +1,4 @@
-"""custom_root and custom_linear_solve: solvers with derivatives from what their results solve."""
+"""custom_root and custom_linear_solve: solvers with derivatives by implicit differentiation."""
 
 from __future__ import annotations
 

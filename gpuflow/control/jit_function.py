@@ -161,7 +161,7 @@ class JitFunction(Generic[_P, _T]):
         return tree.unflatten(entry.out_tree, entry.results(leaves, outs, ran=is_eager))
 
     def short_entry(self, operands: Sequence[Any]) -> Entry | None:
-        """What runs for Arrays of such types in the current settings, as arguments by position.
+        """Return the callable for Arrays of such types in the current settings, by position.
 
         Returns:
             None: such calls are not short.
@@ -336,7 +336,7 @@ class JitFunction(Generic[_P, _T]):
         return self.trace(*args, **kwargs).out_info
 
     def operands(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """What the program takes for arguments: arrays that it closes over, and their leaves.
+        """Return the operands of the program: captured arrays, and the leaves of arguments.
 
         Raises:
             ValueError: it uses refs, which change whenever it runs.

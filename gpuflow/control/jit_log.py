@@ -48,7 +48,7 @@ def check_may_trace(name: str) -> None:
 
 
 def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
-    """Log why a call found no program: what differs from the signature closest to its own.
+    """Log why a call found no program: the difference from the closest signature.
 
     Args:
         name: name of the function.

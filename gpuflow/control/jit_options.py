@@ -1,4 +1,4 @@
-"""What ``jit`` was asked for, checked against the function's signature."""
+"""The options of ``jit``, checked against the function's signature."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
 
 @record
 class JitOptions:
-    """What ``jit`` was asked for."""
+    """The options of ``jit``."""
 
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
 
 
 def check_callable(fun: Any, what: str) -> None:
-    """Raise TypeError unless ``fun`` can be called, and returns what it computes."""
+    """Raise TypeError unless ``fun`` is a callable that returns its computation."""
     if not callable(fun):
         raise TypeError(
             f"[{what}] the first argument must be a function; got {fun!r}. Fix: {what}(f)(x)."
@@ -121,7 +121,7 @@ def check_callable(fun: Any, what: str) -> None:
 
 
 def name_of(function: Any) -> str:
-    """The name of a function; that of a partial one is the name of what it calls."""
+    """The name of a function; for a partial one, the name of the inner function."""
     while isinstance(function, partial) and not hasattr(function, "__name__"):
         function = function.func
     return getattr(function, "__name__", type(function).__name__)

@@ -1,7 +1,7 @@
 """Loops and branches whose inner values checkpoint may store: they are computed twice, in parts.
 
-The first computation has what may be stored inside as further outputs, stacked over the iterations
-of a loop; the second one reads it instead of computing it.
+The first computation has the stored values as further outputs, stacked over the iterations of a
+loop; the second one reads them instead of computing them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def keep_scan(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
 
 
 def keep_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
-    """The ``keep`` rule of cond: branches share what is stored, one variable for each type.
+    """The ``keep`` rule of cond: branches share stored variables, one for each type.
 
     Those that the branch which runs does not have are zeros.
     """

@@ -1,8 +1,8 @@
 """Lanes: control flow whose predicate is mapped by vmap.
 
-A branch or loop with a mapped predicate keeps its programs as they are for one lane, and says which
-operands have a dimension for lanes in front: a vmap that has not been carried out. All rules
-work on the programs of one lane; only lowering chooses what happens to the lanes.
+A branch or loop with a mapped predicate keeps its programs for one batch element, and marks the
+operands with a leading batch dimension: a vmap that is not carried out yet. All rules work on the
+programs of one element; only lowering chooses the treatment of the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Lane:
 
     Attributes:
         axis: name and size of the axis.
-        mapped: for each operand whether it has the axis, in front of what inner lanes add.
+        mapped: for each operand whether it has the axis, before the axes of inner batches.
     """
 
     axis: AxisData
@@ -40,8 +40,9 @@ Lanes = tuple[Lane, ...]
 def communicate(programs: Sequence[ClosedJaxpr]) -> bool:
     """Whether programs hold collectives.
 
-    Then what one lane computes reaches lanes that chose another branch or have stopped, so that
-    the vmap must be carried out at once: derivatives of the one-lane programs would miss it.
+    The results of one batch element then reach elements that took another branch or have stopped,
+    so that the vmap must be carried out immediately: derivatives of the programs for one element
+    would be wrong.
     """
     return any(isinstance(effect, AxisUse) for program in programs for effect in program.effects)
 

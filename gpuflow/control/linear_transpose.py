@@ -1,4 +1,4 @@
-"""linear_transpose, and functions with what they close over as arguments."""
+"""linear_transpose, and closure conversion."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def linear_transpose(
 
 
 def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
-    """Refuse what JAX has deprecated.
+    """Raise an error for arguments that JAX has deprecated.
 
     Raises:
         NotImplementedError: there are any.

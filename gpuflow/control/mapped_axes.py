@@ -68,7 +68,7 @@ def register_axes(cls: type, rule: AxisRule) -> None:
 
 
 def leaf_axes(op: str, what: str, axes: Any, value: Any) -> list[Any]:
-    """The axis of each leaf: its item of the tree prefix ``axes``, or what its node says."""
+    """The axis of each leaf: its entry of the tree prefix ``axes``, or that of its node."""
     if not _rules:
         return tree.broadcast_prefix(axes, value, f"{op} {what}")
     nodes = tree.leaves(value, _has_rule)

@@ -1,4 +1,4 @@
-"""What two trees of arrays that should be alike look like beside each other, for messages."""
+"""Comparison of two trees of arrays that should have equal structure, for messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def describe_types(what: str, first: Typed, second: Typed) -> str | None:
     """The leaves that differ, by path, and both trees; None: no leaf does.
 
     Args:
-        what: the trees are.
+        what: the name of the trees.
         first, second: of one structure.
     """
     paths = tree.paths(tree_keys.skeleton(first.structure))
@@ -64,7 +64,7 @@ def describe_types(what: str, first: Typed, second: Typed) -> str | None:
 
 
 def how_to_match(what: str, first: Typed, second: Typed) -> str:
-    """What to write, so that the first leaf that differs agrees with itself in ``first``."""
+    """Suggest a change so that the first leaf that differs agrees with the one in ``first``."""
     paths = tree.paths(tree_keys.skeleton(first.structure))
     for path, a, b in safe_zip(paths, first.avals, second.avals):
         if a.shape != b.shape:

@@ -33,7 +33,7 @@ class ProgramsByType:
 
     Args:
         name: of the primitive, for messages.
-        function: what is traced.
+        function: the function to trace.
     """
 
     def __init__(self, name: str, function: Callable[..., Sequence[Any]]) -> None:
@@ -95,7 +95,7 @@ def define_primitive(
 
     Args:
         name: as printed in jaxprs.
-        fun: ``(*arrays, **params) -> array``, what the op computes. It has no side effects.
+        fun: ``(*arrays, **params) -> array``, the computation of the op, without side effects.
         result: ``(*avals, **params) -> aval``, the type of the result; by default ``fun`` is traced
             for it. It may raise for operands that the op does not take.
         jvp: ``(primals, tangents, **params) -> (out, tangent)``; tangents may be ``Zero``.

@@ -22,7 +22,7 @@ Bind = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
 
 
 def result_types(op: str, avals: Sequence[ShapedArray], jaxpr: ClosedJaxpr) -> list[ShapedArray]:
-    """The shape rule: operands are what the program was traced for.
+    """The shape rule: operands have the types for which the program was traced.
 
     Raises:
         TypeError: they are not.

@@ -1,7 +1,7 @@
 """Programs of control-flow primitives: traced functions without constants.
 
-A body is a ClosedJaxpr without consts: what the function closes over becomes leading operands of
-the primitive, so that derivatives, batching and the compiler see it.
+A body is a ClosedJaxpr without consts: captured values of the function become leading operands of
+the primitive, so that derivatives, batching and the compiler see them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Program:
         jaxpr: ``(*closed-over values, *arguments) -> leaves of the result``.
         consts: the closed-over values, but for those of refs, which come after them.
         out_tree: the structure of the result.
-        refs: what it does with refs; None if there are none.
+        refs: its uses of refs; None if there are none.
     """
 
     jaxpr: ClosedJaxpr
@@ -194,7 +194,7 @@ def with_inputs(
 def split_independent(
     jaxpr: Jaxpr, varying: Sequence[bool]
 ) -> tuple[tuple[Eqn, ...], set[Var]]:
-    """The equations that depend on no varying input and have no effects, and what they define."""
+    """The equations without varying inputs and effects, and their outputs."""
     moving = {var for var, flag in safe_zip(jaxpr.invars, varying) if flag}
     fixed: list[Eqn] = []
     for eqn in jaxpr.eqns:

@@ -1,4 +1,4 @@
-"""Loops and branches without the results that nobody reads, and without what only those need."""
+"""Loops and branches without unused results, and without the computations of these."""
 
 from __future__ import annotations
 

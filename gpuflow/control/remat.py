@@ -1,10 +1,10 @@
-"""remat_p, the equation of checkpoint: what its derivative needs is computed again.
+"""remat_p, the equation of checkpoint: residuals of its derivative are recomputed.
 
-The equation holds a program without constants. Linearized, it stores its operands and what the
-policy lets it store; the map of tangents is again such an equation, which first computes the
-other residuals. Transposed as a whole, the map computes them when the cotangents are there: a
-barrier over all its inputs keeps the compiler from merging that with the first computation, and
-from starting it earlier, so that the residuals take no memory in between.
+The equation holds a program without constants. Its linearization stores its operands and the values
+that the policy saves; the map of tangents is again such an equation, which first computes the other
+residuals. Transposed as a whole, the map computes them when the cotangents are known: a barrier
+over all its inputs keeps the compiler from merging that with the first computation, and from
+starting it earlier, so that the residuals take no memory in between.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def bind_remat(
 
     Args:
         policy: which residuals may be stored; None: none.
-        prevent_cse: whether what is computed again must stay apart.
-        differentiated: whether the program computes again what was computed before.
+        prevent_cse: whether the recomputation must stay separate.
+        differentiated: whether the program is a recomputation.
     """
     jaxpr, closed = close(jaxpr)
     return remat_p.bind(
@@ -181,7 +181,7 @@ def _kept(jaxpr: Jaxpr, policy: Any) -> Kept:
 
 @record
 class Either:
-    """The policy of a checkpointed function in another one: what either lets it store."""
+    """The policy of a checkpointed function in another one: values that either saves."""
 
     inner: Any
     outer: Any

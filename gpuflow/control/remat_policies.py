@@ -89,7 +89,7 @@ def save_any_names_but_these(*names_not_to_save: str) -> Policy:
 def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
     """Store every value but those that ``checkpoint_name`` gave one of these names.
 
-    What such a value was made of may be stored instead.
+    The operands of such a value may be stored instead.
     """
     names = frozenset(names_not_to_save)
     return lambda primitive, *avals, **params: primitive is not name_p or (
@@ -98,7 +98,7 @@ def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
 
 
 def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
-    """Store what either policy stores.
+    """Store the values that either policy saves.
 
     Raises:
         ValueError: from the call, where a policy does not answer with a bool.

@@ -70,7 +70,7 @@ class Retraces:
         Args:
             new: the signature that it was for.
             names: gives the names of the leaves of the arguments.
-            seconds: what it took.
+            seconds: the duration.
             compiling: a list of the seconds that compiling its program will have taken.
 
         Warns:

@@ -1,10 +1,10 @@
 """Residuals of scans that the backward loop computes again, from the carries of the turn.
 
-The derivative of a turn of Runge and Kutta's method reads twenty numbers, factors of products; all
-follow from the three numbers of the state by additions and products. Stacked, they are written and
-read once for each turn, and with many turns they go through memory; computed again they stay in
-registers, and what is stacked is the state. The bound on memory is then that of the carries, for
-every scan whose body is cheap; what is not cheap (products of matrices, series, inner loops) is
+The derivative of an iteration of a Runge-Kutta method reads twenty numbers, factors of products;
+all follow from the three numbers of the state by additions and products. Stacked, they are written
+and read once for each iteration, and with many iterations they go through memory; recomputed they
+remain in registers, and only the state is stacked. The bound on memory is then that of the carries,
+for every scan with a cheap body; expensive values (products of matrices, series, inner loops) are
 stacked as before. See docs/design/0002.
 """
 
@@ -30,7 +30,7 @@ def computed_again(
     """A split body that stores less, where its linear map can compute the rest again.
 
     Args:
-        known: what evaluates a turn; its results, then residuals.
+        known: evaluates an iteration; its results, then residuals.
         linear: the linear map of a turn; it takes the residuals, then tangents.
         num_outs: how many results there are.
         num_consts: how many leading inputs are the same in each turn.

@@ -19,7 +19,7 @@ _MOST_EQUATIONS = 32  # of one const
 
 
 def consts_made_inside(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """A scan that makes in its body what elementwise equations make of numbers alone.
+    """A scan that computes in its body elementwise functions of scalars alone.
 
     So it is where nobody but updates at known places reads such a const: these are not computed.
     Elsewhere reading costs less.

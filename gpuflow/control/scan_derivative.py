@@ -1,7 +1,8 @@
 """Reverse mode through scan: splitting a body into evaluation and linear map, and transposition.
 
-What the linear map needs of each iteration is stacked by the evaluating scan. Residuals that no
-iteration changes are computed once, and slices of xs are read again instead of being copied.
+The residuals of each iteration for the linear map are stacked by the evaluating scan. Residuals
+that no iteration changes are computed once, and slices of xs are read again instead of being
+copied.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def partial_scan(
     bind: BindScan, unknowns: Sequence[bool], *operands: Any, jaxpr: ClosedJaxpr,
     num_consts: int, num_carry: int, **params: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The partial_eval rule: one scan over what is known, another over the rest."""
+    """The partial_eval rule: one scan over known values, another over the others."""
     split = num_consts + num_carry
     flags = list(unknowns)
     while True:

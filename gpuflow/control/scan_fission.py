@@ -34,7 +34,7 @@ class Parts:
 
     Attributes:
         eqns: of the body.
-        consts, carry, xs: from a variable of the body to what it is outside; in order.
+        consts, carry, xs: from a variable of the body to the outer value; in order.
         carry_out: for each carry the atom that is its next value.
         ys: the atoms that are stacked.
         length: the number of iterations.
@@ -153,12 +153,12 @@ def _over_iterations(
 
 @record
 class Sum:
-    """A carry that only adds up what one library equation makes.
+    """A carry that only accumulates the results of one library equation.
 
     Attributes:
         carry: its variable in the body.
         eqns: the equation, and layout operations after it.
-        term: what is added.
+        term: the summand.
         factors: variables of the body that the equation reads.
     """
 
@@ -189,7 +189,7 @@ def uses_in(eqns: Sequence[Eqn], outs: Iterable[Atom]) -> Uses:
 
 
 def added_term(carry: Var, out: Atom, uses: Uses) -> Atom | None:
-    """What a turn adds to a carry whose next value is ``out``.
+    """The summand of an iteration to a carry with the next value ``out``.
 
     None: it does something else with it, or something else reads one of the two. Only derivatives
     add up with ``add_any``; users' sums keep their order.

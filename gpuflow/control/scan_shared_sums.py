@@ -1,4 +1,4 @@
-"""Sums over lanes leave a scan: what all lanes share adds up for each lane, and once after it.
+"""Move sums over the batch out of a scan: unmapped totals are summed per element, once after it.
 
 The cotangent of a parameter that all lanes share is a carry like this one, which a loop of lanes
 cannot hold; each lane has a total of its own then:
@@ -63,7 +63,7 @@ class _Total:
 
     Attributes:
         place: its number among the carries.
-        term: what is added.
+        term: the summand.
         shape: of the carry of all lanes.
         axes: where that has the lanes that are summed over.
     """

@@ -1,4 +1,4 @@
-"""What a scan need not do in every iteration is taken out of its body."""
+"""Move invariant computations out of the body of a scan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def simplified_body(eqn: Eqn) -> Jaxpr:
 
 
 def take_apart(eqn: Eqn, body: Jaxpr) -> Parts:
-    """The inputs and outputs of a scan, by what they are."""
+    """The inputs and outputs of a scan, by role."""
     num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
     split = num_consts + num_carry
     pairs = safe_zip(body.invars, eqn.inputs)

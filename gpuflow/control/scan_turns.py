@@ -1,4 +1,4 @@
-"""A scan whose turns do not see each other, with what all of them share in front and after.
+"""A scan with independent iterations, and the shared computations before and after it.
 
     total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, after the loop
 

@@ -1,8 +1,8 @@
 """Traces of plain functions, which all jitted functions of one function share.
 
-As in JAX, so that ``jit(f)`` may be written where it is called. A trace is taken again only while
-what the function reads from outside by name is the same: its globals, the values that it closes
-over, its defaults. What is inside of these objects is not looked into, as with one jitted function.
+As in JAX, so that ``jit(f)`` may be written at the call. A trace is only reused while the values
+that the function reads from outside by name are the same: its globals, captured values and
+defaults. The contents of these objects are not compared, as with one jitted function.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _known: WeakKeyDictionary[FunctionType, Recent[tuple[Any, ...], _Known]] = WeakK
 
 
 def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
-    """What was kept of a function for a key, if it would be the same today, or None."""
+    """Return the cached data of a function for a key, if it is still valid, or None."""
     known = _known.get(function) if type(function) is FunctionType else None
     found = None
     if known is not None:
@@ -61,7 +61,7 @@ def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
 
 
 def keep(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None:
-    """Let others find a Trace, or what follows from one.
+    """Share a Trace, or data derived from one.
 
     Of plain functions only: other callables are objects, which may change. Keys that cannot be
     hashed are not kept.

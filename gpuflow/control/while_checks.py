@@ -1,4 +1,4 @@
-"""What fails in a while_loop: in its body, and in its condition before and after each iteration."""
+"""Failed checks in a while_loop: in its body, and in its condition around each iteration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Bind = Callable[..., list[Any]]
 def check_while(
     bind: Bind, categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """The loop with what failed first as further carries; each lane has its own."""
+    """The loop with the first failure as further carries; each batch element has its own."""
     lanes: Lanes = params.get("lanes", ())
     first, second = params["num_condition_consts"], params["num_body_consts"]
     condition, after_test = checked_jaxpr(params["condition"], categories)

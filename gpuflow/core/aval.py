@@ -1,4 +1,4 @@
-"""Abstract values: what is known of an array before it exists.
+"""Abstract values: shape, dtype and type facts of an array.
 
 ``ShapedArray`` is interned, so equal avals are one object: comparison is identity, hashing is free,
 and a tuple of avals is a jit key.
@@ -231,7 +231,7 @@ class ShapedArray:
 
 
 class HasShape:
-    """What everything with an aval, or with a type like one, says of it."""
+    """Attributes of all objects with an aval, or with a similar type."""
 
     __slots__ = ()
     aval: Any
@@ -270,7 +270,7 @@ class HasShape:
 
 
 class HasAval(HasShape):
-    """Arrays and tracers: what can be an operand as it is."""
+    """Arrays and tracers: objects that are operands without conversion."""
 
     __slots__ = ()
     aval: ShapedArray

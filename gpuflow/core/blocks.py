@@ -1,7 +1,8 @@
-"""Blocks: what a call of a library is, as a record that providers of targets know.
+"""Blocks: library calls as records that providers of targets know.
 
-``Library.what`` makes them. A block says what is to be done, never how; targets/*/providers/ have
-a table each of what makes which. See docs/design/0028-targets-and-providers.md.
+``Library.what`` returns them. A block describes the operation, not its implementation;
+targets/*/providers/ contain tables of implementations. See
+docs/design/0028-targets-and-providers.md.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Triangular:
     Attributes:
         left_side: whether op(A) stands on the left of X.
         lower: whether A is lower triangular.
-        transpose, conjugate: what op does.
+        transpose, conjugate: the components of op.
         unit_diagonal: the diagonal is taken to be ones.
         matrices: how many A there are.
         size: rows and columns of each.
@@ -107,7 +108,7 @@ class Launch:
     """One launch of a kernel that was written by hand.
 
     Attributes:
-        kernel: what to run.
+        kernel: the kernel to run.
         words: its argument block; for an address the bytes from the start of its array.
         arrays: for each operand of the kernel the number of its array, or None: it has no memory.
             Arrays are the op's operands, then its outputs, then the workspace.
@@ -126,7 +127,7 @@ class Launch:
 class Launches:
     """Launches that do the work of a library call, one after the other.
 
-    What they compute depends on the types of the operands, never on the number of threads.
+    Their results depend on the types of the operands, never on the number of threads.
 
     Attributes:
         launches: in order.
@@ -212,8 +213,8 @@ class Sort:
 class Runs:
     """Rows, (count, width), combined where they belong to one place.
 
-    Operands are places, int64; whether each counts, bool; and rows. Outputs are places that count
-    no more than once, whether they do, and what is to be combined with the element there.
+    Operands are indices, int64; whether each is valid, bool; and rows. Outputs are distinct valid
+    indices, their validity, and the values to combine with the element at the index.
 
     Attributes:
         combine: as for ``Scan``, or None: the last row of a place counts.
@@ -294,7 +295,7 @@ class UserKernel:
     """A kernel that a user wrote for GPUs, and its launch.
 
     Attributes:
-        name: of what the user calls.
+        name: the name of the user's function.
         code: a Python function for Numba, or a CudaText.
         parameters: of the kernel: the number of an array, operands first and then outputs; or a
             NumPy scalar.

@@ -32,7 +32,7 @@ class Across:
 
     Attributes:
         name: the user's name of the axis.
-        key: what the communicator is registered under.
+        key: the key of the registered communicator.
         groups: the communicator's ranks in groups that work on their own; None: all together.
     """
 
@@ -51,10 +51,10 @@ class Within:
 class Communicator(Protocol):
     """Collectives of some ranks over arrays that their memories hold.
 
-    Every rank calls the same ones in the same order, with data of one shape and dtype. Data are
-    what the rank's driver makes of arrays, and results are row-major arrays of their own. Sums of
-    16-bit floats are made in float32, or, by NCCL, in their own dtype: then each addition rounds.
-    Sums have equal bits on all ranks.
+    Every rank calls the same methods in the same order, with data of one shape and dtype. Data are
+    the driver's form of arrays, and results are separate row-major arrays. Sums of 16-bit floats
+    are computed in float32, or, by NCCL, in their own dtype: then each addition rounds. Sums have
+    equal bits on all ranks.
 
     Attributes:
         rank: of this caller, from 0.
@@ -75,7 +75,7 @@ class Communicator(Protocol):
         ...
 
     def end(self, out: Any) -> None:
-        """Wait for what was begun into ``out``."""
+        """Wait for the operations that were started into ``out``."""
         ...
 
     def all_gather(self, data: Any) -> Any:
@@ -91,7 +91,7 @@ class Communicator(Protocol):
         ...
 
     def permute(self, data: Any, pairs: Pairs) -> Any:
-        """What was sent here by (source, target) pairs; zeros where nobody sends."""
+        """Return the data sent to this rank by (source, target) pairs; zeros if there are none."""
         ...
 
     def broadcast(self, data: Any, root: int) -> Any:
@@ -108,7 +108,7 @@ class Communicator(Protocol):
 
 
 class Immediate:
-    """A communicator that has done at once what is begun."""
+    """A communicator that completes each operation immediately."""
 
     def begin(self: Any, data: Any, op: str, out: Any) -> None:
         self.all_reduce(data, op, out)

@@ -1,4 +1,4 @@
-"""Effects: what an equation does besides computing its outputs."""
+"""Effects: side effects of an equation besides its outputs."""
 
 from __future__ import annotations
 

@@ -189,8 +189,8 @@ class Jaxpr:
 class ClosedJaxpr:
     """A jaxpr with values for its constvars.
 
-    A Jaxpr belongs to one ClosedJaxpr. The jaxprs that equations hold have no constants but
-    concrete arrays, so that what is derived from them can be remembered.
+    A Jaxpr belongs to one ClosedJaxpr. Jaxprs inside of equations have no constants but concrete
+    arrays, so that derived data can be cached.
     """
 
     jaxpr: Jaxpr

@@ -1,9 +1,9 @@
 """Random keys that are used twice, for ``debug_key_reuse``.
 
-Every value of keys has a ``KeyState``: which keys it holds, and which of them were used. Moving
-them (slices, reshapes, indices) makes another value with the same keys, so that use of the one is
-use of the other. A primitive says in ``keys`` what it does with them; a program is followed
-equation by equation with the states of its operands, a loop through two iterations.
+Every value of keys has a ``KeyState``: its keys, and which of them were used. Data movement
+(slices, reshapes, indices) makes another value with the same keys, so that use of the one is use of
+the other. A primitive defines its rule in ``keys``. A program is followed equation by equation with
+the states of its operands, a loop through two iterations.
 
 Nothing here runs unless the setting was asked for: ``watch`` then puts itself before the evaluator.
 """
@@ -28,7 +28,7 @@ from gpuflow.core.trace import Evaluator, eval_trace
 
 @record(eq=False)
 class KeyState:
-    """What became of the keys of one value.
+    """The use of the keys of one value.
 
     Attributes:
         used: for each key that there is together with these, whether it was used.
@@ -88,7 +88,7 @@ class Flow:
 
 
 def use_all(flow: Flow) -> States | None:
-    """The rule of ops that use their keys; what they return are new ones."""
+    """The rule of ops that use their keys; returned keys are new ones."""
     for state in flow.states:
         if state is not None:
             state.use(flow.primitive.name, flow.place)
@@ -117,7 +117,7 @@ def move(flow: Flow) -> States | None:
 
 
 def write(flow: Flow) -> States | None:
-    """The rule of ops that write keys into their first operand, which stays what it was."""
+    """The rule of ops that write keys into their first operand, which is unchanged."""
     for state in flow.states[1:]:
         if state is not None:
             state.use(flow.primitive.name, flow.place)
@@ -261,7 +261,7 @@ def _remember(value: Any, state: KeyState) -> KeyState:
 def call(
     run: Callable[[], Any], primitive: Any, operands: Sequence[Any], params: dict[str, Any]
 ) -> Any:
-    """What ``run`` returns, an op on concrete values, with what becomes of keys in it.
+    """Return the result of ``run``, an op on concrete values, and track its keys.
 
     Raises:
         KeyReuseError: a key that was used before.

@@ -82,9 +82,9 @@ class Layout:
         links: ``(in_aval, out_aval, **params) -> [(operand dim, output dim), ...]`` of dimensions
             that are the same axis, or None: the op needs its operand in memory. Operand
             dimensions that are not named must have size 1.
-        steps: ``(in_aval, out_aval, **params) -> steps``, of an op that takes every so many
-            elements of each dimension from some place on; negative ones run backwards. None: its
-            views follow the links, or are of what lies row-major, and do so again.
+        steps: ``(in_aval, out_aval, **params) -> steps``, for an op that takes every n-th element
+            of each dimension from a start index; negative steps run backwards. None: its views
+            follow the links, or are row-major views of row-major data.
         sliced: as in Indexed.
         apart: as in Indexed, where links say less.
     """
@@ -176,7 +176,7 @@ class Update:
 
 @record
 class Begun:
-    """The parts of a call that may run beside what comes behind it.
+    """The components of a call that may overlap with later steps.
 
     Attributes:
         begin: a primitive with the operand and params of the call, and its result, which may not
@@ -202,11 +202,11 @@ class Library:
     Attributes:
         call: ``(xp, out_arrays, *arrays, **params) -> None`` writing into given outputs; None:
             call ``impl`` and copy its result. NumPy's warnings are off.
-        prepare: ``(in_avals, out_avals, params) -> (xp, out_arrays, *arrays) -> None``, in place of
-            ``call``: what follows from the types is done once.
+        prepare: ``(in_avals, out_avals, params) -> (xp, out_arrays, *arrays) -> None``, instead of
+            ``call``: computations that depend only on types are done once.
         flops: ``(in_avals, out_avals, params) -> int``.
-        what: ``(in_avals, out_avals, params) -> Block``, or None: what the call is, for the
-            providers of targets. The annotation of its result names the class.
+        what: ``(in_avals, out_avals, params) -> Block``, or None: the description of the call, for
+            the providers of targets. The annotation of its result names the class.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
         on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
@@ -241,7 +241,7 @@ class Library:
 
 
 def block_of(eqn: Any) -> Block | None:
-    """What an equation is, of what providers of targets know; None: it is none of theirs."""
+    """The block of an equation, for providers of targets; None if it has none."""
     rule = eqn.primitive.lower
     if not isinstance(rule, Library) or rule.what is None:
         return None
@@ -257,8 +257,8 @@ class Inline:
         jaxpr: ``(in_avals, params) -> ClosedJaxpr``.
         lanes: ``params -> LaneForm``, of an op that keeps a loop or branch of one lane; a kernel
             may hold that as it is. None: there is no such.
-        whole: differentiation keeps its equations, which have transpose rules of their own, where
-            other programs are taken apart by what is known.
+        whole: whether differentiation keeps its equations, which have their own transpose rules;
+            other programs are split by known values.
         by_rule: derivatives are those of the op's jvp rule, which may not be those of the program.
     """
 
@@ -279,11 +279,11 @@ class LaneForm:
     Attributes:
         form: of one lane: a WhileForm, the programs of a branch, or one program alone.
         sizes: of the lanes' dimensions, outermost first. Results have all of them in front.
-        lanes: for each of these dimensions, which operands have it in front of what inner ones add.
+        lanes: for each of these dimensions, the operands that have it before inner ones.
         first_index: of a kernel, where its program has the indices of the innermost dimensions
             among its inputs; they are no operands.
         indices: how many there are.
-        kernel: the name of what must become one kernel; None: it may be something else.
+        kernel: the name of a program that must become one kernel; None: it may be several steps.
     """
 
     form: Any
@@ -328,7 +328,7 @@ class Unwritten:
 class Distributed:
     """A program of one memory that runs in several at once; see parallel/mapping/shard_map_call.py.
 
-    No plan holds it: what runs programs over several memories takes it apart.
+    Plans do not contain it: the runner of programs over several memories splits it.
     """
 
 
@@ -344,7 +344,7 @@ class OnHost(Exception):
 
     Args:
         which: the calls that are meant, behind the op's name, as "with pivoting"; "": all.
-        why: what is missing.
+        why: the missing feature.
     """
 
     def __init__(self, which: str, why: str) -> None:
@@ -392,15 +392,15 @@ class Loop:
 
     Attributes:
         form: ``params -> ScanForm or WhileForm``.
-        shared_sums: ``(eqn, lanes, definition) -> (equations, outputs)``, of a loop that holds for
-            each lane what it adds up over lanes, and of what adds that up behind it; None: it adds
-            up nothing like that. ``lanes`` are sizes of dimensions. None as the field: never.
-        turns_apart: ``eqn -> (equations, outputs)`` of a loop that carries nothing, and of what its
-            turns share, in front of it and behind; None: turns see each other, or share nothing.
-            None as the field: never.
-        updated: ``(eqn, definition) -> number``, of a loop that learns from what is around it where
-            it updates its carries: the elements that a turn computes, about; None: it does not.
-            None as the field: never.
+        shared_sums: ``(eqn, lanes, definition) -> (equations, outputs)``, for a loop that
+            accumulates sums over the batch per element, and the sums after it; None if there are
+            none. ``lanes`` are sizes of dimensions. None as the field: never.
+        turns_apart: ``eqn -> (equations, outputs)`` for a loop without carries, and the shared
+            computations of its iterations before and after it; None if iterations depend on each
+            other, or share nothing. None as the field: never.
+        updated: ``(eqn, definition) -> number``, for a loop that learns from the surrounding
+            program where it updates its carries in place: the approximate number of elements
+            computed by an iteration; None if it does not. None as the field: never.
     """
 
     form: Callable[[dict[str, Any]], ScanForm | WhileForm]

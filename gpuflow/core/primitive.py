@@ -57,13 +57,12 @@ class Primitive:
             compiler/passes/program.py.
         keep: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops into whose programs the policies
             of checkpoint look; see control/keeping.py.
-        faults: ``(operands, params) -> list of Fault``: what can be wrong with operands.
+        faults: ``(operands, params) -> list of Fault``: the possible faults of operands.
         passes_nan: whether nan in a result was there before; so it is for ops that move elements.
         checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
-            programs: how what fails inside gets out; see transforms/checking.py.
-        keys: ``Flow -> states of outputs | None``, what becomes of random keys, for
-            ``debug_key_reuse``; see core/key_use.py. Default: layout ops move them, others use them
-            up.
+            programs: how failures inside are returned; see transforms/checking.py.
+        keys: ``Flow -> states of outputs | None``, the use of random keys, for ``debug_key_reuse``;
+            see core/key_use.py. Default: layout ops move them, others consume them.
         varies: ``(varying, params) -> list of frozensets``, from the axes of shard_map along which
             each operand varies to those of each output; default: all of them. Ops that hold
             programs have it from these.
@@ -118,7 +117,7 @@ class Primitive:
             return trace.process(self, tuple(args), params)
 
     def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        """What ``bind`` takes for the params of an equation: interpreters of jaxprs ask."""
+        """Arguments of ``bind`` for the params of an equation, for interpreters of jaxprs."""
         return params
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from gpuflow.core.trace import current_trace, eval_trace, made_at, thread_state,
 
 @record(eq=False)
 class RefUse:
-    """What a recorded program does with refs.
+    """Uses of refs in a recorded program.
 
     Attributes:
         closed: refs of outside, whose values are constants of the program behind all others.
@@ -47,8 +47,8 @@ def record_program(
         avals: of the arguments; for an AbstractRef the function gets a Ref.
 
     Returns:
-        The jaxpr; the values of its constvars but for refs of outside, whose constvars are the
-        last; and what it does with refs, None if there are none.
+        The jaxpr; the values of its constvars except those of enclosing refs, which are the last;
+        and its uses of refs, None if there are none.
     """
     return with_trace(
         lambda: StagingTrace(thread_state.trace, function_name),
@@ -130,7 +130,7 @@ def put_back(
     """Write the last outputs of a program to its refs.
 
     Args:
-        use: what it does with refs.
+        use: its uses of refs.
         leaves: its arguments.
         finals: the outputs.
         results: of a program that ran, its other outputs: arrays that are not among them are the

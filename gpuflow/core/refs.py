@@ -72,7 +72,7 @@ class Ref(RefMethods):
 
 
 class Cell:
-    """What a program that is being recorded knows of a ref of outside."""
+    """State of an enclosing ref in a program that is being recorded."""
 
     __slots__ = ("_is_shared", "_value", "argument")
 

@@ -1,4 +1,4 @@
-"""What the rules of a primitive receive besides values: symbolic zeros, unknowns, mapped axes."""
+"""Arguments of a primitive's rules besides values: symbolic zeros, unknowns, mapped axes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Fault:
 
     Attributes:
         category: USER, NAN, DIVISION or INDEX.
-        text: what is wrong, a format string for values.
+        text: the fault, a format string for values.
         wrong: bool[...], which elements are.
         values: arrays of that shape, of which the text has those of the first wrong element.
     """

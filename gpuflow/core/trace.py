@@ -46,7 +46,7 @@ class Trace:
 
     @property
     def main(self) -> Trace:
-        """What tells traces apart, for libraries that ask as in JAX: the trace itself."""
+        """Identity of the trace, for libraries that compare traces: the trace itself."""
         return self
 
     def owns(self, value: Any) -> bool:
@@ -104,7 +104,7 @@ eval_trace = EvalTrace()
 
 
 class ConcreteTrace(Trace):
-    """Evaluates like the outermost trace inside of others, which get what is not known there."""
+    """Evaluates like the outermost trace inside of others, which receive unknown values."""
 
     __slots__ = ()
     parent: Trace

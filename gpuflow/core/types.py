@@ -1,7 +1,8 @@
 """The names that annotations of functions of arrays use.
 
-Type checkers read what they are in the stub beside this file, which may look upwards: an op returns
-an ``Array``, whose class is the runtime's. Programs never ask. See docs/design/0038-types.md.
+Type checkers read their types in the stub next to this file, which may import upwards: an op
+returns an ``Array``, whose class is the runtime's. Programs never import it. See
+docs/design/0038-types.md.
 """
 
 from typing import Any

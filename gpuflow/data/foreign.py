@@ -21,7 +21,7 @@ _TEXTS = ("O", "S", "U")  # kinds of dtypes
 def imported(leaf: Any) -> Any:
     """A leaf as an array of ours or NumPy's, on the same memory where that is possible.
 
-    What is not an array is returned unchanged.
+    Values that are not arrays are returned unchanged.
     """
     if isinstance(leaf, (Array, *_NUMBERS)):
         return leaf
@@ -35,7 +35,7 @@ def imported(leaf: Any) -> Any:
 def placed(leaf: Any, where: Any, is_own: bool) -> Any:
     """A leaf as an array of ours on a device or with a sharding, which nobody else writes to.
 
-    What is not an array of numbers, such as a text, is returned unchanged.
+    Values that are not numeric arrays, such as strings, are returned unchanged.
 
     Args:
         leaf: of a batch.

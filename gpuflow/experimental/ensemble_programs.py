@@ -1,4 +1,4 @@
-"""The two programs of ``ensemble.solve``, what stands within steps, and derivatives."""
+"""The two programs of ``ensemble.solve``, interpolation within steps, and derivatives."""
 
 from __future__ import annotations
 

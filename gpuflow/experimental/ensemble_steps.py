@@ -1,4 +1,4 @@
-"""Methods and states of ``ensemble.solve``: what one step does."""
+"""Methods and states of ``ensemble.solve``: the computation of one step."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a step changes. A part that a problem does not need is None.
+    """The data that a step modifies. A field that a problem does not need is None.
 
     Attributes:
         here: where the next step begins. before: where the last one that was taken began.
@@ -164,7 +164,7 @@ class Run:
 
     Args:
         problem: the problem.
-        times: a vector of two or more. operands: what its functions take besides.
+        times: a vector of two or more. operands: additional arguments of its functions.
 
     Attributes:
         problem, times: as given. start, end: the first time and the last.

@@ -1,4 +1,4 @@
-"""Explicit Runge-Kutta methods with trees as states: what ``ode`` and ``ensemble`` share."""
+"""Explicit Runge-Kutta methods on pytrees, shared by ``ode`` and ``ensemble``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What ``gpuflow.explain`` returns: text, a table of steps, records, a page (design 0043)."""
+"""Results of ``gpuflow.explain``: text, a table of steps, records, a page (design 0043)."""

@@ -1,4 +1,4 @@
-"""What each step of a plan costs: bytes, operations, and time, predicted or measured."""
+"""Costs of each step of a plan: bytes, operations, and time, predicted or measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LETTERS = 44  # of a name in a table
 
 @record
 class Ceilings:
-    """What a device does at best, as measured in this process.
+    """Peak rates of a device, as measured in this process.
 
     Attributes:
         bytes_per_second: that a copy of a large array reads and writes.
@@ -38,7 +38,7 @@ class Ceilings:
 
 @record
 class StepCost:
-    """A step of a plan and what it costs.
+    """A step of a plan and its costs.
 
     Attributes:
         number: of the step in the plan, from 1.
@@ -185,7 +185,7 @@ _RUNS = 4
 
 @lru_cache
 def ceilings_of(device: Any) -> Ceilings:
-    """What a device does at best.
+    """Return the peak rates of a device.
 
     Cost: a tenth of a second or two, once for each device of a process. Sizes grow until a call
     takes long enough, so that a simulated device ends early.

@@ -1,4 +1,4 @@
-"""What ``gpuflow.explain`` returns."""
+"""The result of ``gpuflow.explain``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Explanation:
 
     Attributes:
         name: name of the function.
-        stage: what it shows, as of ``gpuflow.explain``.
+        stage: the shown stage, as for ``gpuflow.explain``.
         text: all of it as text.
         top: how many steps ``str`` shows.
     """
@@ -52,7 +52,7 @@ class Explanation:
 
     @cached_property
     def steps(self) -> tuple[StepCost, ...]:
-        """The steps in the order in which they run, with what each costs."""
+        """The steps in the order in which they run, with the costs of each."""
         if self.stage != "plan":
             return ()
         return step_costs(self._compiled.plan, self._seconds, ceilings_of(self._device))

@@ -23,7 +23,7 @@ FUNCTIONS: dict[str, Callable[[int, int], int]] = {
 
 
 class Scope(Protocol):
-    """What is known of symbols; ``texts.SymbolicScope``."""
+    """Facts about symbols; ``texts.SymbolicScope``."""
 
     def least(self, symbol: str) -> int: ...
 

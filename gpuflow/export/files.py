@@ -1,6 +1,6 @@
 """The container of an exported function: a head, a JSON header, and sections of bytes.
 
-    magic, 16 bytes | length of the whole, 8 | SHA-256 of what follows, 32 | length of the header, 8
+    magic, 16 bytes | total length, 8 | SHA-256 of the following bytes, 32 | length of header, 8
     header: {"format", "gpuflow", "content", "sections": {name: [offset, length]}}
     sections
 

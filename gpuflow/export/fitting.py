@@ -1,9 +1,9 @@
 """One program for all sizes, from the programs at several.
 
-A function is traced at several sizes. Where the records of the programs are equal but for numbers,
-each number is looked for as a size: a polynomial of the symbols, a quotient, or for floats a
-function of one. What is found must give the number at every size exactly. Otherwise there is no
-such program, and the error says where.
+A function is traced at several sizes. If the records of the programs are equal except for numbers,
+each number is inferred as a size expression: a polynomial of the symbols, a quotient, or for floats
+a function of one. The inferred expression must give the number at every size exactly. Otherwise
+there is no such program, and the error contains the difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an exported function computes: records of a program, its constants, and conditions."""
+"""The computation of an exported function: records of a program, constants, and conditions."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Program:
         in_tree, out_tree: their structures, as records: their classes are looked up when needed.
         records: ``{"programs", "consts"}``: the last program is the function's, which takes the
             constants first.
-        arrays: what the records refer to, with their types, and whether they were NumPy's.
+        arrays: the arrays of the records, with their types, and whether they were NumPy's.
         donated: positions of donated inputs.
         constraints: on the symbols.
-        settings: under which the program means what it did.
+        settings: the settings on which the meaning of the program depends.
         version: of gpuflow, which wrote it.
     """
 

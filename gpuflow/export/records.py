@@ -1,7 +1,7 @@
 """Programs as JSON, and back: jaxprs, and all that their equations hold.
 
-Numbers that are ints, texts, bools and None stand for themselves. Everything else is a list that
-begins with what it is:
+Ints, strings, bools and None represent themselves. Everything else is a list that begins with its
+kind:
 
     ["float", hex]  ["tuple", ...]  ["dict", [key, value], ...]  ["type", dtype, shape, weak]
     ["array", k]    ["program", k]  ["record", "module:Class", fields ...]
@@ -41,7 +41,7 @@ _MOST_ELEMENTS = 1 << 58  # whatever their dtype, their bytes can be counted
 
 
 class Writer:
-    """Writes programs; ``programs`` and ``arrays`` hold what the records refer to by number."""
+    """Writes programs; ``programs`` and ``arrays`` hold the targets of references by index."""
 
     def __init__(self) -> None:
         self.programs: list[Any] = []

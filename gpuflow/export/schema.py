@@ -56,7 +56,7 @@ def check_fields(value: Any, names: set[str], what: str) -> dict[str, Any]:
 
 
 def check_header(content: Any, sections: Mapping[str, int]) -> None:
-    """Check what the header of a file says of a function.
+    """Check the description of a function in the header of a file.
 
     Args:
         content: of the header.

@@ -17,7 +17,7 @@ from gpuflow.export.texts import parsed
 def eval_symbolic_shape(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What ``eval_shape`` gives for arguments with symbolic sizes.
+    """Return the result of ``eval_shape`` for arguments with symbolic sizes.
 
     Raises:
         ExportError: results whose structure or types depend on the sizes, or sizes of several

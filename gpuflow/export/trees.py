@@ -1,8 +1,8 @@
 """Structures of pytrees as JSON, and back.
 
-Dicts, lists, tuples and None are known; other classes are those whose maker said how what they hold
-beside their children is written (``register_pytree_node_serialization``). A process that reads a
-file must have registered them under the same names.
+Dicts, lists, tuples and None are supported; other classes must register how their auxiliary data is
+serialized (``register_pytree_node_serialization``). A process that reads a file must have
+registered them under the same names.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ def structure_from(record: Any) -> TreeDef:
     """The structure of a record.
 
     Raises:
-        ExportError: a class that this process has not registered, or that refuses what the file
-            says of it.
+        ExportError: if this process has not registered a class, or its function rejects the data of
+            the file.
         Malformed: if it is not a record of a structure.
     """
     check_structure(record)

@@ -101,7 +101,7 @@ _LEAST_SUM = 1000.0 * float(np.finfo(np.float32).eps)
 def weight_matrix(
     xp: Any, sizes: tuple[int, int], scale: Any, shift: Any, method: ResizeMethod, antialias: bool
 ) -> Any:
-    """What each input pixel contributes to each output pixel: ``[input, output]``.
+    """Return the weight of each input pixel in each output pixel: ``[input, output]``.
 
     Args:
         xp: NumPy, or our numpy.

@@ -138,7 +138,7 @@ class Builder:
         return rounded
 
     def unrounded(self, value: Value, storage: str | None) -> Value:
-        """What ``round`` was given, for a Store to elements of ``storage``: it rounds by itself."""
+        """The operand of ``round``, for a Store to ``storage``, which rounds itself."""
         return self._unrounded.get(value, value) if self._narrow.get(value) == storage else value
 
     def _note_narrow(self, out: Value, *values: Value) -> None:
@@ -200,7 +200,7 @@ class Builder:
         combine: str | Callable[..., Value | Sequence[Value]],
         body: Callable[[], Value | Sequence[Value]],
     ) -> Value | Values:
-        """Combine what ``body`` emits over all points of ``axes``.
+        """Reduce the values that ``body`` emits over all points of ``axes``.
 
         Args:
             axes: one axis name or several.
@@ -279,7 +279,7 @@ class Builder:
         self, predicate: Value, on_true: Callable[[], Value | Pair],
         on_false: Callable[[], Value | Pair],
     ) -> Value | Pair:  # fmt: skip
-        """As ``select`` of what two functions emit, of which only one runs."""
+        """Like ``select`` of the results of two functions, of which only one runs."""
         outs = self.if_(predicate, lambda: _parts(on_true()), lambda: _parts(on_false()))
         return outs[0] if len(outs) == 1 else Pair(*outs)
 

@@ -1,9 +1,9 @@
-"""When a kernel may overwrite what it reads.
+"""Conditions under which a kernel may overwrite its operands.
 
 An INOUT operand is read and written at one index. The workers of a kernel, be they threads of a
-CPU, of a warp or of a grid, share nothing but its loops: the points of PARALLEL and VECTOR axes are
-done in any order, several at a time; of one point each loop over a ROW or REDUCE axis is done
-before the next, in any order. So what a load gives does not depend on how a kernel is scheduled if
+CPU, of a warp or of a grid, share nothing but its loops: the points of PARALLEL and VECTOR axes run
+in any order, several at a time; for one point each loop over a ROW or REDUCE axis ends before the
+next begins, in any order. So the result of a load does not depend on the schedule of a kernel if
 
 1. every loop around a store moves the operand, or is SERIAL: else its other turns may read before
    or after it;
@@ -68,7 +68,8 @@ def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Earl
 
     Args:
         kernel: any kernel.
-        may_read_again: whether a worker may load what it has stored, as values kept in memory are.
+        may_read_again: whether a worker may load a value that it has stored, like values kept in
+            memory.
 
     Returns:
         One entry for each such operand; none if all is well.

@@ -34,7 +34,7 @@ Derived = TypeVar("Derived")
 
 
 class Role(Enum):
-    """What the points of an axis may do with each other; ``schedule`` maps roles to a target."""
+    """Dependences between the points of an axis; ``schedule`` maps roles to a target."""
 
     PARALLEL = "parallel"  # independent points, spread over threads or the grid
     ROW = "row"  # points of one row: one worker, block or warp visits them all
@@ -66,7 +66,7 @@ class Stride(Enum):
 
 
 class Mode(Enum):
-    """What a kernel does with an operand."""
+    """Access mode of a kernel's operand."""
 
     IN = "in"  # read only, never aliases an output
     OUT = "out"  # written only
@@ -265,10 +265,10 @@ class Strip:
 class Copy:
     """Copy elements between an operand and a local array, for all points of the array's axes.
 
-    One of ``source`` and ``target`` is the array, of which all axes are cut and none is open. The
-    other one is in memory: IN as a source, OUT as a target, of the array's dtype or with such a
-    ``part``. Of an array with rows the first ``count`` are copied. ``places`` then has a row's
-    number as its param, and as its result what Load calls an offset: of the operand, for this row.
+    One of ``source`` and ``target`` is the array, with all axes cut and none open. The other one is
+    in memory: IN as a source, OUT as a target, of the array's dtype or with such a ``part``. Of an
+    array with rows the first ``count`` are copied. ``places`` then has the index of a row as its
+    param, and as its result the offset (as for Load) of the operand for this row.
     """
 
     target: str
@@ -325,9 +325,9 @@ def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashabl
     """``make(kernel, *arguments)``, made once and kept with the kernel.
 
     Args:
-        kernel: what it follows from.
+        kernel: the kernel that determines the value.
         make: a function of a module, the same object each time; with the arguments it is the key.
-        arguments: what else it follows from; hashable.
+        arguments: further hashable inputs that determine the value.
     """
     key = (make, *arguments) if arguments else make
     try:

@@ -13,7 +13,7 @@ Access = Callable[..., Any]
 
 
 class Replay:
-    """Emits blocks with other values for what they take from outside.
+    """Emits blocks with other values for their captured ones.
 
     Args:
         builder: where to.

@@ -89,7 +89,7 @@ def _changed(
 
 
 def as_loops(copy: nodes.Copy, local: nodes.Local, first_free: int) -> nodes.For:
-    """What a Copy means, in loops in the operand's order.
+    """The meaning of a Copy, as loops in the operand's order.
 
     Args:
         copy: between an operand and ``local``.

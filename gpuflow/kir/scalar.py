@@ -1,7 +1,7 @@
 """The closed table of machine functions that ``nodes.Apply`` may name.
 
-A scalar function works on one lane. Its definition is ``ScalarFunction.__call__``, in NumPy.
-Each function has a result rule, which also says what it accepts:
+A scalar function works on scalars. Its definition is ``ScalarFunction.__call__``, in NumPy. Each
+function has a result rule, which also defines the accepted dtypes:
 
     same      arguments of one dtype of ``kinds``, result of that dtype
     compare   arguments of one dtype of ``kinds``, result bool

@@ -1,4 +1,4 @@
-"""What every walk over a kernel asks of a statement."""
+"""Properties of statements that every walk over a kernel uses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def unused_number(block: Block) -> int:
 
 
 def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
-    """The stores and loops over axes among statements, and what these need."""
+    """The stores and loops over axes among statements, and their dependences."""
     used: set[int] = set()
     kept = []
     for statement in reversed(items):

@@ -1,7 +1,7 @@
 """Ops of several operands as users of ``lax`` call them: all of one dtype, Python numbers too.
 
-Rules of ops write ``mul(x, 2)`` and mean a 2 of the dtype of ``x``. A user's ``lax.mul(x, 2)`` is
-refused for floats, as in JAX: ``jnp.multiply`` is what promotes.
+In rules of ops, ``mul(x, 2)`` means a 2 of the dtype of ``x``. In user code ``lax.mul(x, 2)``
+raises an error for floats, as in JAX: ``jnp.multiply`` promotes.
 """
 
 from __future__ import annotations

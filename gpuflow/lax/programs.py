@@ -1,7 +1,7 @@
 """Ops that NumPy does in many calls: eagerly each is one program, as functions of several ops are.
 
 Indices, windows and groups take a dozen small arrays, some derivatives several calls of SciPy.
-Other ops, and what other packages of gpuflow call, are those of ops/; see
+Other ops, and functions used by other packages of gpuflow, are those of ops/; see
 docs/design/0035-composites.md.
 """
 

@@ -1,4 +1,4 @@
-"""Attention as products and one softmax, which fuse: what it means, and what most platforms run."""
+"""Attention as products and one softmax, which fuse: the definition, used on most platforms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuflow.ops.contractions.precision import CanonicalPrecision
 
 @record
 class Settings:
-    """What is not an array.
+    """Arguments that are not arrays.
 
     Attributes:
         scale: the factor of scores.
@@ -44,7 +44,7 @@ def composed_attention(
         settings: of the call.
         query, key, value: as for ``nn.dot_product_attention``.
         extras: bias and mask, which broadcast to ``[B, N, T, S]``, and the lengths of queries and
-            of keys; None for what is not there.
+            of keys; None for missing ones.
         with_sums: also give the logarithms of the sums that softmax divides by, ``[B, T, N]``.
     """
     bias, mask, *lengths = extras
@@ -122,7 +122,7 @@ def _one_but(axis: int, size: int) -> tuple[int, ...]:
 
 
 def very_negative(dtype: Any) -> Any:
-    """What scores of keys become that are not seen: finite, so that rows without any stay so."""
+    """Score of masked keys: finite, so that fully masked rows are finite too."""
     return np.asarray(-0.7 * float(np.finfo(np.float32).max), dtype)
 
 

@@ -1,4 +1,4 @@
-"""The Python array API standard: which version, and what the namespace can do.
+"""The Python array API standard: the supported version, and capabilities.
 
 Source: https://data-apis.org/array-api/2024.12
 """
@@ -43,7 +43,7 @@ def array_namespace(self: Any, *, api_version: str | None = None) -> ModuleType:
 
 
 class ArrayNamespaceInfo:
-    """What ``__array_namespace_info__()`` returns: capabilities, devices and dtypes."""
+    """Result of ``__array_namespace_info__()``: capabilities, devices and dtypes."""
 
     def capabilities(self) -> dict[str, Any]:
         """Whether boolean masks and shapes that depend on values work under jit: no."""

@@ -21,28 +21,28 @@ from gpuflow.ops.sorting.sort import take_along
 
 
 class EigResult(NamedTuple):
-    """What ``eig`` gives."""
+    """Result of ``eig``."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class EighResult(NamedTuple):
-    """What ``eigh`` gives."""
+    """Result of ``eigh``."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
-    """What ``qr`` gives."""
+    """Result of ``qr``."""
 
     Q: Array
     R: Array
 
 
 class SVDResult(NamedTuple):
-    """What ``svd`` gives."""
+    """Result of ``svd``."""
 
     U: Array
     S: Array

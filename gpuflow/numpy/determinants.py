@@ -27,7 +27,7 @@ from gpuflow.ops.linalg.lu import permute_rows
 
 
 class SlogdetResult(NamedTuple):
-    """What ``slogdet`` gives."""
+    """Result of ``slogdet``."""
 
     sign: Array
     logabsdet: Array

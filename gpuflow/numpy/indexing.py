@@ -3,8 +3,8 @@
 Static indices (ints, slices, None, Ellipsis) become slice, rev, squeeze and broadcast_in_dim.
 One index array becomes a gather of rows, several become a general gather.
 
-An index outside reads the nearest element. As in JAX, what an index array of rank 1 or more reads
-there gets no gradient back; a window at scalar indices does.
+Out-of-bounds indices read the nearest element. As in JAX, elements read out of bounds by an index
+array of rank 1 or more get no gradient; a window at scalar indices does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpuflow.ops.layout.slicing import slice_p
 
 
 def getitem(x: Any, index: IndexLike) -> Array:
-    """``x[index]``; what lies outside of an axis reads the nearest element."""
+    """``x[index]``; out-of-bounds indices read the nearest element."""
     if config.may_check:
         note_index(aval_of(x).shape, index)
     key = _static_key(index)

@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, and what is read off singular values."""
+"""Norms of vectors and matrices, and functions of singular values."""
 
 from __future__ import annotations
 

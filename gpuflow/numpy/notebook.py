@@ -1,4 +1,4 @@
-"""Arrays and tracers in notebooks: what they are, and their values or how these are spread."""
+"""Display of arrays and tracers in notebooks: types, and values or their distribution."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def repr_html(self: Any) -> str | None:
     """The array for a notebook; it waits for the values, as ``repr`` does.
 
     Returns:
-        HTML: dtype and shape, device, values of small arrays, and of others the range, what is not
-        finite, and a histogram of a regular sample of 65,536 elements. None for arrays that are
-        deleted.
+        HTML: dtype and shape, device, values of small arrays, and of others the range, the number
+        of values that are not finite, and a histogram of a regular sample of 65,536 elements. None
+        for deleted arrays.
     """
     if isinstance(self, Tracer):
         return _page(self, self.describe(), "")

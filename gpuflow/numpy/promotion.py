@@ -143,7 +143,7 @@ def promote_dtypes_inexact(*operands: Any) -> list[Array]:
 
 
 def promote_shapes(name: str, operands: Sequence[Any]) -> list[Array]:
-    """``equal_ranks`` of what a user wrote as operands of an elementwise function.
+    """Apply ``equal_ranks`` to the operands of an elementwise function that a user wrote.
 
     Raises:
         TypeError: shapes that do not broadcast.

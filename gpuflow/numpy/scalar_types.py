@@ -24,7 +24,7 @@ extended, prng_key = dtypes.extended, dtypes.prng_key
 
 
 class ScalarMeta(type):
-    """What the scalar types are instances of: classes that are called to make arrays."""
+    """Metaclass of the scalar types: classes that are called to make arrays."""
 
     dtype: np.dtype
 

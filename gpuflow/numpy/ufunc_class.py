@@ -1,4 +1,4 @@
-"""``jnp.ufunc``: elementwise functions, and what NumPy derives from them.
+"""``jnp.ufunc``: elementwise functions, and NumPy's ufunc methods.
 
 A ufunc is a ``functools.partial`` of its plain function: calling it costs no Python frame more.
 """

@@ -1,6 +1,6 @@
 """Elementwise arithmetic and powers, and the builders of elementwise functions.
 
-The builders make one function from one op; what needs more than promotion is written out below.
+The builders make one function from one op; functions that need more than promotion are below.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def described(first: str, takes: str, gives: str, *example: str, raises: str = "
 
     Args:
         first: its first sentences.
-        takes: the arguments and what they must be.
-        gives: what it returns.
+        takes: the arguments and their requirements.
+        gives: the return value.
         example: lines.
-        raises: what it raises on its own account.
+        raises: additional errors.
     """
     indented = [part.replace("\n", "\n    ") for part in (takes, gives, "\n".join(example))]
     raised = f"\n    {raises}" if raises else ""

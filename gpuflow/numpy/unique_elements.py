@@ -91,7 +91,7 @@ def unique(
 
 
 class Distinct(NamedTuple):
-    """Distinct slices of an array, and what their other descriptions are made from.
+    """Distinct slices of an array, and data for indices, inverse and counts.
 
     Attributes:
         values: the slices, along the axis that was asked for.

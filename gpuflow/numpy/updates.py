@@ -56,7 +56,7 @@ class At:
 
 @record
 class Promises:
-    """What every update may be told.
+    """Keyword arguments of every update.
 
     Attributes:
         indices_are_sorted: index vectors increase.
@@ -90,7 +90,7 @@ class Promises:
 class IndexedUpdate:
     """``x.at[index]``: every method returns a new array of the shape and dtype of ``x``.
 
-    Values broadcast to the shape of ``x[index]``. What combines them with elements computes in the
+    Values broadcast to the shape of ``x[index]``. The combination with elements is computed in the
     common dtype, and its results are converted. See ``Promises`` for the keyword arguments.
     """
 

@@ -1,4 +1,4 @@
-"""Builders that fill in what follows from an op's family, so that an op is one short block."""
+"""Builders that fill in the defaults of an op's family, so that an op is one short block."""
 
 from __future__ import annotations
 

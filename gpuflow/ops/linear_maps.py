@@ -1,4 +1,4 @@
-"""Linear maps of integer arrays that move through what made their operand.
+"""Commute linear maps of integer arrays with the producers of their operand.
 
 A sum over axes and a running sum are such maps. Integers wrap: they are counted modulo a power of
 two, where ``map(x * c + y) = map(x) * c + map(y)`` holds exactly. So a map of an affine function of
@@ -20,7 +20,7 @@ class LinearMap:
     """A map, and the images it has in closed form.
 
     Attributes:
-        definition: says what made an atom.
+        definition: maps an atom to its defining equation.
         leaf: the image of an equation's output, or None.
         ones: the image of an array of ones of a dtype.
     """

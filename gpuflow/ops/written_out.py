@@ -1,9 +1,8 @@
-"""Equations that replace one: what a function of ops makes of its operands.
+"""Equations that replace one: a function of ops, applied to its operands.
 
-``simplify`` rules write small problems out that a library would solve slowly: a call for a matrix
-of 3 x 3, or for a running sum of four elements, takes longer than its arithmetic. The equations are
-one kernel with what is around them. Sizes decide how many there are, so that they are in a
-program's key.
+``simplify`` rules expand small problems that a library would solve slowly: a call for a 3 x 3
+matrix, or for a running sum of four elements, takes longer than its arithmetic. The equations fuse
+with their neighbors. Sizes determine their number, so they are in a program's key.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def _program(
 
 
 def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) -> ClosedJaxpr:
-    """What ``function`` makes of an equation's operands; arguments as of ``written_out``."""
+    """The program of ``function`` on an equation's operands; arguments as of ``written_out``."""
     return _program(function, tuple([a.aval for a in eqn.inputs]), tuple(sorted(params.items())))
 
 

@@ -1,4 +1,4 @@
-"""What a process tells of itself to ``gpuflow smi``: a file, written while somebody looks.
+"""Report of a process for ``gpuflow smi``: a file, written on request.
 
 A process that was started with ``GPUFLOW_SMI=1`` has a thread that looks at a file's time twice a
 second. While that is new, ``gpuflow smi`` runs, and the thread writes which arrays there are. The
@@ -65,7 +65,7 @@ def runtime_folder() -> Path:
 
 
 def state_of_process() -> dict[str, Any]:
-    """What the file says: the process, its devices' memory, and groups of its arrays."""
+    """Contents of the file: the process, its devices' memory, and groups of its arrays."""
     groups = live_groups()
     drivers = {str(device): device.driver for device in list(in_use.devices)}
     return {
@@ -139,7 +139,7 @@ def request(folder: Path) -> None:
 
 
 def processes(folder: Path) -> list[Mapping[str, Any]]:
-    """What processes have written, by number; files of those that have ended are removed.
+    """Return the reports of processes, by id; files of ended processes are removed.
 
     Files of another form, whatever their names, are neither read nor removed.
     """
@@ -156,7 +156,7 @@ def processes(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def state_in(path: Path) -> Mapping[str, Any] | None:
-    """What a process has written to its file; None if it is not a file of that form."""
+    """Return the report of a process from its file; None if the file is invalid."""
     with suppress(OSError, ValueError):
         state = parse_json(read_private(path))
         has_form = isinstance(state, dict) and state.keys() == _FORM.keys()

@@ -1,4 +1,4 @@
-"""The basic samplers: bits, uniform and normal numbers, and what one formula makes of them."""
+"""The basic samplers: bits, uniform and normal numbers, and simple functions of them."""
 
 from __future__ import annotations
 

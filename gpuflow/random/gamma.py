@@ -1,4 +1,4 @@
-"""The gamma distribution and what is made of it."""
+"""The gamma distribution and samplers based on it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Client:
 
     Attributes:
         platform: its name, such as ``"cpu"``.
-        runtime_type: what runs programs.
+        runtime_type: name of the runtime.
     """
 
     platform: str
@@ -243,7 +243,7 @@ class Platform:
         driver: of the device with a number.
         is_default: whether it is the one that is used, unless an earlier one is; it may look.
         shares_memory: whether all devices of a process share it.
-        target: what compiling a plan asks, without a device.
+        target: the compilation target, which needs no device.
     """
 
     name: str
@@ -271,7 +271,7 @@ def _default_platform() -> str:
 
 
 def target_of(platform: str) -> Target:
-    """What compiling a plan for a platform asks; there need be no device.
+    """Return the compilation target of a platform, which needs no device.
 
     Raises:
         ValueError: the platform is unknown.
@@ -313,7 +313,7 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
 
 
 def are_in_use() -> bool:
-    """Whether devices were asked for yet: from then on their number is what it is."""
+    """Whether devices were requested already: from then on their number is fixed."""
     return devices.cache_info().currsize > 0
 
 

@@ -1,7 +1,7 @@
 """An array in the memory of a GPU: where it lies, and nothing else.
 
-It is what Arrays on a GPU hold. It has only what programs ask of it: arithmetic is the business of
-kernels, and libraries get an array of their own kind on the same memory.
+It is the data of Arrays on a GPU. It only has the interface that programs need: kernels do
+arithmetic, and libraries get their own arrays on the same memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuflow.base.util import row_major_strides
 
 
 class ArrayDevice(Protocol):
-    """What an array asks of the driver of its device."""
+    """Interface of an array to the driver of its device."""
 
     def to_host(self, data: DeviceArray) -> np.ndarray:
         """The values, when they are computed."""

@@ -1,7 +1,7 @@
-"""The driver interface: what a device does for arrays and programs.
+"""The driver interface: operations of a device on arrays and programs.
 
-An Array holds *data*: what its device's driver says an array in memory is, a NumPy array on the
-CPU. Nothing but drivers and the programs that they make looks inside.
+An Array holds *data*: the driver's representation of an array in memory, a NumPy array on the CPU.
+Only drivers and their programs access its contents.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Program(Protocol):
         ...
 
     def driver_text(self) -> str:
-        """The text of what runs the plan, for people."""
+        """The text of the launching code, for debugging."""
         ...
 
     def build(self) -> None:
@@ -71,13 +71,13 @@ class Driver(Protocol):
 
     @property
     def target(self) -> Target:
-        """What compiling a plan asks."""
+        """The compilation target."""
         ...
 
     def program_of_op(
         self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
     ) -> Program | None:
-        """What makes an op outside of jit; None: its ``impl``."""
+        """Return the implementation of an op outside of jit; None: its ``impl``."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -109,7 +109,7 @@ class Driver(Protocol):
         ...
 
     def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> Any:
-        """What ``impl`` gave as row-major data of its own, in the storage dtype."""
+        """Convert the result of ``impl`` to new row-major data in the storage dtype."""
         ...
 
     def made_at(self, data: Any) -> SourceLine | None:
@@ -121,7 +121,7 @@ class Driver(Protocol):
         ...
 
     def memory_stats(self) -> dict[str, int]:
-        """What ``Device.memory_stats`` gives."""
+        """Result of ``Device.memory_stats``."""
         ...
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> Program:

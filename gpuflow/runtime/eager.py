@@ -38,13 +38,13 @@ _MAX_CALLS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is known of an op on operands of certain types.
+    """Cached data of an op on operands of certain types.
 
     Attributes:
-        outs: what the shape rule gave.
+        outs: the result of the shape rule.
         is_plain: one op of NumPy on each element, which runs nobody else's code.
         is_silent: moves elements only, so that NumPy warns of nothing.
-        program: what makes the op in place of its ``impl``; None: nothing does.
+        program: the implementation of the op instead of its ``impl``, or None.
     """
 
     outs: Any
@@ -226,7 +226,7 @@ def _quiet_context() -> Context:
 def known_call(
     primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], driver: Driver
 ) -> Call:
-    """What there is to know of an op, remembered for hashable params.
+    """Return the cached data of an op, for hashable params.
 
     Only a driver that does not evaluate ops itself asks; all such devices share one.
     """
@@ -300,7 +300,7 @@ def checks() -> Settings | None:
 
 
 def is_finite(data: np.ndarray, aval: ShapedArray, settings: Settings) -> bool:
-    """Whether a result has neither nan nor infinities, of what the settings refuse."""
+    """Whether a result has neither nan nor infinities, as far as the settings reject them."""
     if dtypes.is_extended(aval.dtype) or not dtypes.is_inexact(aval.dtype):
         return True
     has_nan = settings.debug_nans and np.isnan(data).any()
@@ -316,7 +316,7 @@ def not_finite(
     Args:
         name: of the op, or of the program.
         data, aval: the result.
-        settings: what they refuse.
+        settings: the settings that reject them.
         operands: those of the op; none: they are not known.
         place: where it was, for people.
     """

@@ -1,4 +1,4 @@
-"""Executables: what runs a compiled program on Arrays."""
+"""Executables: run compiled programs on Arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Compiled:
     """A program compiled for one driver.
 
     Attributes:
-        plan: what it does.
+        plan: the plan of the program.
         target: the platform that it was made for.
         program: the plan, ready to run.
         constants: data of inputs behind the program's own.
@@ -130,7 +130,7 @@ class Executable:
 
         Args:
             arrays: the data of each operand, in a list that nobody else uses.
-            operands: the operands themselves, to delete what is donated.
+            operands: the operands themselves, to delete donated ones.
             device: where the operands and outputs are.
         """
         compiled = self._compiled.get(device.driver) or self.compiled(device)

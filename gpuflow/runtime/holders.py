@@ -1,4 +1,4 @@
-"""Who holds the memory of an array: what donation asks before a program writes into it.
+"""References to the memory of an array: checked before a program writes to a donated operand.
 
 Who donates an Array may still look at its memory: through a NumPy view or a slice of one, a
 memoryview, DLPack, another Array with the same data. All of these refer to the data, or to the
@@ -9,14 +9,14 @@ memory behind it:
     a second Array,       a NumPy view, a slice, DLPack
     a variable
 
-So an operand is overwritten only if data and memory have no more references than those that one
-Array and the list of operands hold. Otherwise the program gets a copy to write into, and whoever
-looks sees what was there. What must hold for that:
+So an operand is overwritten only if data and memory have no more references than those of one Array
+and the list of operands. Otherwise the program gets a copy to write to, and other references see
+the old values. Conditions for that:
 
 - Who makes an Array of memory that another library reads keeps a second reference to it for as
   long as the Array lives (``numpy/exports.py``, ``targets/cuda/driver/exchange.py``).
-- What nobody else holds is measured, not assumed, and along the same calls: Python versions differ
-  in what they count.
+- The number of references of an unshared array is measured, not assumed, and along the same calls:
+  Python versions count differently.
 - Without the global interpreter lock, a reference count does not include references of other
   threads: they may take one after the check. Importing gpuflow is refused there (base/system.py).
 """
@@ -36,7 +36,7 @@ from gpuflow.runtime.device import Device
 
 
 class Holders:
-    """What counts references to the data of one driver.
+    """Counts references to the data of one driver.
 
     Args:
         memory_of: the memory behind data; None: there is no object for it.

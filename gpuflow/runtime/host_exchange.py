@@ -75,7 +75,7 @@ def exported(host: np.ndarray, **options: Any) -> Any:
         options: of ``__dlpack__``.
 
     Raises:
-        BufferError: NumPy cannot do what the options ask for.
+        BufferError: if NumPy does not support the options.
     """
     code = _CODES.get(host.dtype)
     if code is None:

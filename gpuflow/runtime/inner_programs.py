@@ -1,8 +1,8 @@
 """Loops and branches that call Python, driven from Python; others are native programs.
 
-Programs write into arrays that they are given, behind their inputs: elements of stacked results,
-and two sets of carries in turn, of which one is the step's output. What they change where it lies,
-an operand that is an output too, they are given once.
+Programs write to given arrays, after their inputs: elements of stacked results, and two sets of
+carries alternately, of which one is the step's output. Operands that are modified in place, and so
+are outputs too, are given once.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ MOST_SOURCES = 3  # of those that a viewer shows; ``lines`` has all
 
 
 class Marks:
-    """Prints what times each step of a driver.
+    """Prints code that times each step of a driver.
 
     The platform prints all of a step between its ``begin`` and the next one's, or ``end``.
 
     Args:
-        plan: what the driver runs.
+        plan: the plan of the driver.
         text: the driver's text.
         wait: for platforms whose launches return early: waits until the device is done.
 
@@ -84,7 +84,7 @@ def row_of(step: Step) -> str:
 
 
 def details_of(plan: Plan, step: Step) -> dict[str, Any]:
-    """What a trace says of a step: operations, work, memory and where in the user's program."""
+    """Trace details of a step: operations, work, memory and source line."""
     eqns: tuple[Eqn, ...] = ()
     if isinstance(step, KernelStep):
         eqns = step.eqns

@@ -1,4 +1,4 @@
-"""Which memories the devices of a mesh use, and what each memory has of a sharded array.
+"""The memories of the devices of a mesh, and the shard of an array in each memory.
 
 Devices that share memory are a block of the mesh. So an axis of a mesh has two parts: the blocks
 along it, and the neighbors in a block (docs/design/0016-many-devices.md).
@@ -200,14 +200,14 @@ class Holding:
     pieces: tuple[tuple[int, ...], ...]
 
     def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
-        """The shape of what is there of an array of shape ``whole``."""
+        """The shape of the shard of an array of shape ``whole``."""
         return tuple(
             size // count * len(numbers)
             for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True)
         )
 
     def place(self, index: Index, whole: Sequence[int]) -> Index:
-        """Where the part at ``index`` of the array is in what is there."""
+        """The position of the shard at ``index`` of the array in the memory."""
         slices = []
         for part, size, count, numbers in zip(index, whole, self.counts, self.pieces, strict=True):
             if count == 1:
@@ -219,7 +219,7 @@ class Holding:
         return tuple(slices)
 
     def block(self, whole: Sequence[int]) -> Index | None:
-        """Where what is there is in an array of shape ``whole``; None if it is not one block."""
+        """The block of the shard in an array of shape ``whole``; None if it is not one."""
         slices = []
         for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True):
             first, last, step = numbers[0], numbers[-1], size // count
@@ -229,11 +229,11 @@ class Holding:
         return tuple(slices)
 
     def take(self, whole: np.ndarray) -> np.ndarray:
-        """What is there, of all elements."""
+        """Take the memory's elements from all elements."""
         return whole[np.ix_(*self._elements(whole.shape))] if whole.ndim else whole
 
     def put(self, whole: np.ndarray, part: np.ndarray) -> None:
-        """Write what is there into all elements."""
+        """Write the memory's elements to all elements."""
         whole[np.ix_(*self._elements(whole.shape)) if whole.ndim else ()] = part
 
     def _elements(self, whole: Sequence[int]) -> list[np.ndarray]:
@@ -251,10 +251,10 @@ class Holding:
 
 @cache
 def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
-    """What each memory has of an array of ``rank`` dimensions.
+    """The holdings of each memory of an array of ``rank`` dimensions.
 
     Raises:
-        ValueError: what a memory has is no product of pieces along dimensions.
+        ValueError: if a memory's elements are not a product of pieces along dimensions.
     """
     counts, pieces = sharding._counts(rank), sharding._pieces(rank)
     owned: dict[Hashable, set[tuple[int, ...]]] = {}

@@ -167,7 +167,7 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
 
 
 def allocated_bytes(count: int) -> int:
-    """What ``allocate`` takes from the system for ``count`` bytes, if it has no free block."""
+    """Size of the system allocation of ``allocate`` for ``count`` bytes, without a free block."""
     if count < SMALLEST_POOLED:
         return max(count, 1)
     return -(-count // _PAGE) * _PAGE + ALIGNMENT
@@ -176,7 +176,7 @@ def allocated_bytes(count: int) -> int:
 def process_memory() -> dict[str, int]:
     """The memory of this process, by the names of JAX's statistics of a device.
 
-    Where the system does not say what the process has, only large results are counted.
+    If the system does not report the memory of the process, only large results are counted.
 
     Source: proc(5), of Linux.
     """

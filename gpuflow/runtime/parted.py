@@ -1,7 +1,7 @@
 """PartedArray: an Array whose parts lie in several memories, of this process and of others.
 
-Each memory holds what its devices have as one array. Operations run in every memory, on what is
-there: parallel/partition/programs.py makes them, and is plugged in by wiring.py.
+Each memory holds the shards of its devices as one array. Operations run in every memory, on its
+shards: parallel/partition/programs.py makes them, and wiring.py installs it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PartedArray(Array):
     """An Array in several memories.
 
     Args:
-        parts: what each memory of this process has, in the order of ``local_memories``.
+        parts: the shards of each memory of this process, in the order of ``local_memories``.
         aval: of the whole array.
         sharding: the sharding, which assigns shards to devices.
     """
@@ -177,7 +177,7 @@ def _moved(value: Array, block: Index, device: Device) -> Any:
 
 
 def delete_donated(operands: Sequence[Any], donated: Sequence[bool]) -> None:
-    """Delete what was donated to a program that had copies or parts of it."""
+    """Delete the arrays that were donated to a program that used copies or shards of them."""
     for value, flag in zip(operands, donated, strict=False):
         if flag and isinstance(value, Array):
             value.delete()

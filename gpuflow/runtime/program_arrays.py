@@ -1,4 +1,4 @@
-"""What drivers of all platforms have in common: names of arrays, library calls, results."""
+"""Common code of the drivers of all platforms: names of arrays, library calls, results."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
 
 
 def store_results(primitive: Primitive, xp: Any, outs: Sequence[Any], results: Any) -> None:
-    """Copy what ``impl`` gave to the outputs.
+    """Copy the results of ``impl`` to the outputs.
 
     Raises:
         RuntimeError: it has another shape.

@@ -1,8 +1,8 @@
 """Where nan or infinities come from: a program that gave some, run again step by step.
 
-A step is an equation, a turn of a loop, or the branch that was taken. Back from the results that
-are not finite, the first step is the one whose operands are. What a step holds is looked into in
-the same way.
+A step is an equation, an iteration of a loop, or the branch that was taken. Backwards from the
+results that are not finite, the first step with finite operands is the origin. The steps inside a
+step are searched in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ShardedArray: an Array that says which device has which part.
 
-The devices share a driver, so that the elements lie in one array in global order. Operations work
-on it as on any other value; what knows shardings asks for ``whole`` and wraps its results again.
+The devices share a driver, so the elements are in one array in global order. Operations treat it
+like any other value; code that depends on shardings uses ``whole`` and wraps its results again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def with_sharding(whole: Array, sharding: Sharding) -> Array:
 
 
 def check_places(name: str, values: Iterable[Any], asked: Iterable[Sharding] = ()) -> None:
-    """Check that what was put on devices is on the same ones, in one order.
+    """Check that arrays with explicit placement are on the same devices, in one order.
 
     Args:
         name: of the operation.

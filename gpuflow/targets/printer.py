@@ -107,7 +107,7 @@ def constant(value: bool | int | float, dtype: str) -> str:
 
 
 def operands_in(block: Block) -> tuple[str, ...]:
-    """Names of what a block and its nested blocks access, local arrays too, in order."""
+    """Names of the operands of a block and its nested blocks, local arrays too, in order."""
     names: dict[str, None] = {}
     for s in statements(block):
         if isinstance(s, Load | Store):
@@ -136,7 +136,7 @@ def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
 
 
 class Names:
-    """The names that the text gives to what the argument block holds.
+    """The names of the entries of the argument block in the text.
 
     Args:
         taken: Names that the text uses for something else: those of the axes.
@@ -171,7 +171,7 @@ class Lines:
 
     @contextmanager
     def indented(self, head: str) -> Iterator[None]:
-        """Append a line that ends in a colon; what is emitted inside is its suite."""
+        """Append a line that ends in a colon; lines emitted inside are its suite."""
         self.emit(head)
         self.depth += 1
         before = len(self.lines)
@@ -432,7 +432,7 @@ class KernelPrinter(Lines):
         self.offsets[operand.name] = offset
 
     def loops_of(self, s: Copy) -> For:
-        """What a Copy stands for."""
+        """The loops of a Copy."""
         local = self.locals[s.source if s.source in self.locals else s.target]
         self._free += LOOP_VALUES
         return as_loops(s, local, self._free - LOOP_VALUES)
@@ -515,7 +515,7 @@ class KernelPrinter(Lines):
             self.turn(s)
 
     def after_turn(self, s: While) -> None:
-        """Print what stands behind a turn of a loop with a condition."""
+        """Print the code after an iteration of a loop with a condition."""
         del s
 
     def inner_loop(self, axis: Axis) -> str:

@@ -75,8 +75,8 @@ class BatchTrace(Trace):
     def maps(self, value: Any) -> bool:
         """Whether ``value`` is mapped here.
 
-        A rule that a user wrote is mapped by a trace of its own, with the axis of the vmap that
-        the function was called under: what the rule closes over is mapped by that one.
+        A user's rule is mapped by a separate trace, with the axis of the vmap under which the
+        function was called: captured values of the rule are mapped by that one.
         """
         return type(value) is BatchTracer and value._trace.axis is self.axis
 

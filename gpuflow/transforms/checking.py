@@ -1,9 +1,9 @@
-"""Checked programs: what a program computes, and what failed first in it.
+"""Checked programs: the outputs of a program, and its first failed check.
 
 ``checked_jaxpr`` maps a program to ``(*inputs) -> (*outputs, code, *values)``. The code is 0, or
-the number of the site that failed first, counted from 1; the values are those of all sites in
-order. A primitive says in ``faults`` what can be wrong with its operands; one that holds programs
-says in ``checked`` how it hands on what fails inside.
+the index of the first failed site, counted from 1; the values are those of all sites in order. A
+primitive defines the faults of its operands in ``faults``; one that holds programs defines in
+``checked`` how it returns failures inside.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ NOTHING = np.int32(0)
 
 @record
 class State:
-    """What failed in a part of a program.
+    """The failures of a segment of a program.
 
     Attributes:
         values: the code, i32[], and the values of all sites.
-        sites: what its numbers mean.
+        sites: the meaning of its codes.
     """
 
     values: tuple[Any, ...]
@@ -137,7 +137,7 @@ def _may_be_nan(aval: ShapedArray) -> bool:
 def split_state(
     results: Sequence[Any], count: int, sites: tuple[Site, ...]
 ) -> tuple[list[Any], State | None]:
-    """Outputs of a checked program, and what failed; mapped ones as that of all elements."""
+    """Outputs of a checked program, and its failures; mapped ones as that of all elements."""
     outs = list(results[:count])
     return outs, of_mapped(State(tuple(results[count:]), sites)) if sites else None
 
@@ -194,7 +194,7 @@ def of_mapped(state: State) -> State:
 
 
 def joined(states: Sequence[State]) -> State | None:
-    """States of parts that run one after another: what failed in the first of them counts."""
+    """States of consecutive segments: the first failure wins."""
     if not states:
         return None
     first: Any = None
@@ -216,7 +216,7 @@ def moved_code(code: Any, offset: int) -> Any:
 
 
 def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """Values of a state: what failed before stays."""
+    """Values of a state: earlier failures are kept."""
     is_well = eq(before[0], NOTHING)
     return [where(is_well, new, old) for old, new in safe_zip(before, after)]
 

@@ -1,9 +1,9 @@
 """Linearization: one evaluation that also records the linear map between tangents.
 
-Primals are computed under the parent trace; operations on tangents are recorded into a jaxpr whose
-constants are the residuals. By default an op is linearized by running its jvp rule under a
-``PartialTrace``, which sends what touches a recorded tangent to the recording and the rest to the
-parent: that is partial evaluation without a second set of tracers.
+Primals are computed under the parent trace; operations on tangents are recorded into a jaxpr with
+the residuals as constants. By default an op is linearized by running its jvp rule under a
+``PartialTrace``, which records operations on recorded tangents and sends all others to the parent:
+that is partial evaluation without a second set of tracers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Partial evaluation: what depends on unknown values is recorded, the rest is computed.
+"""Partial evaluation: computations on unknown values are recorded, others are evaluated.
 
 Linearization runs jvp rules this way, with tangents as the unknowns. An op with known and unknown
 operands is recorded as a whole, unless it holds programs: those are taken apart.
@@ -18,7 +18,7 @@ from gpuflow.core.trace import Trace, current_trace, thread_state
 
 
 class PartialTrace(Trace):
-    """Records what depends on recorded values; evaluates the rest under the parent."""
+    """Records computations on recorded values; evaluates others under the parent."""
 
     __slots__ = ("recording",)
     adds = "differentiated"

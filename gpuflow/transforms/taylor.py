@@ -103,7 +103,8 @@ class TaylorTrace(Trace):
     def differentiate(self) -> None:
         """Give all values that have none yet their derivative, those before others that they need.
 
-        What is applied in doing so gets its own the next time: each time makes one more order.
+        Functions that are applied here are differentiated again the next time: each time adds one
+        order.
         """
         pending, self.pending = self.pending, []
         for equation in pending:

@@ -1,4 +1,4 @@
-"""What libraries import from the inside of JAX (jax.core, jax.extend, jax._src)."""
+"""Names that libraries import from the internals of JAX (jax.core, jax.extend, jax._src)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ def absent_class(name: str, reason: str) -> type:
 
     Args:
         name: in JAX, such as ``jax.experimental.layout.Format``.
-        reason: what must hold, and what to write instead.
+        reason: the requirement, and the recommended replacement.
     """
 
     message = f"[{name}] {reason}"

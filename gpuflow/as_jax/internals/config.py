@@ -8,7 +8,7 @@ from gpuflow.base.config import config as config
 
 
 class State:
-    """A setting; ``value`` is what it has in this thread.
+    """A setting; ``value`` is its value in this thread.
 
     Args:
         name: of the setting.

@@ -1,4 +1,4 @@
-"""``jax.core``: types that libraries name in annotations and checks, and what is current."""
+"""``jax.core``: types that libraries name in annotations and checks, and the current trace."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def mapped_aval(size: int, axis: int | None, aval: core_aval.ShapedArray) -> core_aval.ShapedArray:
-    """The type of an element of what is mapped along ``axis``."""
+    """Return the type of an element of a value mapped along ``axis``."""
     del size
     if axis is None:
         return aval
@@ -276,7 +276,7 @@ def max_dim(d1: Any, d2: Any) -> Any:
 
 
 class TraceTag:
-    """What tells nested traces of one kind apart."""
+    """Tag that distinguishes nested traces of one kind."""
 
 
 def is_concrete(x: Any) -> bool:
@@ -318,7 +318,7 @@ class OpaqueTraceState:
 
 
 def get_opaque_trace_state(convention: str = "") -> OpaqueTraceState:
-    """What tells whether two moments are inside of the same transformations."""
+    """Return an object that identifies the enclosing transformations."""
     del convention
     return OpaqueTraceState()
 

@@ -8,7 +8,7 @@ from gpuflow.runtime.device import process
 
 
 class State:
-    """What is known of the processes.
+    """Information about the processes.
 
     Attributes:
         client: a client of JAX's coordination service, which there is not: processes find each

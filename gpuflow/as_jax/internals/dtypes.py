@@ -1,4 +1,4 @@
-"""``jax._src.dtypes``: jax.dtypes, and what libraries take from behind it."""
+"""``jax._src.dtypes``: jax.dtypes, and internal names that libraries import."""
 
 from typing import Any
 

@@ -148,8 +148,8 @@ def transformation(generator: Callable[..., Any]) -> Callable[..., WrappedFun]:
     """A transformation of WrappedFuns, written as a generator.
 
     Args:
-        generator: called with what it was made with, then the arguments; it yields
-            ``(args, kwargs)`` for the function, is sent its result, and yields its own.
+        generator: called with the extra arguments of the transformation, then the arguments; it
+            yields ``(args, kwargs)`` for the function, is sent its result, and yields its own.
     """
 
     def function(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

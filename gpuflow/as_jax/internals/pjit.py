@@ -1,4 +1,4 @@
-"""``jax._src.pjit``: the primitive of jitted programs, and what libraries import beside it."""
+"""``jax._src.pjit``: the primitive of jitted programs, and other names that libraries import."""
 
 from gpuflow.api.programs import jit as jit
 from gpuflow.as_jax.internals import mesh as mesh_lib  # noqa: F401

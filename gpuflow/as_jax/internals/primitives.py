@@ -51,7 +51,7 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
     __setattr__ = object.__setattr__
 
     def def_impl(self, impl: Callable[..., Any]) -> Callable[..., Any]:
-        """``(*arrays, **params) -> out``, what runs eagerly."""
+        """Set the eager implementation, ``(*arrays, **params) -> out``."""
         self.impl = impl
         return impl
 
@@ -164,7 +164,7 @@ call_p, closed_call_p = CallPrimitive("call"), CallPrimitive("closed_call")
 
 
 class LoweringRuleContext:
-    """What a lowering is called with, besides traced values in place of MLIR's.
+    """Context argument of a lowering, besides traced values instead of MLIR values.
 
     Attributes:
         primitive: which is lowered.
@@ -179,7 +179,7 @@ class LoweringRuleContext:
         self.module_context = self
 
     def add_keepalive(self, value: Any) -> None:
-        """Programs hold what they call."""
+        """Accepted: programs hold the objects that they call."""
 
 
 class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
@@ -188,7 +188,7 @@ class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
     Args:
         name: in JAX.
         field: the field of a primitive that has its rule.
-        as_ours: makes a rule that is written here what gpuflow calls.
+        as_ours: converts a rule in JAX's form to one in gpuflow's.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Tables of types that libraries enter their own into.
 
-Nothing reads them: values are arrays, numbers, and what has ``__jax_array__``.
+They are unused: values are arrays, numbers, and objects with ``__jax_array__``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where built code is kept: a folder of this user's alone, since what it holds is run.
+"""The folder of compiled code, accessible to this user only, because the code is executed.
 
 Whoever may write that folder could put code of theirs into this process. A folder that belongs to
 somebody else, or that others may write, is refused: this process then has a temporary one.

@@ -68,7 +68,7 @@ class Entry:
 
 @record(frozen=False)
 class CacheStats:
-    """What a cache did in this process."""
+    """Statistics of a cache in this process."""
 
     built: int = 0
     loaded: int = 0
@@ -76,7 +76,7 @@ class CacheStats:
 
 
 def source_digest(modules: Iterable[ModuleType]) -> str:
-    """A digest of the texts of modules: what they print or emit changes only with their text.
+    """Return a digest of the sources of modules: generated code only changes with them.
 
     Args:
         modules: The modules that turn a kernel's text into code; a package is every module in its
@@ -108,7 +108,7 @@ def cache_key(text: str, parts: tuple[str, ...]) -> str:
 
     Args:
         text: The kernel's canonical text.
-        parts: Target, versions and processor: what else decides about the code.
+        parts: Target, versions, processor and other inputs of code generation.
 
     Returns:
         64 hexadecimal digits.
@@ -233,7 +233,7 @@ class KernelCache:
         return entry
 
     def forget_locks(self) -> None:
-        """In a forked child: threads that held locks are gone, and what they loaded is not."""
+        """In a forked child, replace locks: their threads are gone, but loaded code remains."""
         self._lock = threading.Lock()
         self._slots = {key: slot for key, slot in self._slots.items() if slot.ready}
 

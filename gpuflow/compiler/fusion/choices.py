@@ -1,4 +1,4 @@
-"""Choices that are updates of what a program was given, and gives back.
+"""In-place updates from selects between an operand and a new value.
 
     lax.fori_loop(0, n, lambda i, x: x.at[5].set(x[5] + i), x)
 
@@ -53,7 +53,7 @@ def choices_in_place(jaxpr: Jaxpr, donations: Donations, kept: Kept) -> Jaxpr:
 
     Args:
         jaxpr: the program.
-        donations, kept: what may be updated in place, see ``UpdateRule``.
+        donations, kept: the values that may be updated in place, see ``UpdateRule``.
     """
     if not any(rules.choice(eqn) is not None for eqn in jaxpr.eqns):
         return jaxpr
@@ -77,7 +77,7 @@ def body_in_place(jaxpr: Jaxpr, first: int, count: int) -> Jaxpr:
 
 
 def places_in_place(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
-    """The choices of a loop's body that are updates, each with what says where: nobody reads that.
+    """The selects of a loop's body that are in-place updates, each with its predicate.
 
     Args:
         jaxpr, first, count: as of ``body_in_place``.

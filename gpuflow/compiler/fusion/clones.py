@@ -12,7 +12,7 @@ CLONE_SPAN = 64  # equations behind a copy whose readers share it, where there a
 
 
 def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
-    """Give each reader its own copy of what costs less to compute than to store.
+    """Give each reader its own copy of values that are cheaper to compute than to store.
 
     These are layout ops, equations without array operands (iota, filled arrays) and cheap
     elementwise ops on program inputs. Where a value has very many readers, those that stand close

@@ -1,4 +1,4 @@
-"""Tails: what is done with the results of several full reductions, apart from them.
+"""Tails: epilogues of several full reductions, in a kernel of their own.
 
 A norm over many arrays adds up one number of each. Fusion puts an addition into the kernel of a
 reduction, which then has to wait for others:

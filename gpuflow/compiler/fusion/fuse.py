@@ -55,7 +55,7 @@ def describe_program(
 
     Args:
         jaxpr: the program.
-        donations, kept: what may be updated in place, see ``UpdateRule``.
+        donations, kept: the values that may be updated in place, see ``UpdateRule``.
         unrounded: see ``Program``.
     """
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}

@@ -16,7 +16,7 @@ MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 words
 
 @record
 class Form:
-    """What one kernel for a region does.
+    """The form of one kernel for a region.
 
     Attributes:
         kind: of the kernel.
@@ -38,7 +38,7 @@ class Form:
 
 
 def form_of(group: Region | Joined) -> Form:
-    """What one kernel for a region does.
+    """The form of one kernel for a region.
 
     Raises:
         NotOneKernelError: no single kernel can compute it.

@@ -4,10 +4,10 @@
     b = cos y          b, stored                ->    v = update u at 0 with sin x
     c = concatenate a b: both read, stored again      c = update v at n with cos y
 
-A kernel of all parts needs them in memory: they would be written, read, and written again. This is
-done where the whole is stored anyway, as a result or for what is no kernel, and a part is computed
-for it alone, or there are more than one kernel has loops for. What reads the whole at its own index
-keeps it in its kernel.
+A kernel of all pieces needs them in memory: they would be written, read, and written again. This is
+done if the whole is stored anyway, as a result or for a library call, and a piece is computed for
+it alone, or there are more pieces than a kernel has loops for. Readers of the whole at their own
+index keep it in their kernel.
 """
 
 from __future__ import annotations

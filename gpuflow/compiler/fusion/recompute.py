@@ -1,9 +1,9 @@
-"""What is cheaper to compute again than to store: its equations join the groups that read it.
+"""Recomputation of values that are cheaper to compute again than to store.
 
 The gradient of an activation reads half a dozen arrays that the forward pass would have to store,
-all of them a few additions and products away from two. So after fusion, a value that leaves its
-group is looked at once more: where every reader's kernel can get it from what lies in memory
-anyway, by a few cheap operations, each reader has them, and it is not stored.
+although all of them follow from two by a few additions and products. So after fusion, a value that
+leaves its group is considered once more: if every reader's kernel can compute it from stored values
+by a few cheap operations, each reader does so, and it is not stored.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Regions: groups of equations while they grow, with what decides whether one kernel can be one.
+"""Regions: groups of equations while they grow, with the data that decides about fusion.
 
-Two regions join at the cost of the smaller: only its equations are looked at, for what they read of
-the other and the other of them. All else is kept in outlines, which name axes and not equations,
-and so stay short however long a region gets. n equations take O(n log n) steps to become one.
+Two regions are merged at the cost of the smaller: only its equations are visited, for their reads
+of the other region and vice versa. All other data is in outlines, which name axes and not
+equations, and so remain short however long a region gets. n equations take O(n log n) steps to
+become one.
 
 An axis is a class of keys (equation, iteration dimension), named by the smallest. Producers and
-their readers have axes in common; what only reads the same array from memory should have them, if
-no equation would then have one axis twice. That is worked out anew for each outline, for the few
-arrays that are read along several axes.
+their readers have axes in common; equations that only read the same array from memory should have
+them, if no equation would then have one axis twice. That is computed again for each outline, for
+the few arrays that are read along several axes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Shared = tuple[Var, int]  # an array that is read, and a dimension of it
 
 @record(frozen=False)
 class Outline:
-    """What decides about a region, without its equations.
+    """Data that decides about a region, without its equations.
 
     Attributes:
         domains: the axes that its equations loop over, with the first equation of each.
@@ -167,7 +168,7 @@ class Region:
         return position in self.members
 
     def stored(self) -> set[int]:
-        """The equations that make what is read outside."""
+        """The equations with results that are read outside."""
         return {self.program.producer[var] for var in self.waiting}
 
     def without(self, var: Var) -> Region:
@@ -448,7 +449,7 @@ class Joined:
         return first_reads
 
     def stored(self) -> set[int]:
-        """The equations that make what is read outside."""
+        """The equations with results that are read outside."""
         producer, regions = self.program.producer, (self.large, self.small)
         waiting = (var for region in regions for var in region.waiting)
         return {producer[var] for var in waiting if self._is_waited_for(var)}

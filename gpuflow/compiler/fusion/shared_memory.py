@@ -22,7 +22,7 @@ def shared_memory(
 
     Args:
         programs: of the branches.
-        kept: for each, what programs inside it change where it lies.
+        kept: for each, the operands that its inner programs modify in place.
         inputs: how many inputs they have in common.
     """
     parts = list(zip(programs, kept, strict=True))

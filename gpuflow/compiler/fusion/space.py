@@ -1,9 +1,9 @@
-"""The iteration space of a group of equations: which dimensions are one axis, and what it computes.
+"""Iteration space of a group of equations: unified dimensions, and the computation.
 
 Each equation iterates over its own dimensions: the output's, or for a reduction the operand's. In a
-group the dimensions of a producer and of its consumers are unified (union-find); what is read from
-memory has no axes of its own, only a place for each of its dimensions in the equations' axes.
-Sizes are never compared, only ranks and structure.
+group the dimensions of a producer and of its consumers are unified (union-find). A value read from
+memory has no axes, only an index for each of its dimensions in terms of the equations' axes. Sizes
+are never compared, only ranks and structure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Key = tuple[int, int]  # (equation, iteration dimension)
 
 
 class Kind(Enum):
-    """What one kernel can do."""
+    """The form of a kernel: its capabilities."""
 
     MAP = "map"
     ROW = "row"
@@ -193,7 +193,7 @@ class Program:
         )
 
     def updated(self) -> list[Var]:
-        """What lies in the memory of the operand that it was updated from."""
+        """The variables that share memory with the operand that they update."""
         eqns = self.jaxpr.eqns
         return [eqns[e].outputs[out] for e, done in self.updates.items() for _, out in done.pairs]
 

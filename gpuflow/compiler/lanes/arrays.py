@@ -30,7 +30,7 @@ class NotLanesError(Exception):
 
     Args:
         message: why.
-        fix: what to write instead, for users who asked for one kernel.
+        fix: the suggested replacement, for users who requested one kernel.
 
     Attributes:
         eqn: the equation that is the reason; None: no single one.
@@ -82,7 +82,7 @@ class MemoryArray:
     Attributes:
         number: of the operand.
         dtype: storage.
-        shape: of what is left of it.
+        shape: shape of the remaining dimensions.
         kinds: as of a LaneArray; SMALL for all dimensions that are none of lanes.
         dims: the operand's dimensions that are left.
         offset: elements from its start; None: none.
@@ -101,7 +101,7 @@ class ComputedArray:
     """An array, without lanes, whose elements are computed when they are wanted: a counter.
 
     Attributes:
-        shape: of what is left of it.
+        shape: shape of the remaining dimensions.
         element: ``indices, one for each dimension -> element``.
     """
 
@@ -158,7 +158,7 @@ def check_small(sizes: Sequence[int]) -> None:
 
 
 def joined_kind(first: int, second: int) -> int:
-    """What a dimension is that two operands have."""
+    """Return the common kind of a dimension of two operands."""
     if first == second or second == REPEATED:
         return first
     if first == REPEATED:

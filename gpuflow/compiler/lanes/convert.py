@@ -83,7 +83,7 @@ def lane_equation(
         eqn: a loop or a branch.
         used: of its outputs, whether anybody reads them; the others are dropped.
         unrounded: as of ``lane_loops``.
-        definition: the equations around it, by what they define.
+        definition: the defining equation of each variable around it.
     """
     for attempt in attempts(eqn, unrounded, definition):
         try:

@@ -1,9 +1,9 @@
 """From a program to the statements of one of its lanes.
 
-The equations of a program are emitted for one lane, element by element: what goes on between
-elements of a small array becomes arithmetic of values, loops and branches become While, For and If.
-An equation is understood by the class of its ``lower``; one that is not, or that lets lanes see
-each other, ends the attempt with NotLanesError.
+The equations of a program are emitted for one batch element, scalar by scalar: computations between
+elements of a small array become arithmetic on values, loops and branches become While, For and If.
+Equations are handled by the class of their ``lower``; an unknown class, or communication between
+batch elements, ends the attempt with NotLanesError.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Evaluator:
         unrounded: of a program, the values that may be held with more precision than their dtype.
 
     Attributes:
-        builder: what has been emitted.
-        parameters: values that are given from outside, with what they are.
+        builder: the emitted code so far.
+        parameters: values that are passed in, with their meaning.
         numbers: that are passed at run time: the lengths of loops.
     """
 
@@ -129,7 +129,7 @@ class Evaluator:
         self, array: MemoryArray | ComputedArray, indices: Sequence[Value],
         where: Value | None = None,
     ) -> Element:  # fmt: skip
-        """An element of an operand in memory, or of what is computed."""
+        """Load an element of an operand in memory, or of a computed value."""
         if isinstance(array, ComputedArray):
             element = array.element(indices)
             if where is None:
@@ -289,7 +289,7 @@ class Evaluator:
         )
 
     def rounded(self, element: Element, var: Var) -> Element:
-        """An element of what a variable holds, as its dtype holds it."""
+        """An element of a variable's value, rounded to its dtype."""
         if isinstance(element, Pair) or var in self.unrounded:
             return element
         return self.builder.round(element, storage_name(var.aval.dtype))

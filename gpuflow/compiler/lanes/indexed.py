@@ -1,4 +1,4 @@
-"""What ops that choose elements may ask for, in a program of one lane."""
+"""Context of indexed ops in a program of one batch element."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IndexContext:
-    """What the body of an ``Indexed`` op may ask for, see compiler/lowering/emit.py."""
+    """Context of the body of an ``Indexed`` op, see compiler/lowering/emit.py."""
 
     def __init__(
         self, evaluator: Evaluator, eqn: Eqn, rule: Indexed, operands: Sequence[Array],

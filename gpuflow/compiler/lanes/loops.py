@@ -1,4 +1,4 @@
-"""What stands for a loop in a program: one of lanes, with what leaves it for that."""
+"""Replacement of a loop by a batched one, with the equations that are moved out."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
     Args:
         jaxpr: the program.
         unrounded: of a program, the values that may be held with more precision than their dtype.
-        with_loops: all that may be; else only what must become a kernel.
+        with_loops: whether to convert all candidates; else only those that must become a kernel.
 
     Raises:
-        TypeError: what must be one kernel cannot be one.
+        TypeError: if a program that must be one kernel cannot be one.
     """
 
     def is_wanted(eqn: Eqn) -> bool:
@@ -142,10 +142,10 @@ def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
 def with_turns_as_lanes(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
-    """Equations in place of a scan whose turns are lanes, and of what they share; None: not so.
+    """Equations that replace a scan with independent iterations, and shared values; or None.
 
-    What is the same in all turns is made before it, and so are products of all turns at once; what
-    its turns only add up is summed behind it.
+    Values that are the same in all iterations are computed before it, and so are products of all
+    iterations at once; values that iterations only sum are summed after it.
     """
     rule = eqn.primitive.lower
     if not isinstance(rule, Loop) or rule.turns_apart is None:

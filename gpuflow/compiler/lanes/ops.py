@@ -105,7 +105,7 @@ def computed(
 
 
 def layout(of: Evaluator, eqn: Eqn, rule: Layout, array: Array) -> Array:
-    """A rearrangement; of what is not there yet, elements are read where they then lie."""
+    """A rearrangement; values that are not computed yet are read at their new position."""
     out = eqn.outputs[0].aval
     view = rule.view(views.contiguous(array.shape), out, **eqn.params)
     if view is None:
@@ -302,7 +302,7 @@ def indexed(of: Evaluator, eqn: Eqn, rule: Indexed, operands: Sequence[Array]) -
 
 
 def counted(of: Evaluator, eqn: Eqn, rule: Indexed) -> ComputedArray:
-    """What such an op without operands is: its elements are computed when they are wanted."""
+    """Handler of such an op without operands: its elements are computed on demand."""
     out = eqn.outputs[0]
 
     def element(indices: Sequence[Value]) -> Element:

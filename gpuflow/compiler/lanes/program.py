@@ -17,18 +17,18 @@ Source = tuple[Any, ...]
 
 @record(eq=False)
 class LaneProgram:
-    """What one lane does.
+    """The computation of one batch element.
 
     Attributes:
         block: its params are ``sources``; it loads from operands m0, m1, ... and stores to outputs
             y0, y1, ... with offsets of its own, and its results are the other outputs.
-        sources: of each param, what it stands for:
-            ("element", operand)          the operand's element at the lane's index
-            ("part", operand, part)       a part of it, if it is complex
+        sources: the meaning of each param:
+            ("element", operand)          the operand's element at the batch index
+            ("part", operand, part)       a component of it, if it is complex
             ("stride", operand, dim)      of an operand in memory, in elements
             ("out stride", output, dim)   of an output that is stored
-            ("index", lane)               the lane's index
-            ("number", k)                 a number of the equation
+            ("index", lane)               the batch index
+            ("number", k)                 a size expression of the equation
         reads: of the leading operands, which are read from memory, the lane that each dimension is,
             or below 0: offsets go along the others.
         writes: the same of each output that the block stores; None: it is a result.

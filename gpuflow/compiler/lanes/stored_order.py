@@ -1,10 +1,10 @@
-"""What a program of lanes stores lies at once as the result that it is a permutation of.
+"""Store per-element results directly in the layout of the transposed output.
 
     a = lane_loop(..)           turns x lanes, stored by the block          a' = lane_loop(..)
     b = transpose(a)            lanes x turns, a result: a copy             a' in the order of b
 
-A program of lanes is told how far apart elements of an output lie, and so can store any order. What
-other kernels read stays as it is: they take any order, and often go back to the one of turns.
+A batched program takes the strides of an output, and so can store any order. Values read by other
+kernels are not changed: those kernels take any order, and often return to that of iterations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuflow.core.views import contiguous
 
 
 def stored_in_order(jaxpr: Jaxpr) -> Jaxpr:
-    """The program without permutations, to results, that alone read what lanes store."""
+    """The program without permutations that are the only readers of its results."""
     if not any(isinstance(eqn.primitive.lower, Laned) for eqn in jaxpr.eqns):
         return jaxpr
     readers = Counter(atom for eqn in jaxpr.eqns for atom in eqn.inputs if type(atom) is Var)

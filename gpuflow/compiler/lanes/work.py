@@ -37,7 +37,7 @@ def work(form: Form, lanes: int) -> int:
 
     Args:
         form: a loop, or the programs of a branch.
-        lanes: how many there are, of what dimensions in front of all arrays go over.
+        lanes: number of batch elements, the size of the leading dimensions of all arrays.
     """
     if isinstance(form, LaneForm):
         return work(form.form, max(lanes // max(prod(form.sizes), 1), 1))

@@ -1,4 +1,4 @@
-"""What the words of a kernel call say: sizes of its axes, and how operands lie along them."""
+"""Meaning of the arguments of a kernel call: sizes of its axes, and strides of operands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.kir.nodes import Argument, Kernel, Stride, arguments, remembered
 
 
 def values_of(call: KernelCall) -> dict[Argument, int]:
-    """The words of a call by what they stand for."""
+    """The arguments of a call by their meaning."""
     return dict(zip(arguments(call.kernel), call.words, strict=True))
 
 

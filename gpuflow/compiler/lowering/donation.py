@@ -2,16 +2,15 @@
 
 An output takes a donated input's buffer if both have one type and nothing reads the input later. If
 the kernel itself reads it, then only at the index it writes, so that one operand serves for both,
-and only if every load of an element comes before its store. So it does with a temporary that the
-kernel is the last one to read: what made it, a product or a loop, has then written into the memory
-of the output, and half as much goes through the caches. How loads and stores follow each other
-is the emitter's choice, so that is asked of the kernel that it makes (``kir.in_place``), and what
-fails is lowered again without:
+and only if every load of an element comes before its store. The same holds for a temporary whose
+last reader is the kernel: its producer, a product or a loop, has then written into the memory of
+the output, and half as much goes through the caches. The emitter chooses the order of loads and
+stores, so the kernel is checked (``kir.in_place``), and failures are lowered again without:
 
-    map     each point loads all that it overwrites before its first store
+    map     each point loads all elements that it overwrites before its first store
     row     the phases of a row read it, the last one stores; a value for each row is stored between
-            them, and what it overwrites is loaded before
-    column, what is stored beside a sum is stored in the turn of the loop that reads it; results are
+            them, and the elements that it overwrites are loaded before
+    column, a value stored next to a sum is stored in the iteration that reads it; results are
     full    stored after all loops
 
 Whatever a platform makes of such a kernel keeps the order within a point and gives a point to one
@@ -54,7 +53,7 @@ class InPlace:
 
 @record
 class Readers:
-    """Which groups read what lies in memory.
+    """The groups that read values in memory.
 
     Attributes:
         last: for each buffer the last group; the number of groups if an output does.

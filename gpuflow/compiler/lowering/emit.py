@@ -1,8 +1,8 @@
 """Emission: the body of one kernel, statement by statement, from the equations of a group.
 
-A value is emitted in the outermost loop in which everything it depends on is known. In row kernels
-each reduction, and the final loop that stores, is a phase; a phase evaluates again what it needs of
-the full-rank values before it.
+A value is emitted in the outermost loop in which all its inputs are known. In row kernels each
+reduction, and the final loop that stores, is a phase; a phase recomputes the full-rank values that
+it needs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Emitter:
 
     Args:
         numbers, space: of the program, and the group.
-        facts: gets what the text depends on.
+        facts: receives the facts that the text depends on.
         operands: where operands are requested; see ``lower.Accesses``.
         axes: names of the kernel's axes in order.
         axis_of: the kernel axis of each axis key.
@@ -527,7 +527,7 @@ def _parts(value: Element) -> Values:
 
 
 class IndexContext:
-    """What the body of an ``Indexed`` op may ask for; indices are int64 values."""
+    """Context of the body of an ``Indexed`` op; indices are int64 values."""
 
     def __init__(self, emitter: Emitter, position: int) -> None:
         self._emitter, self._position = emitter, position

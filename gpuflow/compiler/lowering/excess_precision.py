@@ -5,11 +5,11 @@
 
 A value keeps its rounding where somebody could tell, beside the last bits of a result:
 
-- what is stored is rounded as it is stored;
-- what is compared, floored, turned into an integer, or searched for the largest is rounded, and so
-  is everything that it is computed from, back to what lies in memory. So every kernel sees the same
-  bits of it: a maximum equals one of the values that it was taken of, whoever computes them again;
-- a conversion between floats that the program names rounds, and what it is given is rounded.
+- stored values are rounded when they are stored;
+- operands of comparisons, floor, conversions to integers and searches for the maximum are rounded,
+  and so are all values that they are computed from, back to values in memory. So every kernel sees
+  the same bits: a maximum equals one of its operands, even if other kernels compute them again;
+- a conversion between floats that the program names rounds its operand and its result.
 """
 
 from __future__ import annotations

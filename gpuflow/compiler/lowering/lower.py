@@ -24,7 +24,7 @@ class KernelCall(NamedTuple):
     """A kernel with its arguments.
 
     Attributes:
-        kernel: what to run.
+        kernel: the kernel to run.
         words: its argument block: numbers, and for an address the bytes from its buffer's start.
         buffers: the number of each operand's buffer, or NO_BUFFER; their words come first.
         extent: of the axis that a launch splits; 1 if there is none.
@@ -40,10 +40,10 @@ class KernelCall(NamedTuple):
 
 @record(eq=False)
 class Use:
-    """What a group's kernel does with buffers, whatever the sizes; compared by identity.
+    """The use of buffers by a group's kernel, for any sizes; compared by identity.
 
     Attributes:
-        kernel: what runs.
+        kernel: the kernel.
         reads, writes: the buffers; an output in place counts under its own number.
         overwrites: buffers with older values: donated inputs whose memory outputs take, and
             arrays that are updated.
@@ -63,7 +63,7 @@ class Lowered:
 
     Attributes:
         operands: of the kernel.
-        facts: what has to hold for other numbers to have the same kernel.
+        facts: conditions under which other sizes have the same kernel.
     """
 
     kernel: Kernel
@@ -79,7 +79,7 @@ class Lowered:
     facts: Facts
 
     def numbered(self, number_of: Mapping[Var, int]) -> tuple[Use, KernelCall]:
-        """What the kernel does, and its arguments, with buffers by their numbers."""
+        """The use and the arguments of the kernel, with buffers by their ids."""
 
         def numbers(variables: Iterable[Var]) -> tuple[int, ...]:
             return tuple([number_of[var] for var in variables])
@@ -103,7 +103,7 @@ def lower_group(
         numbers: of the program.
         space: of the group.
         in_place: the donated inputs that it overwrites.
-        facts: gets what the kernel depends on.
+        facts: receives the facts that the kernel depends on.
     """
     program = numbers.program
     axes, kernel_axes = schedule(numbers, space, facts)

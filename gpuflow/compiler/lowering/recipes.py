@@ -52,7 +52,7 @@ class Recipe:
     """A kernel and where its arguments come from; numbers are those of sources.
 
     Attributes:
-        use: the kernel, and what it does with buffers.
+        use: the kernel, and its use of buffers.
         words, extent, points: of the call; numbers.
         buffers: of the call.
         conditions: whether it fits.
@@ -75,7 +75,7 @@ class Recipe:
 def make_recipe(
     lowered: Lowered, use: Use, call: KernelCall, sources: Sources
 ) -> Recipe:
-    """The recipe that lowering a group leaves; ``use`` and ``call`` are what came of it."""
+    """Make the recipe of a lowered group from its ``use`` and ``call``."""
 
     def number(of: Number) -> int:
         return sources.number(of.source)
@@ -138,14 +138,14 @@ NO_CONDITIONS = Conditions((), (), ())
 
 
 def taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What takes the values at some places, as a tuple."""
+    """Return a function that takes the values at some indices, as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
     return lambda values: tuple([values[place] for place in places])
 
 
 def check_same(recalled: tuple[Use, KernelCall], lowered: tuple[Use, KernelCall]) -> None:
-    """Check that a recipe gives what lowering does: for tests, GPUFLOW_CHECK=1.
+    """Check that a recipe gives the result of lowering: for tests, GPUFLOW_CHECK=1.
 
     Raises:
         AssertionError: they differ, a bug.

@@ -26,8 +26,9 @@ LONGEST_EXACT = 16  # of the sizes that stand in a kernel's text
 class Number:
     """A number of one program and its source; ``Numbers`` makes one object for each source.
 
-    It is equal to itself alone, so that 12 is not 3 * 4, whatever the sizes. It has no truth value
-    and no order, and is no int: what lowering decides by a value it asks of ``Facts``.
+    It is equal only to itself, so that 12 is not 3 * 4, whatever the sizes. It has no truth value
+    and no order, and is not an int: lowering queries ``Facts`` for decisions that depend on a
+    value.
     """
 
     __slots__ = ("source", "value")
@@ -50,7 +51,7 @@ class Number:
 
 
 class Facts:
-    """What the lowering of a group has asked about values, with the answers.
+    """Facts about sizes that the lowering of a group has queried, with the answers.
 
     Attributes:
         short: of each number, its value if it may stand in the text, or None: it is longer.
@@ -91,7 +92,7 @@ def may_be_equal(a: Number, b: Number) -> bool:
 
 
 class Place(NamedTuple):
-    """Where the elements of a variable lie: what a ``View`` says, in numbers.
+    """Layout of the elements of a variable: a ``View`` as size expressions.
 
     Attributes:
         buffer: the variable whose memory it is.
@@ -110,7 +111,7 @@ class Numbers:
     """The numbers of a program, each once.
 
     Args:
-        program: what is lowered.
+        program: the program to lower.
         symbols: its sizes.
     """
 
@@ -174,7 +175,7 @@ class Numbers:
         return self._number(value, ("offset", rest[0], itemsize))
 
     def declared(self, position: int) -> tuple[Number, ...]:
-        """What an ``Indexed`` op passes to its kernel."""
+        """Return the size expressions that an ``Indexed`` op passes to its kernel."""
         known = self._declared.get(position)
         if known is None:
             values = declared_numbers(self.program.jaxpr.eqns[position])

@@ -29,7 +29,7 @@ Source = tuple[Any, ...]
 
 @record
 class Symbols:
-    """What erasing the sizes of a program leaves.
+    """The result of erasing the sizes of a program.
 
     Attributes:
         sizes: the distinct sizes but 0 and 1, in order of appearance.

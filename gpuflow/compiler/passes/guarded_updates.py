@@ -1,8 +1,8 @@
 """Updates in place that a flag turns off: the body of a loop may run once too often.
 
-See docs/design/0031-loops-on-gpus.md. A turn that is begun before it is known that there is one
-must leave the carries as they are. Those that alternate between two arrays it does not touch; what
-it would update in place, it updates only if the flag holds.
+See docs/design/0031-loops-on-gpus.md. A speculative iteration must leave the carries unchanged.
+Carries that alternate between two arrays are not touched; in-place updates are only applied if the
+flag is set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuflow.core.lowering import Update
 def guarded_updates(
     jaxpr: Jaxpr, donations: Donations, flag: Var
 ) -> tuple[Jaxpr, dict[Var, Var | None]]:
-    """The program with a flag for what may be updated in place, and inputs that may be so.
+    """The program with a flag that guards in-place updates, and the inputs that may be updated.
 
     Args:
         jaxpr: the program.

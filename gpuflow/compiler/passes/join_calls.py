@@ -1,4 +1,4 @@
-"""Small calls between memories as one: to start one costs more than to send what it has.
+"""Merge small copies between memories: the cost of a call exceeds that of its data.
 
 Gradients make a sum for each parameter. Those of small ones wait for each other, as long as nothing
 reads them. Which ones follows from the program alone, so that it is the same in all memories.

@@ -143,7 +143,7 @@ class Replacement:
 
 
 class Definitions:
-    """What a ``simplify`` rule may know of the program around its equation."""
+    """Information for ``simplify`` rules about the program around their equation."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.eqns: dict[Var, Eqn] = {}
@@ -180,7 +180,7 @@ class Definitions:
         return bool(self._reads.get(atom)) or atom in self._outputs
 
     def add(self, eqns: Sequence[Eqn], replaced: Sequence[Var], by: Sequence[Atom]) -> None:
-        """Count what new equations read; ``by`` stands for the outputs ``replaced``."""
+        """Count the reads of new equations; ``by`` replaces the outputs ``replaced``."""
         for eqn in eqns:
             for atom in eqn.inputs:
                 if type(atom) is not Literal:
@@ -224,7 +224,7 @@ def simplify_with_atomics(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
-    """Apply each primitive's own ``simplify`` rule in order, also to what the rules make.
+    """Apply each primitive's own ``simplify`` rule in order, also to the results of rules.
 
     Rules of its lowering class for the platform, which are in the fields that are named, come
     before.

@@ -1,7 +1,7 @@
 """Reads before updates: equations in an order in which arrays can be updated where they lie.
 
-What reads the old values of an array may be written behind the update in the user's program. Where
-it does not depend on the update, it can as well run before, and the array need not be copied.
+Reads of the old values of an array may come after the update in the user's program. If they do not
+depend on the update, they can run before, and the array need not be copied.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def updated_pairs(eqn: Eqn, kept: Kept) -> Pairs:
 
 
 class InMemory(NamedTuple):
-    """What an equation updates in place.
+    """The in-place updates of an equation.
 
     Attributes:
         pairs: of operands and outputs.
@@ -67,7 +67,7 @@ class UpdateRule:
         readers: for each variable the positions of equations that read it.
         donations: inputs whose memory was given away; each with the one output that may take it, or
             None for any output.
-        kept: what programs of loops and branches change where it lies.
+        kept: the operands that programs of loops and branches modify in place.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class UpdateRule:
         self.names.setdefault(var, []).append(alias)
 
     def in_memory(self, position: int) -> InMemory | None:
-        """What an equation updates in place; None: all operands that it updates are copied."""
+        """The in-place updates of an equation; None: all updated operands are copied."""
         eqn = self.jaxpr.eqns[position]
         pairs: list[tuple[int, int]] = []
         earlier: dict[int, None] = {}

@@ -1,8 +1,8 @@
 """Binding: a template and the sizes of one program give a plan.
 
 Groups become kernels with their arguments, by their recipes or lowered. The structure that follows
-from the kernels (``structures``) gets what depends on sizes: arguments, launches, views of operands
-and the place of every buffer.
+from the kernels (``structures``) is completed by data that depends on sizes: arguments, launches,
+views of operands and the offset of every buffer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def bind(
             memory, or None for any.
         into_destinations: outputs are written into arrays that a call passes.
         target: the platform.
-        symbols: what the key leaves out.
+        symbols: the sizes that the key omits.
     """
     binder = _Binder(template, jaxpr, donations, kept_by(programs), symbols)
     program = binder.program
@@ -108,7 +108,7 @@ class _Binder:
 
     @cached_property
     def readers(self) -> Readers:
-        """Which groups read what lies in memory."""
+        """The groups that read values in memory."""
         return readers_of(self.whole, [group.members for group in self.template.groups])
 
     def known_structure(self, kind: Kind) -> tuple[Structure, Calls] | None:

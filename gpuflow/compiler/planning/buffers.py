@@ -17,7 +17,7 @@ class Arrangement:
 
     Attributes:
         buffers: in order of appearance.
-        itemsizes: of what is in them, in bytes.
+        itemsizes: item sizes of the contents, in bytes.
         together: for each of them, in bits, the places of those that are needed while it is.
     """
 
@@ -29,7 +29,7 @@ class Arrangement:
         """First-fit offsets, the largest buffers first, and the size of the arena.
 
         Args:
-            shapes: of what is in the buffers.
+            shapes: shapes of the contents of the buffers.
         """
         rounded = [
             -(-(prod(shape) * itemsize or 1) // ALIGNMENT) * ALIGNMENT
@@ -53,7 +53,7 @@ class Arrangement:
 
 
 def arrange(steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray]) -> Arrangement:
-    """The arrangement of what steps need, each a list of temporaries."""
+    """The arrangement of the temporaries of steps, each a list of temporaries."""
     lifetimes: dict[int, list[int]] = {}
     for position, needed in enumerate(steps):
         for buffer in needed:

@@ -1,7 +1,7 @@
-"""Plans: what a compiled program does, step by step, over buffers with known lifetimes.
+"""Plans: the steps of a compiled program, over buffers with known lifetimes.
 
-A template holds what does not depend on sizes. ``bind.bind`` gives it the sizes of one program:
-kernels with their arguments, and offsets of buffers in one arena.
+A template contains the data that does not depend on sizes. ``bind.bind`` adds the sizes of one
+program: kernels with their arguments, and offsets of buffers in one arena.
 
 A buffer is a number: that of the variable which is in it (``word_sources.Symbols``), so that input
 k is buffer k; copies and scratch memory have numbers behind those.
@@ -56,10 +56,11 @@ class KernelStep(NamedTuple):
     """One use of a kernel; several calls of a segmented one.
 
     Attributes:
-        shape: what is the same for all sizes.
+        shape: the data that is the same for all sizes.
         jaxpr: the program.
         calls: of the kernel.
-        launches: what the platform runs, in order: each is one kernel for one call or several.
+        launches: the launches of the platform, in order: each is one kernel for one call or
+            several.
         scratch: buffers that only the launches know.
     """
 
@@ -78,17 +79,17 @@ class KernelStep(NamedTuple):
 
     @property
     def eqns(self) -> tuple[Eqn, ...]:
-        """What the step computes."""
+        """The equations of the step."""
         return tuple([self.jaxpr.eqns[position] for position in self.shape.members])
 
     @property
     def name(self) -> str:
-        """What the step does, in a word."""
+        """A one-word name of the step."""
         return self.kernel.name
 
 
 class Choice(Protocol):
-    """What a provider of a target runs for a call; the target's programs know the rest of it."""
+    """A provider's implementation of a call; the target's programs know its details."""
 
     @property
     def workspace_bytes(self) -> int:
@@ -100,11 +101,11 @@ class CallStep(NamedTuple):
     """One call of an op's ``impl`` or library function, or of the host (kind "host").
 
     Attributes:
-        eqn: what to compute.
-        operands: from what.
+        eqn: the equation to compute.
+        operands: its operands.
         outputs: buffers of the results.
         kind: "library" or "host".
-        workspace: a buffer for what the platform needs besides, if it needs any.
+        workspace: a buffer for additional memory of the platform, if needed.
         choice: the Choice of ``Target.choice_of``; None: it is ``impl``.
     """
 
@@ -117,7 +118,7 @@ class CallStep(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the step does, in a word."""
+        """A one-word name of the step."""
         return self.eqn.primitive.name
 
 
@@ -131,7 +132,7 @@ class CopyStep(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the step does, in a word."""
+        """A one-word name of the step."""
         return "copy"
 
 
@@ -160,7 +161,7 @@ class ProgramStep(NamedTuple):
             the buffer of its output, see ``kept_pairs``.
         outputs: buffers of the results.
         programs: the compiled programs.
-        workspace: a buffer for what the programs need while they run.
+        workspace: a buffer for the memory of the programs while they run.
     """
 
     eqn: Eqn
@@ -173,7 +174,7 @@ class ProgramStep(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the step does, in a word."""
+        """A one-word name of the step."""
         return self.eqn.primitive.name
 
 
@@ -192,7 +193,7 @@ class Plan:
         steps: in execution order.
         outputs: the buffer of each output, which may be an input's, or a Literal.
         in_place: outputs that take the memory of donated inputs.
-        variables: what is in the first buffers, by number.
+        variables: the variables in the first buffers, by id.
         added: types of the buffers behind those.
         offsets: of temporaries in the arena, in bytes.
         arena_bytes: size of the arena.
@@ -215,19 +216,19 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        """What fusion knew of the program."""
+        """Facts of fusion about the program."""
         programs = {s.eqn: s.programs for s in self.steps if isinstance(s, ProgramStep)}
         return describe_program(self.jaxpr, self.donated, kept_by(programs))
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
-        """The inputs whose memory it writes into, for an output or for what others are made of."""
+        """The inputs with overwritten memory, for an output or results of other inputs."""
         written = {buffer for step in self.steps for buffer in writes_of(step)}
         written.update(self.in_place.values())
         return frozenset(buffer for buffer in written if buffer < len(self.jaxpr.invars))
 
     def aval(self, buffer: int) -> ShapedArray:
-        """The type of what is in a buffer."""
+        """The type of the contents of a buffer."""
         is_variable = buffer < len(self.variables)
         return self.variables[buffer].aval if is_variable else self.added[buffer]
 
@@ -299,7 +300,7 @@ def rounded_bytes(aval: ShapedArray) -> int:
 
 
 def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list[int]]:
-    """What lies in a step's workspace: where its programs' memory is, and its second carries.
+    """Layout of a step's workspace: memory of its programs, and its second carries.
 
     Args:
         start: where the workspace is in the arena.

@@ -67,8 +67,9 @@ def join_equal(steps: Sequence[Shape]) -> list[Shape]:
         steps: in an order in which they can run.
 
     Returns:
-        Fewer or as many steps. A step joins the one before it of its kind if nothing between them
-        needs that one's results or overwrites what it reads; both run at the later place.
+        Fewer or as many steps. A step is merged with the previous one of its kind if nothing
+        between them needs that one's results or overwrites its operands; both run at the later
+        position.
     """
     joints = _Joints()
     alone: dict[int, Shape] = {}
@@ -99,8 +100,8 @@ def _joined(steps: Sequence[KernelShape]) -> KernelShape:
 def by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
     """The launches of several calls, those of one kernel together.
 
-    What a call launches is the kernel itself, or for long reductions the parts and then their
-    combination: that order is kept.
+    The launches of a call are the kernel itself, or for long reductions the partial sums and then
+    their combination: that order is kept.
     """
     groups: dict[str, list[KernelCall]] = {}
     for launch in launches:

@@ -1,4 +1,4 @@
-"""Shapes of steps: what is the same in the steps of plans of one structure."""
+"""Shapes of steps: their common data in plans of one structure."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class KernelShape(NamedTuple):
 
     Attributes:
         groups: whose calls it makes.
-        kernel: what it runs, for several groups a segmented one.
+        kernel: the kernel to run, a segmented one for several groups.
         members: positions of its equations.
         reads, writes: its buffers; an output in place counts under its own number.
         overwrites: buffers with older values.
-        is_plain: whether its calls are what is launched, whatever their sizes.
+        is_plain: whether its calls are launched unchanged, whatever their sizes.
     """
 
     groups: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""Structures: what plans of one template have in common if their groups have the same kernels.
+"""Structures: common data of plans of one template if their groups have the same kernels.
 
-Which steps there are and in which order, what each reads and writes, and where the operands of
-library calls are follow from the template and the kernels chosen for its groups. That is worked
-out once and kept with the template; ``bind`` fills in what depends on sizes.
+The steps and their order, the reads and writes of each, and the layout of operands of library calls
+follow from the template and the kernels of its groups. They are computed once and stored with the
+template; ``bind`` fills in the data that depends on sizes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Views = Mapping[Var, tuple[Var, View]]
 
 
 class Kind(NamedTuple):
-    """What plans of one structure have in common besides the kernels.
+    """Common data of plans of one structure, besides the kernels.
 
     Attributes:
         target: the platform.
@@ -48,7 +48,7 @@ class Structure:
     """A plan without sizes.
 
     Attributes:
-        kind: what it was made for besides the kernels.
+        kind: the key of the structure besides the kernels.
         choice: the recipes of its kernels.
         steps: in order.
         groups: the equations of each group.
@@ -80,7 +80,7 @@ def added_number(variables: int, owners: int, owner: int, k: int) -> int:
 
 
 def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool, ...]:
-    """What the sizes say about steps that are no kernels: all else is the same for all sizes.
+    """Decisions by sizes about steps that are not kernels: all other data is size-independent.
 
     Args:
         groups: those that ``depends_on_sizes`` names.

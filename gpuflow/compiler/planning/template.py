@@ -1,4 +1,4 @@
-"""Templates: what plans of one program have in common, whatever its sizes, and their keys."""
+"""Templates: common data of plans of one program for all sizes, and their keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Template:
 
     Attributes:
         groups: of equation positions, in order.
-        aliases: positions of equations whose outputs are other names of what lies in memory.
+        aliases: indices of equations with outputs that alias values in memory.
         updates: see ``Program``.
         undecided: groups that ``structures.decisions`` looks at.
         excess_precision: whether kernels may leave out roundings, see ``excess_precision.py``.
@@ -57,7 +57,7 @@ class Template:
     lock: Lock = field(default_factory=Lock)
 
     def describe(self, jaxpr: Jaxpr) -> Program:
-        """What binding has to know of a program, if every group has its recipe."""
+        """Description of a program for binding, if every group has its recipe."""
         views: dict[Var, tuple[Var, View]] = {}
         for position in self.aliases:
             eqn = jaxpr.eqns[position]
@@ -113,7 +113,7 @@ def make_template(
 
 
 def alias_positions(program: Program) -> tuple[int, ...]:
-    """The equations whose outputs are other names of what lies in memory, in order."""
+    """The equations with outputs that alias values in memory, in order."""
     positions = {program.producer[var] for var in program.views}
     return tuple(sorted(positions))
 
@@ -123,8 +123,8 @@ def template_key(
 ) -> Hashable | None:
     """The program with its sizes erased: equal keys have equal templates.
 
-    Sizes become numbers of first appearance (0 and 1 stay), literals keep only what kernels write
-    in their text. None where a parameter is not hashable.
+    Sizes become ordinals of first appearance (0 and 1 are kept), literals keep only the values that
+    kernels contain as text. None if a parameter is not hashable.
     """
     return erase_sizes(jaxpr, donations, kept)[0]
 
@@ -132,7 +132,7 @@ def template_key(
 def erase_sizes(
     jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT
 ) -> tuple[Hashable | None, Symbols]:
-    """The key of a program, see ``template_key``, and what it leaves out."""
+    """The key of a program, see ``template_key``, and the sizes that it omits."""
     symbols: dict[int, int] = {}
     numbers: dict[Var, int] = {}
     types: dict[ShapedArray, Hashable] = {}

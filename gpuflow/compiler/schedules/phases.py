@@ -5,8 +5,8 @@
         total = sum(exp(x - top))       for each element: ...
         for each element: ...
 
-What a reduction makes goes through scratch memory. Where rows are few, a kernel of its own for each
-phase can be spread over more threads than there are rows.
+Results of reductions go through scratch memory. If there are few rows, a separate kernel for each
+phase can use more threads than there are rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Phases:
     Attributes:
         kernels: reductions, and last a map, if elements of rows are stored.
         rows: the axes along which there are rows.
-        results: the operands that hold what reductions made, in any of the kernels.
+        results: the operands with the results of reductions, in any of the kernels.
     """
 
     kernels: tuple[Kernel, ...]
@@ -50,7 +50,7 @@ class Phases:
 
 
 def phases_of(kernel: Kernel, rows_stay: bool) -> Phases | None:
-    """The phases of a row kernel, or None if it is one loop or does what they cannot.
+    """The phases of a row kernel, or None if it is one loop or not supported.
 
     Args:
         kernel: of kind row.

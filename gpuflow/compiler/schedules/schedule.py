@@ -4,8 +4,8 @@ A schedule is asked in three steps. ``applies`` looks at the kernel alone, and i
 with the kernel. ``choose`` looks at one call, whose sizes and strides are known, and gives a small
 record of numbers, or None. ``rewrite`` makes the calls that do the work instead.
 
-What follows from a kernel alone, whatever its calls, is a ``KernelRewrite``. It is done when the
-kernel's text is made, so that one whose code is stored costs nothing.
+A rewrite that follows from a kernel alone, whatever its calls, is a ``KernelRewrite``. It is
+applied when the kernel's text is generated, so that cached code costs nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Schedule:
         choose: how a call is; None: as it is.
         rewrite: the calls that do the work of one as chosen. They have a kernel for each choice,
             which is kept with the one that it was made from.
-        is_last: no other schedule looks at what this one gives.
+        is_last: whether no other schedule is applied to its result.
     """
 
     name: str
@@ -113,7 +113,7 @@ def scheduled(
 def rewritings(
     call: KernelCall, allocate: Allocate, schedules: Schedules
 ) -> list[Rewriting]:
-    """What ``scheduled`` does, step by step."""
+    """The steps of ``scheduled``."""
     steps: list[Rewriting] = []
     scheduled(call, allocate, schedules, report=steps.append)
     return steps

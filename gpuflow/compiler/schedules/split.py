@@ -3,9 +3,9 @@
 A launch splits the first PARALLEL axis, of which a full reduction has none, and a reduction to a
 few columns too little. Such a kernel becomes two, which any printer prints like others:
 
-    parts     the same kernel with one more PARALLEL axis: part k reduces its share of the first
-              reduced axis and stores the result in scratch memory
-    combine   reduces the parts, in order, and does what followed the reductions
+    parts     the same kernel with one more PARALLEL axis: item k reduces its chunk of the first
+              reduced axis and stores the partial result in scratch memory
+    combine   reduces the partial results, in order, and applies the epilogue
 
 ``launches`` says which calls are split, and how.
 """

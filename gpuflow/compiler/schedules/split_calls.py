@@ -1,4 +1,4 @@
-"""The calls of a split reduction: its parts, what they leave over, and their combination."""
+"""The calls of a split reduction: its chunks, their remainder, and their combination."""
 
 from __future__ import annotations
 

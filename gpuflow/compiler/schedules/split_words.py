@@ -44,7 +44,7 @@ class _Block:
 
 @record
 class Blocks:
-    """The blocks of both kernels, and the strides of what the parts read and write.
+    """The blocks of both kernels, and the strides of the operands of the chunks.
 
     Attributes:
         layouts: of each operand but scratch, how far apart rows are, and neighbours along the

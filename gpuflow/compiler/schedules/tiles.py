@@ -66,7 +66,7 @@ def _strips(down: str, along: str, body: tuple[Statement, ...], side: int, band:
 
 
 def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
-    """The operands that may lie across the rows of a map, by what the kernel does with them."""
+    """The operands that may be transposed relative to a map, by their use in the kernel."""
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
     elsewhere = {s.operand for s in accesses if not is_whole(s)}
     return tuple(

@@ -1,4 +1,4 @@
-"""What custom_jvp and custom_vjp share: flat functions, their arguments, and call equations.
+"""Common code of custom_jvp and custom_vjp: flat functions, arguments, and call equations.
 
 Such an equation holds the user's function, as Python or as a jaxpr, beside the rules. Values that
 the function closes over become leading operands before the equation is recorded or batched.
@@ -116,7 +116,7 @@ class NoDerivative:
 def bind_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """All arguments by position, defaults included; what may only be named keeps its default."""
+    """All arguments by position, including defaults; keyword-only ones keep their default."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
@@ -330,9 +330,9 @@ def map_call(
     """The function of an equation over a mapped axis, for the batching rules.
 
     Returns:
-        the operands of the new equation, with what is mapped in front; those of its params that
-        are the same for all rules; the mapped dimensions of the operands that rules get; and
-        those of the outputs, each of which is mapped, whether it depends on what is mapped or not.
+        the operands of the new equation, with mapped ones along axis 0; the params that are the
+        same for all rules; the mapped dimensions of the operands of rules; and those of the
+        outputs, each of which is mapped, whether it depends on mapped operands or not.
     """
     batched = tuple(dim is not None for dim in dims)
     all_mapped = (True,) * len(call_jaxpr.out_avals)

@@ -1,4 +1,4 @@
-"""custom_vjp: reverse-mode rules written by users, on flat operands, with what they must return.
+"""custom_vjp: reverse-mode rules written by users, on flat operands, and checks of their results.
 
 The equations are in custom_vjp_call.py.
 """

@@ -1,4 +1,4 @@
-"""custom_vmap: what vmap of a function does, written by users."""
+"""custom_vmap: rules for vmap of a function, written by users."""
 
 from __future__ import annotations
 

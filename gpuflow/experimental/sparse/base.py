@@ -1,4 +1,4 @@
-"""What sparse arrays of all formats have."""
+"""Base class of sparse arrays of all formats."""
 
 from __future__ import annotations
 

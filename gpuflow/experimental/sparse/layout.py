@@ -1,4 +1,4 @@
-"""BCOO arrays rearranged: other orders, shapes and parts of what is stored.
+"""Layout changes of BCOO arrays: other orders, shapes and slices of the stored elements.
 
 Results are made by ``mat.like``; the class itself is above, in ``bcoo``.
 """

@@ -1,7 +1,7 @@
 """Stored elements and their indices, as plain arrays.
 
 ``data`` is (*batch, nse, *dense) and ``indices`` (*batch, nse, n_sparse). An index that is out of
-bounds is padding: gathers fill with 0 there, and scatters drop what they would write.
+bounds is padding: gathers fill with 0, and scatters drop the update.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def dense_of(data: Any, indices: Any, shape: Sizes) -> Array:
 
 @composite
 def taken_at(indices: Any, dense: Any, shape: Sizes) -> Array:
-    """What an array has at indices of one of ``shape``, to which it is broadcast."""
+    """Gather elements of an array at indices for ``shape``, to which it is broadcast."""
     sizes = aval_of(dense).shape
     dense = jnp.reshape(dense, (1,) * (len(shape) - len(sizes)) + sizes)
     sizes = aval_of(dense).shape

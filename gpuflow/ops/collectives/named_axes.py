@@ -1,8 +1,8 @@
 """Named axes of collectives: which are in scope, their sizes, and groups of their indices.
 
-A collective over several names treats them as one axis whose index is row-major: the last name
-varies fastest. Under vmap each name is taken away on its own, so sizes stand in the params. What
-is left when a collective runs must be parts that communicators serve (core/communicator.py).
+A collective over several names treats them as one axis with a row-major index: the last name varies
+fastest. Under vmap each name is removed separately, so sizes are in the params. The names that
+remain when a collective runs must be axes that communicators serve (core/communicator.py).
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def unbound(op: str, name: Any) -> NameError:
 def uses_of(names: Names) -> frozenset[Effect]:
     """The effects of a collective over ``names``.
 
-    What waits for other memories is ordered: in a plan it stands in the order of tracing.
+    Operations that wait for other memories are ordered: a plan keeps the order of tracing.
     """
     uses = frozenset(AxisUse(name) for name in names)
     return uses | {COMMUNICATION} if has_neighbors(names) else uses
 
 
 def manual_axes(names: Names) -> frozenset[Any]:
-    """Those of the axes that are a shard_map's in which types say what varies, as users call them.
+    """The axes that belong to a shard_map with varying-axis types, by user name.
 
     A part of an axis is named as the whole.
     """
@@ -244,7 +244,7 @@ def take_rows(x: Any, indices: Any) -> Any:
 
 
 def split_dim(x: Any, dim: int, outer: Sequence[int]) -> Any:
-    """Dimension ``dim`` becomes the dimensions ``outer`` and one for what remains."""
+    """Split dimension ``dim`` into the dimensions ``outer`` and one for the remainder."""
     shape = aval_of(x).shape
     inner = shape[dim] // prod(outer) if prod(outer) else 0
     return reshape(x, (*shape[:dim], *outer, inner, *shape[dim + 1 :]))

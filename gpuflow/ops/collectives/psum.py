@@ -1,4 +1,4 @@
-"""What psum, pmax and pmin share, and the primitive of sums.
+"""Common code of psum, pmax and pmin, and the primitive of sums.
 
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
 them. Parts of an axis between memories are left to its communicator.

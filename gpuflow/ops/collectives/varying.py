@@ -1,4 +1,4 @@
-"""What varies along a named axis, where derivatives have to know it: in shard_map.
+"""Varying axes: types along named axes of shard_map, for derivatives.
 
 A value varies along an axis if it is mapped over it. One that does not is one value, however many
 elements the axis has: it is handed to all of them, and its cotangent is the sum of theirs. Whether
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 
 def is_checked(names: Names) -> bool:
-    """Whether derivatives of a sum over these axes have to know what varies."""
+    """Whether derivatives of a sum over these axes need varying-axis types."""
     return any(name in config.varying_axes for name in names)
 
 
@@ -240,7 +240,7 @@ def varying_sum(x: Any, axes: Names) -> Any:
 
 
 def entered(leaves: Sequence[Any]) -> Sequence[Any]:
-    """What a derivative is taken with respect to.
+    """Convert the input of a differentiated function.
 
     In shard_map, the cotangent of a value that does not vary is summed over all elements.
     """

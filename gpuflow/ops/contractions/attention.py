@@ -1,7 +1,7 @@
 """Fused attention and its gradients, which GPUs have handwritten kernels for.
 
-They are two ops without derivative: ``nn.dot_product_attention`` says what the derivatives are. The
-composition of products and a softmax that they stand for is what other platforms run.
+They are two ops without derivatives: ``nn.dot_product_attention`` defines the derivatives. Other
+platforms run the equivalent composition of products and a softmax.
 """
 
 from __future__ import annotations

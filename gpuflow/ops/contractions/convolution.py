@@ -45,7 +45,7 @@ class Roles(NamedTuple):
 
 
 class ConvDims(NamedTuple):
-    """What the dimensions of operands and result are; ``out.depth`` holds those free in rhs."""
+    """The dimensions of operands and result; ``out.depth`` holds those free in rhs."""
 
     lhs: Roles
     rhs: Roles

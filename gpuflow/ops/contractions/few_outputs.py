@@ -1,8 +1,8 @@
 """Convolutions with few outputs: the product first, then sums of its shifted parts.
 
 A convolution as a product of matrices copies each element of the input once for each tap, which is
-much work for three outputs of many channels: the last layer of what makes images, and the gradient
-of a first layer with respect to the image. The taps may stand on the other side as well:
+much work for three outputs of many channels: the last layer of an image generator, and the gradient
+of a first layer with respect to the image. The taps may be on the other side as well:
 
     z[n, k, m, p] = sum over c of  rhs[n, c, k] lhs[m, c, p]            one product, no copy
     out[m, n, s]  = sum over k of  z[n, k, m, s + k dilation - pad]     a kernel over what is small

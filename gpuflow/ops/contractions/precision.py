@@ -148,8 +148,8 @@ config.register_check("default_matmul_precision", canonical_precision)
 def may_round(precision: CanonicalPrecision) -> bool:
     """Whether GPUs may round float32 operands of a product or convolution to TF32.
 
-    Source: XLA, service/gpu: IsTf32Allowed of matmul_utils.cc, and what the pickers of convolutions
-    call allow_tf32.
+    Source: XLA, service/gpu: IsTf32Allowed of matmul_utils.cc, and allow_tf32 of convolution
+        pickers.
     """
     if isinstance(precision, (DotAlgorithm, DotAlgorithmPreset)):
         return precision in (DotAlgorithmPreset.DEFAULT, DotAlgorithmPreset.TF32_TF32_F32)
@@ -159,7 +159,7 @@ def may_round(precision: CanonicalPrecision) -> bool:
 def algorithm_dtypes(
     precision: CanonicalPrecision, lhs: Any, rhs: Any
 ) -> tuple[Any, Any, Any] | None:
-    """What operands become, and in what their products are added, where an algorithm is asked for.
+    """The dtypes of rounded operands and of the sum, for an explicit algorithm.
 
     Args:
         precision: of ``canonical_precision``.

@@ -2,9 +2,9 @@
 
     y[b, n] = sum over k of  a[b, k, n] * x[b, k]
 
-One operand has no dimension of its own, so that each element of the other is used once, and reading
-it is all the time that there is. A reduction reads at the speed of memory with all threads, adds in
-blocks, and is one kernel with what is around it; the compiler replaces the product by it.
+One operand has no free dimension, so that each element of the other is used once, and reading it
+takes all the time. A reduction reads at the speed of memory with all threads, sums in blocks, and
+fuses with its neighbors; the compiler replaces the product by it.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def plain_site(category: str, text: str, count: int = 0) -> Site:
 
 
 def message_of(code: Any, values: Sequence[Any], sites: Sequence[Site]) -> str | None:
-    """What failed, a line for each mapped element; None if nothing did. All values are known."""
+    """The failures, a line for each mapped element, or None. All values are known."""
     codes = np.asarray(code)
     if not codes.any():
         return None

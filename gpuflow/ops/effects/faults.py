@@ -1,4 +1,4 @@
-"""What can be wrong with the operands of ops, for ``checkify``: the rules of ``faults``."""
+"""Possible faults of the operands of ops, for ``checkify``: the rules of ``faults``."""
 
 from __future__ import annotations
 

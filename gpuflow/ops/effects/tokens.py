@@ -1,4 +1,4 @@
-"""Tokens, which order what happens, and values that are computed though nobody reads them."""
+"""Tokens, which order effects, and values that are computed although they are unused."""
 
 from __future__ import annotations
 

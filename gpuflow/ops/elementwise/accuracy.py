@@ -1,4 +1,4 @@
-"""The ``accuracy=`` of elementary functions: what a program may ask for."""
+"""The ``accuracy=`` of elementary functions: the accepted values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tolerance:
 
 
 def check_accuracy(op: str, accuracy: Any) -> None:
-    """Refuse what is not an accuracy. There is one implementation of each function, the exact one.
+    """Reject an invalid accuracy. There is one implementation of each function, the exact one.
 
     Raises:
         NotImplementedError: ``accuracy`` is neither a mode, nor a Tolerance, nor None.

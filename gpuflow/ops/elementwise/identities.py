@@ -1,4 +1,4 @@
-"""What ``simplify`` rules share: known numbers, equal atoms, and sinking of broadcasts.
+"""Common code of ``simplify`` rules: known numbers, equal atoms, and sinking of broadcasts.
 
 A rule may look only at numbers that kernels write in their text anyway, such as 0, 1 and -1: any
 other would make programs of different sizes differ.
@@ -56,7 +56,7 @@ def number_of(atom: Atom, definition: Any) -> Any:
 def is_all(atom: Atom, definition: Any, wanted: float) -> bool:
     """Whether each element of ``atom`` is ``wanted``, with its sign if that is 0 of a float.
 
-    Never of complex numbers: (inf + 0i) * 1 is not what it was.
+    Never of complex numbers: (inf + 0i) * 1 differs from the operand.
     """
     value = number_of(atom, definition)
     if value is None or dtypes.is_complex(atom.aval.dtype) or value != wanted:

@@ -92,7 +92,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def unbroadcast(cotangent: Any, aval: ShapedArray) -> Any:
-    """Sum a cotangent over what an elementwise op broadcast: the transpose of broadcast_to."""
+    """Sum a cotangent over broadcast dimensions: the transpose of broadcast_to."""
     shape = aval_of(cotangent).shape
     if shape == aval.shape:
         return cotangent

@@ -1,6 +1,6 @@
 """A call of a kernel that a user wrote: on GPUs its launch, on the CPU a function of the user's.
 
-Its derivatives and what vmap makes of it are functions around it; see gpuflow/api/raw_kernel.py.
+Its derivatives and batching are functions around it; see gpuflow/api/raw_kernel.py.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def worker_axes(count: int) -> tuple[Axis, ...]:
 
 
 def builder_of(operands: Sequence[Operand], axes: Sequence[Axis]) -> Builder:
-    """What writes the body of a kernel with these operands."""
+    """Return the function that writes the body of a kernel with these operands."""
     return Builder({operand.name: operand for operand in operands}, [axis.name for axis in axes])
 
 
@@ -61,7 +61,7 @@ def launch(
     """A launch of a kernel.
 
     Args:
-        kernel: what to run.
+        kernel: the kernel to run.
         arrays: by operand the number of its array and the bytes from that one's start; or None and
             an address. Operands that the kernel has not are left out.
         extents: of the axes.

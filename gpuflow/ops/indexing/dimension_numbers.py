@@ -93,7 +93,7 @@ class ScatterDimensionNumbers(NamedTuple):
 
 @record
 class Windows:
-    """What gather and scatter have in common.
+    """Common data of gather and scatter.
 
     Attributes:
         shape: shape of the array.

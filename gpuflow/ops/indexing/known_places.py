@@ -64,7 +64,7 @@ def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
 
     Args:
         eqn: the choice, of which ``as_choice`` tells something.
-        definition: says what made an atom.
+        definition: maps an atom to its defining equation.
         build: makes equations.
 
     Returns:

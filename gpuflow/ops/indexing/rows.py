@@ -5,8 +5,8 @@ of ``x`` is the one that is indexed:
 
     out[batch..., j..., rest...] = x[batch..., indices[batch..., j...], rest...]
 
-Negative indices do not wrap here; the surface does that. ``mode`` says what an index outside
-[0, size) means:
+Negative indices do not wrap; the numpy layer does that. ``mode`` defines the meaning of an index
+outside [0, size):
 
     clip                the nearest row
     fill                a row of nan; the least signed, the largest unsigned integer; True
@@ -58,7 +58,7 @@ def _is_index(dtype: Any) -> bool:
 
 
 def fill_value(dtype: Any) -> Any:
-    """What stands for a row outside of the array, in the storage dtype of ``dtype``."""
+    """The value of a row outside of the array, in the storage dtype of ``dtype``."""
     if dtypes.is_extended(dtype):
         return dtype.stored(np.full(dtype.key_shape, 0xFFFFFFFF, np.uint32))[()]
     if dtypes.is_inexact(dtype):

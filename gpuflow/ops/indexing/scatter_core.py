@@ -1,4 +1,4 @@
-"""What all scatters share: the shape rule, the meaning, batching."""
+"""Common code of all scatters: the shape rule, the meaning, batching."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def scatter_params(
     dimension_numbers: ScatterDimensionNumbers, indices_are_sorted: bool, unique_indices: bool,
     mode: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """The params of a scatter, from what users write."""
+    """Normalize the user's arguments to the params of a scatter."""
     return {
         "dimension_numbers": ScatterDimensionNumbers(
             *[tuple(map(int, dims)) for dims in dimension_numbers]

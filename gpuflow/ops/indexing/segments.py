@@ -43,9 +43,9 @@ def segment_sum(
         num_segments: how many segments there are; by default as many as ``segment_ids`` needs,
             which must then have known values.
         indices_are_sorted, unique_indices: promises about ``segment_ids``.
-        bucket_size: reduce so many rows at a time, and then what they gave: more exact.
-        mode: what becomes of segments outside: ``"drop"`` (the default), ``"clip"`` or
-            ``"promise_in_bounds"``; negative ones are outside.
+        bucket_size: number of rows to reduce at a time; their results are reduced then: more exact.
+        mode: handling of segments out of bounds: ``"drop"`` (the default), ``"clip"`` or
+            ``"promise_in_bounds"``; negative ones are out of bounds.
         out_sharding: a NamedSharding or PartitionSpec in which the result is wanted, or None.
 
     Returns:

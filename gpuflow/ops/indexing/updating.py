@@ -1,4 +1,4 @@
-"""Updates of an array's own memory: what compiled scatters and dynamic_update_slices become.
+"""In-place updates of an array: the compiled form of scatters and dynamic_update_slices.
 
 The compiler makes these two ops from others (``simplify``), after all transformations: the places
 of windows in the flat array, and the update itself.

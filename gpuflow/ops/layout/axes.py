@@ -294,7 +294,7 @@ def reduce_sum(
 def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """A reduction of dimensions of size 1 drops them, where a layout op has made them.
 
-    Others may be batches of one, which are to run what all batches run.
+    Others may be batches of one, which must run the same code as all batches.
     """
     shape, axes = eqn.inputs[0].aval.shape, tuple(eqn.params["axes"])
     source = definition(eqn.inputs[0])

@@ -1,9 +1,9 @@
-"""Slices of what is computed are computed from slices, where that is no more to compute.
+"""Slices of computed values are computed from slices, if that is not more work.
 
     y = x * 2 + 1                              b = x[:n] * 2 + 1
     b, c = y[:n], y[n:]              ->        c = x[n:] * 2 + 1
 
-Then the whole is nowhere: what reads a slice computes it in its kernel, and slices of a
+Then the whole is not computed: readers of a slice compute it in their kernels, and slices of a
 concatenation are its pieces.
 """
 
@@ -25,7 +25,7 @@ _MOST_COMPUTED = 32  # equations of each
 def computed_parts(
     eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
 ) -> list[Any] | None:
-    """What a slice of an elementwise op becomes, or None.
+    """The replacement of a slice of an elementwise op, or None.
 
     Args:
         eqn: the slice.

@@ -1,4 +1,4 @@
-"""iota, which makes places: an array that counts along one dimension; and what sums of it are."""
+"""iota, an array of indices along one dimension, and simplifications of its sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding as other ops: between elements, as borders of rows; around what is computed, in parts.
+"""Padding as other ops: interior padding as padding of rows; padding of computed values in pieces.
 
 And neighbors that are padded with zeros and added are joined: the gradient of a split.
 """
@@ -14,7 +14,7 @@ from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
 
 
 def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
-    """Padding between elements: each element and what follows it is a row, which has borders.
+    """Interior padding: each element and the following padding form a padded row.
 
         0 0 a 0 b 0 c          rows of two, after 0: 0 0, a 0, b 0, c 0, without the last
 
@@ -78,7 +78,7 @@ def _edge(eqn: Any) -> int | None:
 
 
 def padded_in_parts(eqn: Any, build: Any) -> Any:
-    """What is around and what it is around, where each is in one range."""
+    """The padding and the padded array, for elements in one range."""
     x, value = eqn.inputs
     out, config = eqn.outputs[0].aval, eqn.params["padding_config"]
     d = _edge(eqn)

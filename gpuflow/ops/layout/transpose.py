@@ -1,4 +1,4 @@
-"""Axes in another order: transpose, and what batch rules make of it."""
+"""transpose: axes in another order, and its use by batch rules."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def conjugate(x: Any) -> Any:
 def exact_matmul(x: Any, y: Any) -> Any:
     """The products of matrices with equal batch dimensions, which no device rounds to TF32.
 
-    What algorithms multiply inside must keep its digits whatever a user has set.
+    Products inside algorithms must be exact, whatever the user's settings are.
     """
     rank = aval_of(x).ndim
     batch = tuple(range(rank - 2))

@@ -44,7 +44,7 @@ def check_algorithm(
     name: str, argument: str, chosen: Any, known: Sequence[enum.Enum],
     error: type[Exception] = NotImplementedError,
 ) -> None:  # fmt: skip
-    """Raise unless ``chosen`` is None or among ``known``: what LAPACK has."""
+    """Raise an error unless ``chosen`` is None or among ``known``, the algorithms of LAPACK."""
     check(
         chosen is None or chosen in known,
         lambda: (

@@ -1,4 +1,4 @@
-"""What the matrix ops share: how one is defined, and calls of LAPACK.
+"""Common code of the matrix ops: definitions, and calls of LAPACK.
 
 Every op acts on the last two dimensions and is batched over the leading ones. Failures (a matrix
 that is not positive definite, an iteration that does not converge, nan inside) give nan for the
@@ -89,7 +89,7 @@ D = TypeVar("D", bound=Decomposition)
 
 
 def decomposition(kind: type[D], ins: Sequence[Any], params: dict[str, Any]) -> D:
-    """What a decomposition of matrices is."""
+    """Define the primitive of a matrix decomposition."""
     *batch, rows, columns = ins[0].shape
     return kind(prod(batch), rows, columns, ins[0].dtype, params)
 

@@ -1,9 +1,8 @@
 """LAPACK's routines on devices: cuSOLVER, cuBLAS and cuSPARSE, by the bindings that CuPy has.
 
-CuPy's functions of arrays lack some of them, and wait for the device where others are to say what
-went wrong. Here nothing waits: what a routine says of itself (its info) stays on the device and
-becomes nan there. Routines count by columns: a row-major matrix that is handed over unchanged is
-its transpose to them.
+CuPy's functions of arrays lack some of them, and wait for the device to report errors. This module
+does not wait: the status of a routine (its info) remains on the device and becomes nan. Routines
+are column-major: a row-major matrix that is passed unchanged is its transpose.
 
 Source: NVIDIA, cuSOLVER, cuBLAS and cuSPARSE documentation; names and arguments of CuPy 14.2.
 """
@@ -83,7 +82,7 @@ def _addresses(xp: Any, x: Any) -> Any:
 def lu(xp: Any, a: Any) -> list[Any]:
     """Factors and pivots of matrices (..., m, n) with elements; pivots count from 0.
 
-    A zero on the diagonal is divided by: what comes of it is the library's affair.
+    Division by a zero on the diagonal is left to the library.
     """
     m, n = a.shape[-2:]
     factors = _by_columns(xp, a)
@@ -111,8 +110,8 @@ def lu(xp: Any, a: Any) -> list[Any]:
 def cholesky(xp: Any, a: Any) -> Any:
     """Lower factors of matrices (..., n, n) with elements, from their lower triangles.
 
-    Those of which the routine says that they are not positive definite are nan; what is above the
-    others' diagonals is not cleared.
+    Matrices that the routine reports as not positive definite are nan; elements above the diagonals
+    of the others are not cleared.
     """
     n = a.shape[-1]
     out = xp.array(a, order="C", copy=True).reshape(prod(a.shape[:-2]), n, n)
@@ -193,7 +192,7 @@ def ormqr(xp: Any, a: Any, taus: Any, c: Any, left: bool, transpose: bool) -> An
 def tridiagonal_solve(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
     """Systems with right-hand sides (..., m, n) that have elements, with pivoting.
 
-    A singular one gives what comes of divisions by 0.
+    Singular matrices give the results of divisions by 0.
     """
     rows, sides = b.shape[-2:]
     more = max(_FEWEST_ROWS - rows, 0)  # of the identity's

@@ -1,10 +1,10 @@
 """Batches of small matrices as elementwise equations over the batch.
 
-A call of LAPACK for a matrix of 3 x 3 takes longer than its arithmetic, and a batch of them many
-times longer. The compiler replaces such an op by these equations, by its ``simplify`` rule, so
-that they are one kernel with what is around them; derivatives and batching have been done by then.
-The size of a matrix is a size class of programs: it decides how many equations there are. Matrices
-are real: kernels have no complex numbers, and one library call for each equation takes longer.
+A call of LAPACK for a 3 x 3 matrix takes longer than its arithmetic, and a batch of them many times
+longer. The compiler replaces such an op by these equations, by its ``simplify`` rule, so that they
+fuse with their neighbors; derivatives and batching have been applied by then. The size of a matrix
+is part of a program's key: it determines the number of equations. Matrices are real: kernels have
+no complex numbers, and one library call for each equation takes longer.
 """
 
 from __future__ import annotations

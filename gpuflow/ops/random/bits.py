@@ -5,7 +5,7 @@ Bits are hashes of counters under a key, in one of two layouts, which give diffe
     partitionable   element i hashes the counter i alone: (high half of i, low half of i)
     legacy          word i of n is paired with word i + n/2, and both come from one hash
 
-Everything here is bit for bit what JAX 0.10 gives. All of it is integer: no derivatives.
+All results are bit for bit those of JAX 0.10. All ops are integer: there are no derivatives.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def random_bits(
     Args:
         keys: typed keys of any shape.
         bit_width: 8, 16, 32 or 64.
-        shape: what each key draws.
+        shape: shape of the draws of each key.
         partitionable: the layout; None: ``config.threefry_partitionable``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The generators of random numbers: what a key of each implementation does.
+"""The random number generators: the operations of each key implementation.
 
 Threefry's are primitives (keys.py, bits.py). The others are made of those and of XLA's generator
 of bits: rbg keys are two threefry keys, of which splitting and folding work on each; unsafe_rbg
@@ -42,7 +42,7 @@ _ROUNDS = 10
 
 @record
 class Generator:
-    """What the keys of an implementation do.
+    """The operations of the keys of an implementation.
 
     Attributes:
         seed: ``integer -> key``.

@@ -37,7 +37,7 @@ X, OUT, WORKSPACE = 0, 1, 2
 
 @record
 class Combine:
-    """What a scan combines by.
+    """The combining function of a scan.
 
     Attributes:
         name: an associative function of kir.scalar.
@@ -155,7 +155,7 @@ def scan_launches(
     """The launches of a scan along ``axis``, or None where NumPy does it.
 
     Args:
-        combine: by what.
+        combine: the combining function.
         views: the layout of the operand.
         outs: the type of the result.
         axis, reverse: of the op.

@@ -1,7 +1,7 @@
 """Sorts of few elements as kernels: for programs that would call a library just for them.
 
-Keys become unsigned integers in the same order, and positions are put in their order by one digit
-after the other, the last one first; each pass keeps the order of what is equal to it.
+Keys become unsigned integers in the same order, and indices are sorted by one digit after the
+other, least significant first; each pass is stable.
 
     counts of a digit     2 0 1 ...        where its first one goes     0 2 2 ...
     position p, in order: to where its digit goes, which moves on by one

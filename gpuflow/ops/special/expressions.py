@@ -10,7 +10,7 @@ from gpuflow.base.records import record
 
 @record(eq=False)
 class Expression:
-    """A float64 or bool value of KernelIR; operators emit what computes them."""
+    """A float64 or bool value of KernelIR; operators emit the computation."""
 
     builder: Any
     value: Any

@@ -3,9 +3,9 @@
     zeta(s, q) = sum of (q + k)**-s for k < N, and after it with a = q + N
         a**-s (a / (s - 1) + 1/2 + sum of B_2k / (2k)! s (s + 1) ... (s + 2k - 2) / a**(2k - 1))
 
-In float64, with N = 4 and four terms of the second sum, that is good to 3e-9 for all s > 1 and
-q > 0. Where s is beyond 6 a, those terms grow, and what is after the first N is nothing.
-Sources: DLMF 25.11.28 (Euler and Maclaurin), and 5.15.1 for polygamma.
+In float64, with N = 4 and four terms of the second sum, that is accurate to 3e-9 for all s > 1 and
+q > 0. If s is beyond 6 a, those terms grow, and the sum after the first N is negligible. Sources:
+DLMF 25.11.28 (Euler and Maclaurin), and 5.15.1 for polygamma.
 """
 
 from __future__ import annotations

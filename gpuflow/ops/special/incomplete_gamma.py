@@ -13,7 +13,7 @@ In float64, the sums and the fraction go on until nothing changes by 3e-10. All 
 ``Dual``, which gives the derivatives by ``a`` as well.
 
 Sources: DLMF 8.7.1, 8.7.3, 8.9.2 and 8.12.3 to 8.12.11 (Temme, 1979); W. Gautschi, A computational
-procedure for incomplete gamma functions, 1979, for what is computed where.
+procedure for incomplete gamma functions, 1979, for the regions.
 """
 
 from __future__ import annotations

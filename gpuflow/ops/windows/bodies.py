@@ -1,4 +1,4 @@
-"""Kernels of the ops on sliding windows: what one element of the result is.
+"""Kernels of the ops on sliding windows: the computation of one element.
 
 Small windows are written out tap by tap, larger ones are loops. A window's taps are visited in
 row-major order, since the first of equal extremes counts.

@@ -1,4 +1,4 @@
-"""What all ops on sliding windows share: shapes, slices, one more dimension that does not slide."""
+"""Common code of ops on sliding windows: shapes, slices, an additional batch dimension."""
 
 from __future__ import annotations
 

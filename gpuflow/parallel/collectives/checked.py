@@ -70,11 +70,11 @@ class CheckedCommunicator(Immediate):
 
 
 def compare(communicator: Any, description: str) -> None:
-    """Compare what the ranks of a communicator are about to do.
+    """Compare the pending operations of the ranks of a communicator.
 
     Args:
         communicator: makes an all_gather for it.
-        description: what this rank does; it begins with the operation's name.
+        description: the operation of this rank; it begins with the operation's name.
 
     Raises:
         CommunicationError: two ranks do different things; on all ranks.

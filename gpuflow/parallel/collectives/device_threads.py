@@ -70,8 +70,8 @@ def for_each(devices: Sequence[Device], work: Work) -> None:
     Raises:
         BaseException: the first exception of a call, when all calls have ended.
 
-    If an exception such as KeyboardInterrupt ends the wait, the threads finish what they are doing
-    and end; later calls get new ones.
+    If an exception such as KeyboardInterrupt ends the wait, the threads finish their work and end;
+    later calls get new ones.
     """
     used: list[_DeviceThread] = []
     finished: SimpleQueue[BaseException | None] = SimpleQueue()

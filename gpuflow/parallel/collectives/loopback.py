@@ -18,7 +18,7 @@ from gpuflow.parallel.collectives.combine import combine, contiguous
 
 
 class Meeting:
-    """Where the threads of a group exchange what they have.
+    """Exchange of data between the threads of a group.
 
     Args:
         size: how many there are.
@@ -83,7 +83,8 @@ class LoopbackCommunicator(Immediate):
     """Collectives of the threads of one process; data are NumPy arrays.
 
     Args:
-        meeting: what the threads share; a Meeting, or a JoinedMeeting of several processes.
+        meeting: the state shared by the threads; a Meeting, or a JoinedMeeting of several
+            processes.
         rank: of this one.
         name: for messages.
     """

@@ -1,11 +1,12 @@
 """Collectives over NCCL, through ``cupy.cuda.nccl``: a process or a thread for each GPU.
 
-Collectives run in a stream of their own, beside the compute stream, and calls return at once: a
-collective waits for what was computed before, and what is computed later waits for the collective,
-or, where it was begun, from its end on. CuPy's current stream must be the driver's, as it is while
-a program runs: arrays are made and converted there. All communicators of a device take one thread
-at a time, hence the stream's lock. ``nccl_watch.py`` ends what would never end. Names are those of
-CuPy 14 with NCCL 2.32. The tests run this against a library that stands for NCCL, not on GPUs.
+Collectives run in their own stream, concurrently with the compute stream, and calls return
+immediately. A collective waits for previous computations, and later computations wait for the
+collective, or, for asynchronous ones, from their end on. CuPy's current stream must be the
+driver's, as it is while a program runs: arrays are made and converted there. All communicators of a
+device take one thread at a time, hence the stream's lock. ``nccl_watch.py`` aborts collectives that
+would never end. Names are those of CuPy 14 with NCCL 2.32. The tests run this against a stand-in
+for NCCL, not on GPUs.
 
 Source: NVIDIA, NCCL user guide: thread safety; using multiple communicators concurrently.
 """
@@ -42,7 +43,7 @@ _WIDER = {"bool": "uint8", "int16": "int32", "uint16": "uint32"}
 def named(
     nccl: Any, operation: str, what: str, explained: Callable[[Exception], str] = str
 ) -> Iterator[None]:
-    """NCCL's errors, with what it was to do, and what ``explained`` knows about them."""
+    """Raise NCCL's errors with the operation, and the hints of ``explained``."""
     try:
         yield
     except nccl.NcclError as error:
@@ -88,7 +89,8 @@ class NcclCommunicator:
         xp: CuPy.
         side: the stream that collectives run in.
         name: for messages.
-        watch: ends what would never end; those that were connected together share it.
+        watch: aborts collectives that would never end; communicators that were connected together
+            share it.
     """
 
     def __init__(
@@ -213,7 +215,7 @@ class NcclCommunicator:
         self._take(pending)
 
     def settle(self) -> None:
-        """Let the compute stream wait for what this thread's program began and will not end."""
+        """Let the compute stream wait for collectives that this thread's program left."""
         thread = threading.get_ident()
         for place, pending in list(self._begun.items()):
             if pending.thread == thread:

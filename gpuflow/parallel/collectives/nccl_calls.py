@@ -1,4 +1,4 @@
-"""Calls of NCCL that are under way, and what ends them: the records of ``nccl_watch.py``."""
+"""Pending NCCL calls, and how they are ended: the records of ``nccl_watch.py``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 
 class Communicates(Protocol):
-    """What the watch needs of ``cupy.cuda.nccl.NcclCommunicator``."""
+    """Interface of ``cupy.cuda.nccl.NcclCommunicator`` that the watch needs."""
 
     def check_async_error(self) -> None:
-        """Raises what NCCL found out in the background."""
+        """Raise an asynchronous error of NCCL."""
         ...
 
     def abort(self) -> None:
@@ -30,7 +30,7 @@ class Communicates(Protocol):
 
 @record(eq=False)
 class Signs:
-    """What is known of the other ranks besides NCCL.
+    """Information about other ranks besides NCCL.
 
     Attributes:
         failure: why no collective can end any more, with the rank; None while all is well.

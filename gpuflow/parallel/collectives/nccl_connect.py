@@ -41,7 +41,7 @@ _process = _Process()
 
 
 def join_group(signs: Signs, timeout: float) -> None:
-    """What ends collectives of communicators that are connected later."""
+    """Return the watch for communicators that are connected later."""
     _process.signs, _process.timeout = signs, timeout
 
 

@@ -1,9 +1,9 @@
 """Ends collectives of NCCL that would never end: somebody is gone, does not come, or has failed.
 
-A GPU that waits for another one keeps its stream busy, and the host that waits for the GPU learns
-nothing. A thread looks at what is under way. When NCCL reports an error, another process is known
-to be gone, or a collective has waited for too long, it aborts all communicators, which lets go of
-the streams, and whoever waits for the GPU gets an error that names the rank.
+A GPU that waits for another one keeps its stream busy, and the host that waits for the GPU gets no
+information. A thread monitors pending operations. When NCCL reports an error, another process has
+ended, or a collective has waited for too long, it aborts all communicators. That releases the
+streams, and threads that wait for the GPU get an error that names the rank.
 
 Source: NVIDIA, NCCL user guide: fault tolerance; ncclCommGetAsyncError, ncclCommAbort.
 """
@@ -42,7 +42,7 @@ class Watch:
 
     Args:
         timeout: seconds for which a collective that runs waits for the others.
-        signs: what is known of the others besides NCCL.
+        signs: information about other ranks besides NCCL.
     """
 
     def __init__(self, timeout: float = 300.0, signs: Signs | None = None) -> None:
@@ -60,7 +60,7 @@ class Watch:
     # --- what communicators say ---
 
     def add(self, side: SideStream, comm: Communicates | None = None) -> None:
-        """Look after what runs in a stream, and after a communicator of NCCL."""
+        """Monitor pending operations of a stream, and a communicator of NCCL."""
         if side not in self._queues:
             self._queues[side] = Queue()
         if comm is not None:
@@ -77,7 +77,7 @@ class Watch:
         return self._is_stopped
 
     def check(self) -> None:
-        """Raises what ended the communicators.
+        """Raise the error that aborted the communicators.
 
         Raises:
             CommunicationError: they were aborted, or destroyed.
@@ -231,7 +231,7 @@ class Watch:
         """Abort all communicators; the first reason holds.
 
         Args:
-            reason: what happened, with the rank.
+            reason: the event, with the rank.
             call: a collective that cannot end.
         """
         with self._lock:
@@ -279,7 +279,7 @@ class Watch:
         """Destroy the communicators, and let arrays be read that were computed before an error.
 
         Args:
-            failed: what is under way is not waited for, but aborted.
+            failed: whether pending operations are aborted instead of awaited.
         """
         if self._is_stopped:
             return

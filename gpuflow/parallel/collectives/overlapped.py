@@ -1,8 +1,8 @@
-"""A communicator with a thread of its own, in which sums run beside what the program computes.
+"""A communicator with its own thread, in which sums overlap with the program's computation.
 
-All communicators that share connections share the thread. What is begun is done in the order in
-which it was begun; any other collective waits until all of that is done, so that on the wire
-everything has the order of the program.
+All communicators that share connections share the thread. Asynchronous operations run in the order
+in which they were started; any other collective waits until all of them are done, so that all
+transfers have the order of the program.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Worker:
         """Wait for the sum that was begun into ``out``.
 
         Raises:
-            Exception: what it raised.
+            Exception: the error of the operation.
         """
         pending = self._begun.pop(out.ctypes.data)
         if not pending.done.is_set():
@@ -68,7 +68,7 @@ class Worker:
             self._last = None
 
     def settle(self) -> None:
-        """Wait for all that was begun; what this thread's program began, it will not end."""
+        """Wait for all started operations, also those that this thread's program left."""
         self.drain()
         thread = threading.get_ident()
         for address, pending in list(self._begun.items()):
@@ -100,7 +100,7 @@ class OverlappedCommunicator:
 
     Args:
         inner: does them.
-        beside: whether what is begun runs in the thread; else it is done at once.
+        beside: whether asynchronous operations run in the thread; else they run immediately.
         worker: the thread of its connections.
     """
 

@@ -1,9 +1,9 @@
 """Collectives over sockets: the communicator of CPU processes, on one machine or several.
 
-Large sums go around a ring in two turns (Patarasuk and Yuan, 2009): in the first each rank receives
-a partial sum of one chunk and adds its own part while the rest still arrives, in the second the
-complete chunks go around. Everything else is exchanged directly. What is added and in which order
-depends on sizes and ranks only, so that results are the same each time, and on all ranks.
+Large sums are ring reductions in two rounds (Patarasuk and Yuan, 2009): in the first each rank
+receives a partial sum of one chunk and adds its own while the remainder still arrives, in the
+second the complete chunks are sent around. Everything else is exchanged directly. The order of
+additions depends on sizes and ranks only, so that results are the same each time, and on all ranks.
 """
 
 from __future__ import annotations

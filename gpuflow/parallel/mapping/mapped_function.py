@@ -1,4 +1,4 @@
-"""What functions over devices share: arguments become leaves, for which a program is made once."""
+"""Common code of functions over devices: flattened arguments, one program per signature."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MappedFunction(Generic[Options, Program]):
     Args:
         op: "pmap" or "shard_map", for messages.
         function: the user's.
-        options: what the transformation was asked for.
+        options: the options of the transformation.
     """
 
     def __init__(self, op: str, function: Callable[..., Any], options: Options) -> None:

@@ -1,4 +1,4 @@
-"""The axis of a pmap: its devices, who its neighbors are, and what is donated."""
+"""The axis of a pmap: its devices, neighbors, and donated arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_NAME = "<pmap>"  # what the mesh of results calls an axis without a name
 
 @record
 class PmapOptions:
-    """What ``pmap`` was asked for; see there."""
+    """The options of ``pmap``."""
 
     axis_name: Any = None
     in_axes: Any = 0

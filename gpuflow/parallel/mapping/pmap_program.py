@@ -1,4 +1,4 @@
-"""The program of a pmap for one structure of arguments, and what its outputs are checked for."""
+"""The program of a pmap for one structure of arguments, and checks of its outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mapped:
         memories: where it runs; None: in one memory.
         axes: the mapped axis of each leaf.
         donated: the numbers of donated leaves.
-        traced, consts: the program of one of several memories, and what it closes over.
+        traced, consts: the program of one of several memories, and its captured values.
         out_tree, targets: of the outputs, known once it was traced.
         unequal: names of the outputs that are made to compare them.
         shardings: by where the axis is and the rank.

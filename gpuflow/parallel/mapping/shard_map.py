@@ -53,7 +53,7 @@ class _Blocks:
         within: how many elements of each axis a memory has.
         names: for each axis the name of its elements in a memory.
         jitted: the program in one memory.
-        traced, consts: the program of one of several memories, and what it closes over.
+        traced, consts: the program of one of several memories, and its captured values.
     """
 
     memories: Memories | None

@@ -1,8 +1,8 @@
 """A shard_map over several memories as an op: it holds the program of one memory.
 
-Its operands and results are whole arrays, the program's are what a memory has of them. The copies
-that memories have of a value are equal, so that a cotangent of the value is shared out evenly
-between them, and theirs are added up again.
+Its operands and results are whole arrays; the program's are the shards of a memory. The copies of a
+value in different memories are equal, so a cotangent of the value is divided equally among them,
+and their cotangents are summed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Shardings = tuple[NamedSharding, ...]
 
 
 def local_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -> ShapedArray:
-    """What a memory has of an array."""
+    """The type of an array's shard in a memory."""
     return aval.update(shape=_scaled(aval.shape, sharding, memories, lambda a, b: a // b))
 
 

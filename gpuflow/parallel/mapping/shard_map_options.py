@@ -1,4 +1,4 @@
-"""What shard_map was asked for, and checks of arguments against it."""
+"""The options of shard_map, and checks of arguments against them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuflow.core.sharding import PartitionSpec, names_of
 
 @record
 class ShardMapOptions:
-    """What ``shard_map`` was asked for; see there."""
+    """The options of ``shard_map``."""
 
     mesh: Mesh
     in_specs: Any

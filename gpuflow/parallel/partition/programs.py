@@ -1,9 +1,9 @@
 """Programs of whole arrays as programs of one memory: jit over several memories.
 
-Each equation is partitioned by what its lowering says of its dimensions: dimensions that correspond
-stay split, sums over split ones are added up between memories. Operands of an equation of which
-nothing is known are gathered, with a warning, and every memory computes all of it. So every program
-is right, and which one is fast can be read from the warnings.
+Each equation is partitioned by the dimensions of its lowering: corresponding dimensions remain
+sharded, sums over sharded ones are reduced across memories. Operands of an equation without such
+information are gathered, with a warning, and every memory computes all of it. So every program is
+correct, and the warnings show which one is slow.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Split:
     """A value of a program of one memory.
 
     Attributes:
-        value: what the memory has.
+        value: the shard in the memory.
         parts: how the whole is split.
     """
 
@@ -90,7 +90,7 @@ class Split:
 
 
 class Partitioner:
-    """Evaluates equations of whole arrays on what one memory has.
+    """Evaluates equations of whole arrays on the shards of one memory.
 
     Args:
         memories: of the mesh whose axes split values.
@@ -117,7 +117,7 @@ class Partitioner:
         return [read(atom) for atom in program.outvars]
 
     def moved(self, split: Split, want: Parts) -> Any:
-        """What the memory has of a value that is split otherwise."""
+        """The shard of a value that is resharded."""
         return resharded(split.value, split.parts, want, self.memories)
 
     def traced(

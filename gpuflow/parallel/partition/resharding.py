@@ -1,8 +1,7 @@
 """Values of a program of one memory: how they are split between memories, and otherwise.
 
-What a memory has of a dimension that is split over axes a and b is row-major over its elements of
-a, its elements of b, and the elements of one piece. A later axis that lies in one memory changes
-nothing, so that it is left out.
+The shard of a dimension over axes a and b is row-major over its indices of a, its indices of b, and
+the elements of one piece. A later axis that is in one memory changes nothing, so it is omitted.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def parts_in(sharding: NamedSharding, rank: int, memories: Memories) -> Parts:
 
 
 def local_shape(aval: ShapedArray, parts: Parts, memories: Memories) -> tuple[int, ...]:
-    """The shape of what a memory has."""
+    """The shape of a memory's shard."""
     return tuple(
         size // prod(memories.between[name] for name in names)
         for size, names in zip(aval.shape, parts, strict=True)
@@ -50,7 +49,7 @@ def local_shape(aval: ShapedArray, parts: Parts, memories: Memories) -> tuple[in
 
 
 def local_params(eqn: Eqn, parts: Parts, local: tuple[int, ...]) -> dict[str, Any]:
-    """The params of an equation whose sizes are those of what a memory has."""
+    """The params of an equation with the sizes of a memory's shard."""
     params, whole = dict(eqn.params), eqn.outputs[0].aval.shape
     for name in eqn.primitive.size_params & params.keys():
         sizes = params[name]
@@ -66,8 +65,8 @@ def local_params(eqn: Eqn, parts: Parts, local: tuple[int, ...]) -> dict[str, An
 def resharded(x: Any, have: Parts, want: Parts, memories: Memories) -> Any:
     """A value that is split otherwise.
 
-    An axis that splits another dimension than it should is moved there, which costs each memory
-    what it has. Where that cannot be, dimensions are cut first, so that less is gathered.
+    If an axis shards a wrong dimension, it is moved by an exchange, at the cost of each memory's
+    shard. If that is impossible, dimensions are sliced first, so that less is gathered.
     """
     now = list(have)
     while True:

@@ -71,7 +71,7 @@ def run(
     Args:
         jaxpr: without constants.
         operands: arrays and numbers.
-        wanted: shardings of results; None: what follows from the operands'.
+        wanted: requested shardings of results; None follows those of the operands.
         donated: which operands' memory may be used; they are deleted. None if empty.
         warns: whether to warn of large operands that are gathered.
     """

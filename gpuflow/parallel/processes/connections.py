@@ -24,7 +24,7 @@ class Listener:
     Attributes:
         near: a socket of the machine, or None where there are no such sockets.
         far: a TCP socket.
-        places: what the others are told.
+        places: the addresses that other processes receive.
     """
 
     near: socket.socket | None

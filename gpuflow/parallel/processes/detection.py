@@ -1,4 +1,4 @@
-"""Which process of a group this is, by what the launcher that started it says.
+"""The index of this process in its group, according to its launcher.
 
 Launchers that are known: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
 MPICH, Open MPI and their relatives.
@@ -19,14 +19,14 @@ Variables = Mapping[str, str]
 
 @record
 class Cluster:
-    """What a launcher says.
+    """Information from a launcher.
 
     Attributes:
         kind: "launch", "torchrun", "slurm" or "mpi".
         rank, size: of this process, and how many there are.
         local_rank, local_size: the same on its machine; size 0: not said.
         address: host:port at which processes can meet, or None.
-        token: what the group's processes have in common, or None.
+        token: the common token of the group's processes, or None.
     """
 
     kind: str
@@ -123,7 +123,7 @@ DETECTORS: dict[str, Callable[[Variables], Cluster | None]] = {
 
 
 def detect(said: Variables, method: str | None = None) -> Cluster | None:
-    """What a launcher says: the first of those that are known, or the one that ``method`` names.
+    """Return the information of the first launcher that is detected, or of ``method``.
 
     Raises:
         ValueError: if there is no such method, or a launcher's variable has a bad value.

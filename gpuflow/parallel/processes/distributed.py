@@ -305,7 +305,7 @@ def _leave(error: str | None) -> None:
 
 
 def fail(error: BaseException) -> None:
-    """Let the others know, at the end, what ends this process: Python hides SystemExit."""
+    """Send other processes, at exit, the error of this process: Python hides SystemExit."""
     _state.error = error
 
 

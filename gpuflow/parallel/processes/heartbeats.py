@@ -67,7 +67,7 @@ class Heartbeats:
         """Say goodbye, and on rank 0 wait for the others', so that they are told of failures.
 
         Args:
-            error: what went wrong here, if this process fails.
+            error: the error of this process, if it fails.
             wait: seconds to wait at most.
         """
         if error is not None:

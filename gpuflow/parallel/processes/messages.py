@@ -1,4 +1,4 @@
-"""What processes say to each other besides data: short structured messages, and proofs.
+"""Messages between processes besides data: short structured messages, and proofs.
 
 A message is a JSON object behind its length. Length and depth are limited before it is parsed;
 nothing that comes from the network is executed, and whatever is no message is a WireError. Both
@@ -74,7 +74,7 @@ def parse_message(text: bytes) -> dict[str, Any]:
 
 
 def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str, Any]]:
-    """The complete messages at the front of what has arrived so far; they are removed from it.
+    """Remove and return the complete messages at the front of the received bytes.
 
     Raises:
         WireError: there is something else.
@@ -175,7 +175,7 @@ def greet(
 
 
 def question(asked: str) -> dict[str, Any]:
-    """What a caller is told first; ``asked`` is a challenge that was never used."""
+    """First message to a caller; ``asked`` is a fresh challenge."""
     return {"protocol": PROTOCOL, "challenge": asked}
 
 

@@ -1,8 +1,8 @@
 """Callers who are asked to prove that they know the token: all at once, each with a deadline.
 
-Nobody is waited for: whoever is silent, sends a byte now and then, or sends what is no message,
-keeps nobody else waiting and is gone after a few seconds. Until a caller has proven that it knows
-the token, it gets 64 KB of memory and nothing else.
+The receiver does not wait for a single connection: a silent or slow sender, or one of malformed
+messages, delays no other, and is disconnected after a few seconds. Until a caller has proven that
+it knows the token, it gets 64 KB of memory and nothing else.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Reception:
         self.refused = ""  # why the last one was sent away
 
     def next(self, deadline: float) -> tuple[socket.socket, dict[str, Any]] | None:
-        """The next caller who knows the token, with what it says; None at the deadline, or if
-        the doors were closed.
+        """The next authenticated caller, with its message; None at the deadline, or if the listener
+        was closed.
 
         The connection waits for at most some seconds in each send and receive.
         """

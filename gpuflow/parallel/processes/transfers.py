@@ -1,8 +1,8 @@
 """Connections to all other processes, and transfers over several of them at once.
 
-A transfer sends and receives at the same time, and never waits for one peer while another is
-ready, so that rings cannot block. Each message has a header with what the sender is doing: a rank
-that does something else gets an error instead of wrong numbers.
+A transfer sends and receives at the same time, and never waits for one peer while another is ready,
+so that rings cannot block. Each message has a header with the sender's operation: a rank with
+another operation gets an error instead of wrong numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Call:
     headers: dict[int, bytes] = field(default_factory=dict)
 
     def header(self, count: int) -> bytes:
-        """What goes before ``count`` bytes of its data."""
+        """The header for ``count`` bytes of its data."""
         header = self.headers.get(count)
         if header is None:
             text = str(self).encode()
@@ -60,7 +60,7 @@ class Call:
 
 @record(frozen=False)
 class Receipt:
-    """What one peer sends: header first, then data into ``target``.
+    """Data from one peer: header first, then data into ``target``.
 
     ``arrived(count)`` is told how many bytes of data are there, whenever more are.
     """
@@ -78,7 +78,7 @@ class Receipt:
 
 @record(frozen=False)
 class Delivery:
-    """What one peer is sent: views of memory, the first of which is next."""
+    """Data to one peer: views of memory, the first of which is next."""
 
     peer: int
     views: list[memoryview]
@@ -94,7 +94,8 @@ class Links:
 
     Attributes:
         size: how many processes there are.
-        differs: told what this and another rank do, if that differs; for the others.
+        differs: called with the operations of this and another rank, if they differ; for the
+            others.
     """
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float) -> None:

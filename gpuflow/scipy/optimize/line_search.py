@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 class LineSearch(NamedTuple):
-    """What ``line_search`` gives.
+    """Result of ``line_search``.
 
     Args:
         step: the length. value, gradient: of the function there.

@@ -1,4 +1,4 @@
-"""Unit quaternions (..., 4) with the scalar part last, and what rotations are also written as."""
+"""Unit quaternions (..., 4), scalar component last, and other representations of rotations."""
 
 from __future__ import annotations
 

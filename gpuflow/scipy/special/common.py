@@ -1,4 +1,4 @@
-"""What the special functions share: checks of operands, Chebyshev series, careful exponentials.
+"""Common code of special functions: checks of operands, Chebyshev series, exact exponentials.
 
 A public function promotes its operands and hands them to a private one, which is jitted, so that
 it is one kernel, and has its derivative as a rule. Constants are Python numbers, so that weak types
@@ -164,22 +164,22 @@ def clipped(x: Any, bound: float) -> Any:
 
 
 def on_line(low: float, high: float, x: Any) -> Any:
-    """``low`` to ``high`` as -1 to 1; what lies outside goes to the ends."""
+    """Map ``low`` to ``high`` to -1 to 1, clamped."""
     scale = 2.0 / (high - low)
     return clipped((x - low) * scale - 1.0, 1.0)
 
 
 def on_ray(low: float, reach: float, x: Any) -> Any:
-    """``low`` to infinity as -1 to 1; what lies below goes to the end."""
+    """Map ``low`` to infinity to -1 to 1, clamped."""
     return 1.0 - 2.0 * reach / (at_least(x - low, 0.0) + reach)
 
 
 def exp_square(x: Any, factor: float) -> Any:
     """``exp(factor x**2)`` without the error that rounding the square would bring.
 
-    The square of ``x`` rounded to sixteenths is exact, and the rest of ``x**2`` is small; what
-    their sum loses is so small that its exponential is a sum. ``factor`` has to be a power of 2
-    times a sign.
+    The square of ``x`` rounded to sixteenths is exact, and the remainder of ``x**2`` is small; the
+    rounding error of their sum is so small that its exponential is a sum. ``factor`` has to be a
+    power of 2 times a sign.
     """
     x = clipped(x, 64.0)
     near = jnp.round(x * 16.0) * 0.0625

@@ -1,4 +1,4 @@
-"""The gamma and beta functions of real numbers, and what is made of them."""
+"""The gamma and beta functions of real numbers, and functions based on them."""
 
 from __future__ import annotations
 

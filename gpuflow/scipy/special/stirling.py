@@ -27,7 +27,7 @@ _LARGE = 2.0
 
 
 def stirling_rest(x: Any) -> Any:
-    """delta(x) for x >= 1; what lies below is taken for 1."""
+    """delta(x) for x >= 1; smaller values count as 1."""
     # That is on_ray(1, 2, x); one division does for both.
     inverse = 1.0 / (at_least(x, 1.0) + 1.0)
     return inverse * chebyshev(tables.STIRLING, 1.0 - 4.0 * inverse)
@@ -149,7 +149,7 @@ def log_rising(x: Any, m: Any) -> Any:
 
 
 def log_rising_far(low: Any, step: Any) -> Any:
-    """``log_rising`` but for an absolute error of some digits' ends: what exponentials need."""
+    """``log_rising`` with an absolute error of a few ulps: sufficient for exponentials."""
     high, base = low + step, low + 2.0 * _LARGE
     series = (high + (2.0 * _LARGE - 0.5)) * jnp.log1p(step / base) + step * jnp.log(base) - step
     series = series + (stirling_rest(high + 2.0 * _LARGE) - stirling_rest(base))

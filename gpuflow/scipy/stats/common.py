@@ -1,4 +1,4 @@
-"""What the distributions share.
+"""Common code of the distributions.
 
 Each module has one distribution; its functions standardize their argument, evaluate a formula that
 is safe wherever a choice drops it (so that derivatives are, too), and put nan where SciPy does.

@@ -33,7 +33,7 @@ class CpuDriver:
 
     @property
     def target(self) -> Target:
-        """What compiling a plan asks."""
+        """The compilation target."""
         return NATIVE_TARGET
 
     def program_of_op(
@@ -103,7 +103,7 @@ class CpuDriver:
         return _holders.is_shared(arrays, k)
 
     def memory_stats(self) -> dict[str, int]:
-        """What the process has, and which blocks it took for large results."""
+        """Memory of the process, and the blocks that it allocated for large results."""
         return process_memory()
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> CpuProgram:

@@ -1,7 +1,7 @@
 """Driver programs: a bound plan as straight-line Python.
 
-The driver allocates outputs and runs what it can as native programs, which launch kernels and make
-products without Python between them; libraries and host functions are called from Python.
+The driver allocates outputs and runs as many steps as possible as native programs, which launch
+kernels and compute products without Python; libraries and host functions are called from Python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def build_driver(
         plan: the plan.
         memory: where its temporaries are.
         driver: the CPU's.
-        services: what native programs use.
+        services: services for native programs.
         out_avals: types of the outputs; none for a program inside another, which writes where it
             is told and returns nothing.
 

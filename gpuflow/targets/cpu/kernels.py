@@ -50,7 +50,7 @@ def print_cpu(kernel: Kernel) -> Source:
 
 @cached
 def cache_parts() -> tuple[str, ...]:
-    """What a CPU kernel's code depends on besides its text."""
+    """Inputs of a CPU kernel's code besides its text."""
     return ("cpu", source_digest(_EMITTERS), version_of("llvmlite"), target_identity())
 
 
@@ -60,7 +60,7 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     Args:
         kernel: A kernel that ``kir.verify`` accepts.
         cache: Keeps loaded kernels in memory and built ones on disk; any thread may use it.
-        check: Verify the kernel first, and what is printed of it.
+        check: Verify the kernel, and its printed text, first.
 
     Returns:
         The loaded kernel, the same object for equal kernels and one cache.

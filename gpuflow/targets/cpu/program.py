@@ -70,7 +70,7 @@ class CpuProgram:
             arenas.release(memory)
 
     def build(self) -> None:
-        """Build what a call may ask for."""
+        """Build all code that a call may use."""
         services = native_services()
         services.prepare(code_of(self.plan, services))
 

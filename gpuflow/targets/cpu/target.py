@@ -1,4 +1,4 @@
-"""What compiling a plan asks of the CPU."""
+"""The compilation target of the CPU."""
 
 from __future__ import annotations
 

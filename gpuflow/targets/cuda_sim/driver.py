@@ -1,7 +1,7 @@
 """The simulated GPU: CUDA's calls on NumPy memory, and an interpreter that runs our kernels' PTX.
 
-It is for tests and debugging where there is no GPU: the driver, programs and kernels are those of a
-real one, and what a GPU would do silently, such as a load out of bounds, is an error.
+It is for tests and debugging without a GPU: the driver, programs and kernels are those of a real
+one, and silent errors of a GPU, such as a load out of bounds, raise an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SimApi:
         capacity: bytes of its memory; None: as much as can be reserved.
 
     Attributes:
-        checks: what its launches look for.
+        checks: the checks of its launches.
         loaded: kernels that were loaded, and not unloaded again.
     """
 
@@ -120,7 +120,7 @@ class SimApi:
         return event
 
     def nanoseconds(self, first: SimpleNamespace, second: SimpleNamespace) -> int:
-        """What the host's clock says."""
+        """The time of the host's clock."""
         return second.time - first.time
 
     def wait_event(self, stream: int, event: None) -> None:
@@ -220,7 +220,7 @@ class SimApi:
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
     ) -> SimGraph:
-        """The work, as what it gives to the stream."""
+        """The work, as its operations on the stream."""
         calls = [
             partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work
         ]
@@ -310,7 +310,7 @@ class SimApi:
         """NumPy keeps nothing."""
 
     def free_bytes(self) -> int:
-        """What is not allocated."""
+        """The memory that is not allocated."""
         return self.memory.capacity - self.memory.used
 
 

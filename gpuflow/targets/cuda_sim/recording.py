@@ -1,4 +1,4 @@
-"""What simulated GPUs share: which one is the current device of a thread, and recorded work."""
+"""State shared by simulated GPUs: the current device of a thread, and recorded work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ current = _Current()
 
 
 class SimGraph:
-    """Recorded work: for each call what it gave to the stream.
+    """Recorded work: the operations of each call on the stream.
 
     Args:
         parts: the work.
@@ -42,7 +42,7 @@ class SimGraph:
 
 
 def recorded_work(work: Callable[[], Any]) -> list[Callable[[], object]]:
-    """What ``work`` gives to a stream, which does not run."""
+    """Record the operations of ``work`` on a stream, without running them."""
     assert current.recording is None, "recordings do not nest"
     current.recording = kept = []
     try:

@@ -16,7 +16,7 @@ class SimKernel:
     """A loaded kernel.
 
     Args:
-        kernel: What it runs.
+        kernel: the kernel to run.
         most_shared: Bytes of shared memory that a block of the device may have.
     """
 
@@ -29,7 +29,7 @@ class SimKernel:
         """Set the limit of dynamic shared memory.
 
         Raises:
-            PtxError: if static and dynamic memory exceed what a block of the device may have.
+            PtxError: if static and dynamic memory exceed the shared memory of a block.
         """
         static_bytes = self.kernel.program.shared_bytes
         if static_bytes + count > self._most_shared:

@@ -1,4 +1,4 @@
-"""Kernels of users, which get arrays of their own: what they touch besides is found out.
+"""User kernels with separate copies of arrays, to detect other accesses.
 
 Arrays of a program lie side by side in one piece of memory, where a kernel that runs over the end
 of one meets the next. Here each is an allocation, in which operands cannot be written.
@@ -19,10 +19,10 @@ from gpuflow.targets.cuda_sim.ptx.types import Array
 
 
 class WatchedKernel:
-    """A kernel of which it is known what it may touch.
+    """A kernel with a known set of arrays that it may access.
 
     Args:
-        kernel: what to launch.
+        kernel: the kernel to launch.
         touches: the arrays among its parameters. An element of an output that no thread has written
             is an error.
     """
@@ -34,7 +34,7 @@ class WatchedKernel:
         self, grid: Sequence[int], block: Sequence[int], words: Array, memory: DeviceMemory,
         shared_bytes: int, checks: Checks,
     ) -> Statistics:  # fmt: skip
-        """Run the whole grid on copies, as ``PtxKernel.launch``, and bring back what it wrote.
+        """Run the whole grid on copies, as ``PtxKernel.launch``, and copy its writes back.
 
         Raises:
             PtxError: it touched something else, or left elements of an output as they were.

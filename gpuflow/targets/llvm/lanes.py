@@ -55,7 +55,7 @@ def is_signed(dtype: str) -> bool:
 
 @record(eq=False)
 class Lane:
-    """One LLVM value, or a vector of them: ``builder`` emits what the operators ask for."""
+    """One LLVM value, or a vector of them; operators emit instructions with ``builder``."""
 
     builder: ir.IRBuilder
     value: Instruction

@@ -36,7 +36,7 @@ class Format:
 
     @property
     def overflow(self) -> int:
-        """The code, without a sign, of what is too large."""
+        """The code, without a sign, of values that are too large."""
         return (1 << self.sign) if self.kind == "fnuz" else self.largest + 1
 
     @property

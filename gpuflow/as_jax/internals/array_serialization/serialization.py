@@ -61,11 +61,11 @@ def is_remote_storage(tspec: dict[str, Any] | str) -> bool:
 
 
 class GlobalAsyncCheckpointManagerBase(abc.ABC):
-    """What writes the arrays of a checkpoint while the program goes on."""
+    """Base class of writers of checkpoint arrays in the background."""
 
     @abc.abstractmethod
     def check_for_errors(self) -> None:
-        """Raise what a write in the background raised."""
+        """Raise the error of a background write."""
 
     @abc.abstractmethod
     def wait_until_finished(self) -> None:
@@ -118,7 +118,7 @@ class AsyncManager:
             self._exception = error
 
     def check_for_errors(self) -> None:
-        """Raise what a write in the background raised; once."""
+        """Raise the error of a background write, once."""
         error, self._exception = self._exception, None
         if error is not None:
             raise error

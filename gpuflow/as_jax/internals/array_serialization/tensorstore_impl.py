@@ -189,7 +189,7 @@ async def async_serialize(
     Args:
         arr_inp: an Array; in a group of processes one that lies in several.
         tensorstore_spec: where; metadata are added if there are none.
-        commit_future: receives what to wait for; None: wait here.
+        commit_future: receives the future to wait for; None waits immediately.
         context, chunk_layout, transaction: of tensorstore.
         primary_host: the process that creates the array; None: each.
         replica_id: which of equal shards is written.
@@ -257,7 +257,7 @@ async def async_deserialize(
     dtype: Any = None, byte_limiter: _LimitInFlightBytes | None = None, context: Any = None,
     chunk_layout: Any = None, assume_metadata: bool = False,
 ) -> Any:  # fmt: skip
-    """Read what this process's devices need of an array.
+    """Read the shards of an array that this process's devices need.
 
     Args:
         in_type: a Sharding, a Format, or a ShapeDtypeStruct with a sharding.

@@ -19,7 +19,7 @@ def register_lowering(
     prim: Primitive, rule: Rule, platform: str | None = None, inline: bool = True,
     cacheable: bool = True,
 ) -> Rule:  # fmt: skip
-    """What a primitive is when it is compiled.
+    """Register the lowering of a primitive.
 
     Args:
         prim: a primitive from outside.
@@ -67,7 +67,7 @@ def emit_python_callback(
     """A call of Python on the host in a lowering, which has no effects.
 
     Returns:
-        The results, the token that was given, and what keeps the callback alive: the program does.
+        The results, the given token, and an object that keeps the callback alive: the program does.
     """
     del ctx, operand_avals
     if has_side_effect:

@@ -50,7 +50,7 @@ class PartialVal(tuple):
 def trace_to_jaxpr_nounits(
     fun: WrappedFun, pvals: Sequence[PartialVal], instantiate: bool | Sequence[bool] = False
 ) -> tuple[Jaxpr, list[PartialVal], list[Any]]:
-    """Evaluate what known values suffice for, and record the rest.
+    """Evaluate equations with known inputs, and record the rest.
 
     Args:
         fun: a function of flat arguments that returns a list.

@@ -1,4 +1,4 @@
-"""``jax.interpreters.pxla``: the mesh in force, and arrays of what devices have."""
+"""``jax.interpreters.pxla``: the current mesh, and arrays of the shards of devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResourceEnv:
 
 
 class ThreadResources:
-    """What is in force in this thread."""
+    """The current mesh of this thread."""
 
     env = ResourceEnv()
 

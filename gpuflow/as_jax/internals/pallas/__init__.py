@@ -1,4 +1,4 @@
-"""``jax.experimental.pallas``: libraries import it; its kernels are refused, with what to use here.
+"""``jax.experimental.pallas`` can be imported; its kernels raise errors with the replacement.
 
 ``gpuflow.kernel`` and ``gpuflow.kernel.block`` (docs/kernels.md) are kernels in Python for the CPU
 and the GPU, ``gpuflow.raw_kernel`` one in CUDA C++ or Numba.

@@ -79,13 +79,14 @@ def build_cpu(source: Source) -> Object:
     """Compile a printed kernel for this processor.
 
     Args:
-        source: what ``cpu.print_cpu`` gave.
+        source: the result of ``cpu.print_cpu``.
 
     Returns:
         The code. Cost: 5 to 50 ms.
 
     Raises:
-        Unsupported: the text holds what the compiler of texts does not know: a printer is wrong.
+        Unsupported: if the text contains a construct that the text compiler does not support: an
+            error of a printer.
     """
     written = module_of(source)
     built = compiled(str(written), _level(source, written), libm.inline_variants)
@@ -108,7 +109,7 @@ def _level(source: Source, written: Written) -> int:
 
 
 def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
-    """What to keep of an object file: the image that it makes, or itself.
+    """The cached form of an object file: its image, or itself.
 
     Args:
         code: the object file.
@@ -123,7 +124,7 @@ def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
 
 
 def suffix_of(code: bytes) -> str:
-    """The suffix of a file that holds what ``linkable`` gave."""
+    """The suffix of a file with the result of ``linkable``."""
     return "image" if is_image(code) else "o"
 
 
@@ -172,7 +173,7 @@ class _Linker:
 def link_symbols(
     code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
 ) -> tuple[object, dict[str, int]]:
-    """Put what ``linkable`` gave into this process.
+    """Load the result of ``linkable`` into this process.
 
     Args:
         code: an image or an object file.
@@ -180,7 +181,7 @@ def link_symbols(
         imports: addresses of functions that it calls; others are looked up in the process.
 
     Returns:
-        What owns the code, and the functions' addresses, which are valid while it lives.
+        The owner of the code, and the functions' addresses, which are valid while it lives.
 
     Raises:
         RuntimeError: a symbol is missing, or the code is damaged.
@@ -225,6 +226,6 @@ def load_cpu(built: Object, runtime: Callable[[str], int | None] | None = None) 
 
 @cache
 def target_identity() -> str:
-    """What, besides the text and the compilers' versions, decides about the object code."""
+    """Inputs of the object code besides the text and the compilers' versions."""
     target = cpu_target()
     return json.dumps([target.cpu, target.flags, libm.library_identity()])

@@ -1,4 +1,4 @@
-"""What loops carry from turn to turn, as sums and maxima: a vector carries some at once.
+"""Reduction variables of loops, such as sums and maxima, as vectors of partial results.
 
     for i in range(n):                              sums = vectors of 0
         t = accumulate_add_float32(t, x[i])         for each vector of i: sums = sums + x[i]
@@ -42,7 +42,7 @@ class Carry:
 
     Attributes:
         how: the function or operator that combines two values.
-        neutral: what vectors begin with, and the first value is added in the end; None: they begin
+        neutral: initial value of the vectors; the first value is added at the end. None: they begin
             with the first value.
     """
 
@@ -51,11 +51,11 @@ class Carry:
 
 
 def carries_of(body: Sequence[ast.stmt], names: Collection[str]) -> dict[str, Carry] | None:
-    """How a straight loop combines what it carries; None if it is none, or not by such functions.
+    """The reduction variables of a straight loop; None if it has others.
 
     Args:
         body: the loop's statements.
-        names: what it assigns and reads in later turns, or behind the loop.
+        names: variables that are assigned, and read in later iterations or after the loop.
     """
     if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
         return None
@@ -96,15 +96,15 @@ def _carry(name: str, value: ast.expr) -> Carry | None:
 
 
 class Carried:
-    """What a loop carries, as vectors.
+    """Reduction variables of a loop, as vectors.
 
     Args:
         text: writes the loop.
         carries: by their names.
 
     Attributes:
-        firsts: what the vectors begin with.
-        now: what they are in the turn that is written.
+        firsts: initial values of the vectors.
+        now: their values in the current iteration.
     """
 
     def __init__(self, text: Expressions, carries: Mapping[str, Carry]) -> None:
@@ -147,7 +147,7 @@ class Carried:
         self._exits.append((block, values))
 
     def results(self) -> dict[str, Lane]:
-        """What is carried behind the loop."""
+        """The final values of the reduction variables after the loop."""
         vectors = self.phis()
         for block, values in self._exits:
             add_incoming_to(vectors, block, values)
@@ -171,6 +171,6 @@ class Carried:
 
 
 def add_incoming_to(phis: Values, block: ir.Block, values: Values) -> None:
-    """Say what phis are where they are reached from a block."""
+    """Add the incoming values of phis from a block."""
     for name, phi in phis.items():
         phi.value.add_incoming(values[name].value, block)

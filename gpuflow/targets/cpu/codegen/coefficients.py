@@ -41,7 +41,7 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """What rounds to an integer when it is added; the integer lies in the lowest bits."""
+        """Adding it rounds to an integer, which is in the lowest bits."""
         return 1.5 * 2.0**self.mantissa
 
 

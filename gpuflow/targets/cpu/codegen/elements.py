@@ -106,7 +106,7 @@ def _vector(builder: ir.IRBuilder, place: Instruction, width: int) -> Instructio
 
 
 def widened(builder: ir.IRBuilder, stored: Instruction, storage: str) -> Lane:
-    """What memory holds, as a value of the compute dtype."""
+    """Convert a stored value to the compute dtype."""
     if narrow_floats.is_narrow(storage):
         code = Lane(builder, stored, narrow_floats.code_dtype(storage))
         return narrow_floats.widen(code, storage)

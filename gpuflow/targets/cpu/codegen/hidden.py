@@ -1,4 +1,4 @@
-"""Numbers that LLVM does not know: what it would do with one is worse than what it does without."""
+"""Opaque constants: keep LLVM from specializing a loop on a known trip count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LLVM says about the processor of this machine, remembered in the cache folder.
+"""LLVM's description of the processor of this machine, cached in the cache folder.
 
 Asking LLVM means loading it: 40 MB and 20 ms, for an answer that follows from a few registers,
 which the instructions CPUID and XGETBV tell as well. They are the name of a small file that keeps
@@ -59,8 +59,8 @@ class HostProcessor:
 
     Attributes:
         cpu: its name.
-        flags: what it has or lacks, as LLVM takes it.
-        features: what it has.
+        flags: its features in LLVM's form, present and missing.
+        features: its features.
     """
 
     cpu: str
@@ -102,7 +102,7 @@ def known_processor() -> tuple[str, HostProcessor] | None:
 
 
 def tell_processor(digest: str, processor: HostProcessor) -> None:
-    """Let ``host_processor`` know what LLVM said elsewhere, if this machine has that digest."""
+    """Give ``host_processor`` LLVM's description, if this machine has that digest."""
     _told[digest] = processor
 
 
@@ -127,7 +127,7 @@ def _path() -> Path | None:
 
 
 def processor_registers() -> list[list[int]]:
-    """What CPUID and XGETBV say, without what differs from core to core.
+    """CPUID and XGETBV registers, without bits that differ between cores.
 
     Raises:
         OSError: the system lets no code into memory.

@@ -141,7 +141,7 @@ def all_symbols() -> tuple[str, ...]:
 
 @cache
 def library_identity() -> str:
-    """What decides which vector functions a build can use; part of the cache key."""
+    """The available vector functions of a build; part of the cache key."""
     vectors = (symbol for symbol in all_symbols() if not symbol.startswith(_PREFIX))
     return f"{platform.machine()} {' '.join(vectors)}"
 
@@ -174,7 +174,7 @@ def call_beyond(bound: float, fn: str, size: Lane, arguments: Sequence[Lane], ne
     Args:
         bound: the greatest size for which ``near`` holds; nan counts as near.
         fn: a name of ``FUNCTIONS``.
-        size: what decides.
+        size: the size that decides.
         arguments: of the function, of the dtype of ``size``.
         near: the result elsewhere.
 

@@ -76,8 +76,7 @@ def optimized_text(text: str, level: int = 3, finish: Finish | None = None) -> s
 def host_machine() -> llvm.TargetMachine:
     """LLVM's description of the processor to emit or link code for; see ``processor``.
 
-    Images want code that does not know where it is (``linker``); LLVM's linker wants what LLVM
-    makes for it.
+    Images require position-independent code (``linker``); LLVM's linker requires LLVM's default.
     """
     _let_forks_wait()
     llvm.initialize_native_target()

@@ -206,7 +206,7 @@ def log(x: Lane) -> Lane:
 
 
 def log_of_single(x: Lane) -> Lane:
-    """The logarithm of a normal positive float64, to 2^-40: what float32 needs on the way."""
+    """The logarithm of a normal positive float64, to 2^-40: sufficient for float32."""
     form = FORMATS[x.dtype]
     bits = x.bitcast(form.word) - form.root_half
     f = ((bits & ((1 << form.mantissa) - 1)) + form.root_half).bitcast(x.dtype) - 1
@@ -220,7 +220,7 @@ def log2(x: Lane) -> Lane:
 
 
 def log1p(x: Lane) -> Lane:
-    """log(1 + x), in float32; what 1 + x lost is added to its mantissa. 1.76 ulp."""
+    """log(1 + x), in float32; the rounding error of 1 + x is added to its mantissa. 1.76 ulp."""
     form = FORMATS[x.dtype]
     u = 1 + x
     lost = x - (u - 1)

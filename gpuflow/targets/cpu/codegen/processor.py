@@ -39,8 +39,8 @@ class CpuTarget:
 
     Attributes:
         name: the setting, or "native".
-        cpu, flags: LLVM's name of the processor and what it has or lacks besides.
-        features: what it has.
+        cpu, flags: LLVM's name of the processor, and differences of its features.
+        features: its features.
         blas: OpenBLAS's name of it, or None: OpenBLAS finds out.
     """
 

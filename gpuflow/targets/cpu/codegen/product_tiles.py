@@ -28,7 +28,7 @@ else:
 
 @record
 class Panel:
-    """What panels and tiles of a kind hold.
+    """Data of panels and tiles of a kind.
 
     Attributes:
         packed: the dtype of a panel's elements.

@@ -153,7 +153,7 @@ def _rem(x: Lane, y: Lane) -> Lane:
 def truncated(x: Lane, dtype: str) -> Lane:
     """A float as an integer: without its fraction, the nearest there is, and 0 for nan.
 
-    That is what ``llvm.fptosi.sat`` gives, for which LLVM makes slow vectors, or none.
+    This is the result of ``llvm.fptosi.sat``, which LLVM vectorizes slowly, or not at all.
     """
     bounds, kind = np.iinfo(dtype), np.dtype(x.dtype).type
     largest = kind(bounds.max)

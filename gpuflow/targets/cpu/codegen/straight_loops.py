@@ -1,4 +1,4 @@
-"""What a kernel's text says about its loops: by it, ``text_vectors`` knows which to write."""
+"""Loop analysis: which innermost loops can be vectorized, and why not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Span = tuple[str, str]
 
 
 class Share(Enum):
-    """What part of a function's work a loop does."""
+    """The fraction of a function's work in a loop."""
 
     ALL = auto()
     ROW = auto()  # it is in another loop, which is all there is
@@ -32,7 +32,7 @@ class Use:
     """An access in a loop.
 
     Attributes:
-        access: what it does.
+        access: the memory access.
         pointer: the text of the pointer.
         index: the text of the index; of that of a pair, where it takes one of two neighbors.
         half: which one of the two, 0 or 1; None: none of a pair.
@@ -50,11 +50,11 @@ class Use:
 
     @property
     def place(self) -> tuple[str, str, bool]:
-        """What is the same for accesses of the same element, or pair."""
+        """Key that is equal for accesses of the same element, or pair."""
         return self.pointer, self.index, self.is_half
 
     def meets(self, other: Use, apart: frozenset[str]) -> bool:
-        """Whether it may touch what the other one touches in another turn of the loop.
+        """Whether it may alias the other access in another iteration of the loop.
 
         Args:
             apart: arrays that no other pointer points to.
@@ -109,10 +109,10 @@ class Arrays:
 
     Attributes:
         apart: those that are accessed by their own names alone.
-        lines: those of which each loop over elements takes element k in turn k, from the same first
-            to the same last one. A vector may write behind what is needed of them, where nobody
-            reads; ``local_`` makes room. What an array holds is for one first and one last element:
-            printers have it made anew where they are others, in the strip's next turn.
+        lines: arrays of which each loop over elements takes element k in iteration k, with the same
+            bounds. A vector may write past the required elements, which are not read; ``local_``
+            allocates room. The contents are valid for fixed bounds: printers recompute them for
+            others, in the next iteration of the strip.
 
     Args:
         once: the names that the function assigns once.

@@ -1,6 +1,6 @@
 """Vectors of every second to fourth element in memory, from whole loads.
 
-The loads lie one behind the other, and shuffles take what is wanted of them:
+The loads are contiguous, and shuffles select the requested elements:
 
     step 2, a vector of 4:    0 . 1 .    . 2 . 3    the last load ends with the last element,
                               0 . 1 .    2 . 3 .    or has a mask that does
@@ -30,7 +30,7 @@ def load_strided(
 
     Args:
         place: of the first one.
-        access: what the load is.
+        access: the access of the load.
         width: how many elements the vector has.
         step: at least 2.
         there: how many of them may be touched; the others are anything. None: all.

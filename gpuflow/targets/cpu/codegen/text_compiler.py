@@ -1,7 +1,7 @@
 """Compiles the text of a CPU kernel straight to LLVM instructions.
 
-Numba takes 45 ms for a small kernel and 0.5 s to start; most of that is spent on finding out what
-this text never does. The printer's Python has a few statement forms, typed names and no objects, so
+Numba takes 45 ms for a small kernel and 0.5 s to start; most of that is spent on features that this
+text does not use. The printer's Python has a few statement forms, typed names and no objects, so
 that one walk over its syntax tree gives the same instructions in a tenth of the time. Anything else
 in a text is ``Unsupported``. The language is described in docs/text_compiler.md.
 """

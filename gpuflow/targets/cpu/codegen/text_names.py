@@ -1,4 +1,4 @@
-"""The names that a kernel's text uses on the CPU target: what each takes, gives and emits.
+"""The names in a kernel's text on the CPU target: arguments, results and emitted code of each.
 
 A name emits its LLVM instructions where it is called. The text uses these (dtypes are compute
 dtypes, storages are storage dtypes):
@@ -20,11 +20,11 @@ dtypes, storages are storage dtypes):
     reader(storage, scope, scopes), writer(storage, scope, scopes)
     guarded_reader(storage, scope, scopes)
 
-The last three make the load and the store of one operand, and a load under a condition: where that
-fails it reads an argument instead, and gives 0. LLVM vectorises that as it does a gather. Of a
-branch around a load it would make a masked load, which may touch what is not mapped. Operands in
-different scopes do not overlap; all read-only ones share scope 0. LLVM then needs no overlap checks
-at run time.
+The last three emit the load and the store of one operand, and a conditional load: if the condition
+is False it reads an argument instead, and returns 0. LLVM vectorizes that like a gather. A branch
+around a load would become a masked load, which may touch unmapped memory. Operands in different
+scopes do not overlap; all read-only ones share scope 0. LLVM then needs no overlap checks at run
+time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Named:
         parameters: compute dtypes, or "pointer".
         results: the same; more than one makes a tuple.
         emit: ``(builder, *LLVM values) -> value, tuple of values or None``.
-        access: what it reads or writes in memory; None if it does neither, or more than an element.
+        access: its memory access; None if it has none, or accesses more than an element.
     """
 
     parameters: tuple[str, ...]
@@ -91,7 +91,7 @@ class Named:
 
 @cache
 def named(name: str) -> Named | None:
-    """What a name of the list above means; None for others."""
+    """The meaning of a name of the list above; None for others."""
     start, _, last = name.rpartition("_")
     verb, _, storage = name.partition("_")
     if name == "use_wide_registers":

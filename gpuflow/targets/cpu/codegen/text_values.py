@@ -45,11 +45,11 @@ class Unsupported(Exception):
 
 
 class Expressions:
-    """Emits what expressions stand for where ``builder`` is.
+    """Emits expressions at the position of ``builder``.
 
     Args:
         builder: of the function.
-        names: what the text calls and defined itself.
+        names: functions that the text calls and defined itself.
     """
 
     def __init__(self, builder: ir.IRBuilder, names: Mapping[str, Named]) -> None:
@@ -92,7 +92,7 @@ class Expressions:
         raise Unsupported(ast.unparse(node))
 
     def operand(self, node: ast.expr) -> Lane:
-        """What an operator or a function takes."""
+        """Emit an operand of an operator or a function."""
         return self.value(node)
 
     def typed(self, node: ast.expr, dtype: str) -> Lane:
@@ -102,7 +102,7 @@ class Expressions:
         return value
 
     def variable(self, name: str) -> Lane:
-        """What a name stands for."""
+        """The value of a variable."""
         raise NotImplementedError
 
     def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
@@ -141,11 +141,11 @@ class Expressions:
         return cast(value, dtype)
 
     def meaning(self, name: str) -> Named | None:
-        """What a name that is called means; None if it means nothing."""
+        """The function of a called name; None if there is none."""
         return self.names.get(name) or text_names.named(name)
 
     def named(self, node: ast.Call, name: str) -> tuple[Lane, ...]:
-        """What a call of a name gives."""
+        """The result of a call of a name."""
         meaning = self.meaning(name)
         if meaning is None or len(node.args) != len(meaning.parameters):
             raise Unsupported(name)
@@ -153,7 +153,7 @@ class Expressions:
         return self.emitted(meaning, [self.typed(argument, dtype) for argument, dtype in pairs])
 
     def emitted(self, meaning: Named, values: Sequence[Lane]) -> tuple[Lane, ...]:
-        """What a name gives for its arguments."""
+        """Emit a call of a name with its arguments."""
         emitted = meaning.emit(self.builder, *(value.value for value in values))
         results = emitted if isinstance(emitted, tuple) else (emitted,) if meaning.results else ()
         return tuple(

@@ -33,7 +33,7 @@ class _Value(NamedTuple):
 
 
 class Variables:
-    """Names and what they stand for, while a function is compiled.
+    """Variables and their values, while a function is compiled.
 
     Args:
         entry: the function's first block, which has no end yet: places are made there.
@@ -71,7 +71,7 @@ class Variables:
         return True
 
     def get(self, name: str, builder: ir.IRBuilder) -> Lane | None:
-        """What a name stands for; None if it has no value yet."""
+        """The value of a variable; None if it has none yet."""
         known = self._values.get(name)
         if known is not None:
             if known.statements in self._open:
@@ -104,8 +104,8 @@ def assigned_once(body: Iterable[ast.stmt]) -> frozenset[str]:
 
 
 def local_names(body: Iterable[ast.stmt]) -> frozenset[str]:
-    """The names that are read only behind an assignment in the same list of statements, or further
-    inside: no turn of a loop sees what another one, or a branch, left in them.
+    """The variables that are read only after an assignment in the same list of statements, or
+    further inside: no iteration of a loop reads a value from another one, or from a branch.
     """
     body = list(body)
     local = set(assigned(body))

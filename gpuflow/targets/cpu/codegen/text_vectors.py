@@ -1,18 +1,18 @@
 """Straight loops of a kernel's text, written as loops over vectors.
 
-A loop is straight if it is a list of assignments and stores that carry nothing from turn to turn
-but sums and the like (``carried``), and all it writes lies in memory one element, or pair of
-elements, behind the other, and what it reads at most four apart. LLVM would make vectors of it, and
-then has to tidy up, which takes more than half of the time that it takes for a kernel; and it
-writes the loop three times. Here it is written once or twice:
+A loop is straight if it is a list of assignments and stores that carry only reductions between
+iterations (``carried``), and all its stores are contiguous elements, or pairs of elements, and its
+loads have a stride of at most four. LLVM would vectorize it, and then has to clean up, which takes
+more than half of the time that it takes for a kernel; and it writes the loop three times. This
+module writes it once or twice:
 
 - ``bulk``, for loops of few instructions: one to four whole vectors a turn;
 - ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
   stores slow, full vectors are stored without.
 
-What is the same for all elements is computed before the loop. What grows evenly with the elements
-(``Line``) stays a single number: with one of them an access is one of a whole vector, or of some
-whole vectors of which every second to fourth element is taken.
+Invariants are computed before the loop. Affine index expressions (``Line``) remain scalars: with
+one of them an access is one of a whole vector, or of some whole vectors of which every second to
+fourth element is taken.
 
 A short loop takes a vector a turn; one of a few turns, as of rows of three, is one vector.
 """
@@ -97,8 +97,8 @@ class VectorLoop(Expressions):
 
     Args:
         builder: where the loop begins.
-        names: what the text calls and defined itself.
-        outer: what a name stands for that is not assigned in the loop.
+        names: functions that the text calls and defined itself.
+        outer: values of names that are not assigned in the loop.
         counter: the name that counts elements.
         bounds: its first value, and that behind its last.
         turns: how many there are, if that is known.
@@ -106,7 +106,7 @@ class VectorLoop(Expressions):
         share: of the work that its function does.
         arrays: those on the stack.
         is_short: its turns are few, and take one vector at a time; all in one where they are known.
-        carries: what it carries from turn to turn.
+        carries: its reduction variables.
 
     Raises:
         Unfit: the loop is not straight.
@@ -217,7 +217,7 @@ class VectorLoop(Expressions):
     # --- the loops -------------------------------------------------------------------------
 
     def write(self) -> dict[str, Lane]:
-        """Write the loop, and go on behind it, with what it carries by then."""
+        """Write the loop, and continue after it, with the final reduction variables."""
         builder = self.builder
         begin, end = self._bounds
         if self._is_once:

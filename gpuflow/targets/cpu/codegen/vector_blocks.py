@@ -24,7 +24,7 @@ Store = tuple[Instruction, Lane, Use]
 
 
 def take_out(blocks: Sequence[ir.Block], start: ir.Block) -> None:
-    """Compute before a loop what does not depend on its turn: parts of functions.
+    """Hoist invariants out of a loop: subexpressions of functions.
 
     Args:
         blocks: the loop's.
@@ -67,7 +67,7 @@ def interleave(block: ir.Block, marks: Sequence[int]) -> None:
 
 
 def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequence[Lane]) -> Lane:
-    """What a function gives for vectors, from a copy in the module that is called for it.
+    """Emit a call of a vectorized copy of a function, added to the module on demand.
 
     Args:
         symbol: the copy's name, which says for which types and constants it is.
@@ -159,7 +159,7 @@ def most_alive(instructions: Sequence[Instruction], width: int) -> int:
 
 
 def mark_of(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
-    """The mark of a loop: a node that names itself, and what LLVM should do with the loop."""
+    """The metadata of a loop: a self-referencing node, and hints for LLVM."""
     parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
     mark = module.add_metadata(parts)
     mark.operands = (mark, *parts[1:])

@@ -36,7 +36,7 @@ class Unsupported(Exception):
 
 @record
 class Section:
-    """A section: its bytes, and what its header says.
+    """A section: its bytes, and its header.
 
     Attributes:
         name: by convention.

@@ -1,9 +1,9 @@
 """Kernel images: machine code that is loaded by copying it, without a linker.
 
 An image is one block of memory, laid out and linked when it was built (``linker``). Code and
-constants come first; they reach one another, and the data behind them, relative to where they are.
-What is left for the loader are 64-bit words that hold absolute addresses: of functions elsewhere
-in the process, which code calls through such words, and of places in the block.
+constants come first; they address each other, and the data after them, relative to their position.
+The loader only fills in 64-bit words with absolute addresses: of functions elsewhere in the
+process, which code calls through such words, and of positions in the block.
 
     read-only: text, stubs, constants, words | from the next page on, if any: data, zeros
 
@@ -40,7 +40,7 @@ class Image:
     """Code that is ready to be copied into memory.
 
     Attributes:
-        block: what the memory holds at first; zeros follow it.
+        block: the initial contents of the memory, followed by zeros.
         size: bytes of memory.
         read_only: bytes at its start that are executable and not writable: whole pages, or all.
         entries: places of functions.
@@ -126,7 +126,7 @@ def load_image(
         resolve: the address of a function that it calls, or None.
 
     Returns:
-        What owns the memory and gives it back when it dies, and the functions' addresses.
+        The owner of the memory, which frees it when it dies, and the functions' addresses.
 
     Raises:
         RuntimeError: a symbol is missing.

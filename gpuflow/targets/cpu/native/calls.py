@@ -1,4 +1,4 @@
-"""What a native program calls: launches of kernels, and what providers write for library calls."""
+"""Calls of native programs: kernel launches, and instructions of providers for library calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multi
 
 
 class NativeCall(NamedTuple):
-    """What a provider makes of a library call.
+    """A provider's implementation of a library call.
 
     Attributes:
         emit: writes its instructions.
         workspace_bytes: memory that it needs besides operands and outputs.
-        runs: what the instructions run, as far as it is known; it is then built beside other code
-            of a program, not when they are written.
+        runs: the code that the instructions run, as far as it is known; it is then built together
+            with other code of a program, not when they are written.
     """
 
     emit: Callable[[CallStep, NativeServices, Code, Places], None]

@@ -85,7 +85,7 @@ def copy_view(
 
 
 def code_of_copy(view: View, itemsize: int) -> list[Runs]:
-    """What ``copy_view`` runs, where that is no part of every program's runtime."""
+    """The code that ``copy_view`` runs, if it is not in the runtime of every program."""
     if not prod(view.shape) * itemsize or view.is_contiguous:
         return []
     call = copying_call(moving_axes(view), itemsize)

@@ -48,7 +48,7 @@ class FunctionText:
         return value
 
     def load(self, kind: str, at: Value, align: int) -> Value:
-        """What lies at an address."""
+        """Load the value at an address."""
         return self.op(f"load {kind}, ptr {at}, align {align}")
 
     def store(self, kind: str, value: Value, at: Value, align: int) -> None:

@@ -99,7 +99,7 @@ class NativeRuntime:
 
 
 def core_module() -> Module:
-    """The pool and what runs native programs; every process needs it."""
+    """The thread pool and the runner of native programs; every process needs them."""
     return Module(_text(*_CORE), _CORE_SYMBOLS, _PYTHON, AS_WRITTEN)
 
 

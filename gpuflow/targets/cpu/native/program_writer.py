@@ -89,7 +89,7 @@ class Code:
             self.words.append(_LOOK)
 
     def keep(self, *values: object) -> None:
-        """Keep what instructions point to alive as long as the program."""
+        """Keep objects that instructions point to alive as long as the program."""
         self.kept += values
 
     def array(self, words: Sequence[int]) -> np.ndarray:
@@ -282,7 +282,7 @@ def callable_program(
         runtime: runs it.
 
     Returns:
-        The function, which trusts its arguments, and what has to be kept alive with it.
+        The function, which trusts its arguments, and the objects that must be kept alive with it.
     """
     places = np.zeros(max(registers, 1), np.int64)
     start = code.finish(code)

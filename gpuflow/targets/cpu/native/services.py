@@ -1,4 +1,4 @@
-"""What native programs of the CPU call and launch: kernels, functions, threads."""
+"""Code that native programs of the CPU call and launch: kernels, functions, threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Runs = Kernel | Build
 
 
 class NativeServices:
-    """Looks up, builds and sizes what native programs use.
+    """Looks up, builds and sizes the code and memory of native programs.
 
     Args:
         is_part: for programs of which several run at once, each on one thread.
@@ -56,7 +56,7 @@ class NativeServices:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
 
     def prepare(self, code: Sequence[Runs]) -> None:
-        """Have what a program runs; what is new, and the runtime, is built on all cores at once."""
+        """Prepare the code of a program; missing code is built on all cores at once."""
         cache, check = kernel_cache(), config.environment.check
         builds = dict.fromkeys(one for one in code if isinstance(one, Build))
         kernels = [one for one in code if not isinstance(one, Build)]
@@ -88,7 +88,7 @@ class NativeServices:
 
     @property
     def runtime(self) -> NativeRuntime:
-        """What runs native programs; its workers are awake."""
+        """The runner of native programs, with its workers awake."""
         workers = pool()
         workers.start()
         return workers.runtime

@@ -77,7 +77,7 @@ class InnerPlaces:
 
 
 def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
-    """What a plan's native programs run: kernels, and what other steps need."""
+    """The code of a plan's native programs: kernels, and functions of other steps."""
     code: list[Runs] = [*all_kernels(plan)]
     for step in all_steps(plan):
         if isinstance(step, CopyStep):
@@ -95,7 +95,7 @@ def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
 
 
 def native_step(step: Step, services: NativeServices) -> Emit | None:
-    """What writes a step's instructions, or None if it needs Python."""
+    """The writer of a step's instructions, or None if it needs Python."""
     if isinstance(step, KernelStep):
         return partial(_kernel, step, services)
     if isinstance(step, CopyStep):

@@ -10,11 +10,11 @@ to find out that no lane that is switched on has faulted. So a loop is cut at it
         else: a = x[i - (n - 1)]                for i in range(border, n): o[i] = x[i - (n - 1)]
         o[i] = a
 
-Conditions that do not depend on the loop are asked before it. What then remains are conditions on
-data, and loops of more borders than are worth a text of their own: all accesses of such a loop are
-unconditional between the last border that opens one and the first that closes one, and around
-that, and where data decide, a load takes its address from the condition (``guarded_reader`` in
-``text_names``): a lane that is switched off reads a word that is there.
+Conditions that do not depend on the loop are evaluated before it. The remaining ones are conditions
+on data, and loops with too many boundaries to specialize: all accesses of such a loop are
+unconditional between the last boundary that enables one and the first that disables one. Outside of
+that range, and for conditions on data, a load takes its address from the condition
+(``guarded_reader`` in ``text_names``): a disabled element reads a valid word.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _TooManyError(Exception):
 def pieces(
     printer: CpuPrinter, axis: nodes.Axis, span: tuple[str, str], body: Block
 ) -> Iterator[tuple[Block, tuple[str, str]]]:
-    """Print what stands around the pieces of a loop; yields each one's body and its range.
+    """Print the code around the pieces of a loop; yields each one's body and its range.
 
     Args:
         printer: the ``CpuPrinter`` of the kernel, before the loop.
@@ -206,7 +206,7 @@ def _core(facts: Facts, body: Block) -> Tree:
 
 
 def folded(facts: Facts, block: Block, known: Known) -> Block:
-    """What is needed of the block with the conditions decided that follow from what is known."""
+    """The required statements of the block after folding the conditions that are known."""
     truths: dict[int, bool | None] = {}
     return pruned(_folded(block, lambda condition: facts.truth(condition, known, truths)))
 

@@ -1,4 +1,4 @@
-"""Loads whose array is chosen before a loop: branches on what does not vary in it.
+"""Loads with an array selected before a loop: branches on loop invariants.
 
     for j: if i < n: a = x[i, j]              base, first = (x, place of x[i, 0]) if i < n
            else: a = y[i - n, j]       ->                   else (y, place of y[i - n, 0])
@@ -146,7 +146,7 @@ def predicates_of(place: Place) -> Iterator[Value]:
 
 
 def print_choice(printer: CpuPrinter, load: ChosenLoad) -> None:
-    """Print what stands before the loop."""
+    """Print the code before the loop."""
 
     def chosen(place: Place, kind: str) -> str:
         if isinstance(place, Side):

@@ -1,4 +1,4 @@
-"""What a CPU loop's conditions depend on: its index, in which way, or nothing that varies in it.
+"""Dependence of a CPU loop's conditions: on its index (and how), or on invariants only.
 
 ``borders`` cuts loops by it.
 """
@@ -26,7 +26,7 @@ class Sum:
 
     Attributes:
         multiple: how often the loop's index counts.
-        stride: the text of what it is multiplied by besides, or "".
+        stride: the text of a further factor, or "".
         terms: texts that do not vary in the loop, and how often each counts.
         constant: the rest.
     """
@@ -232,7 +232,7 @@ class Facts:
         return Below(difference), is_below
 
     def truth(self, value: Value, known: Known, truths: dict[int, bool | None]) -> bool | None:
-        """Whether a condition holds where what is ``known`` does; ``truths`` keeps the answers."""
+        """Whether the ``known`` conditions imply a condition; ``truths`` caches the answers."""
         if value.number not in truths:
             truths[value.number] = self._truth(value, known, truths)
         return truths[value.number]
@@ -283,7 +283,7 @@ class Facts:
 
 
 def implied(on: Below | Holds, known: Known) -> bool | None:
-    """Whether a condition holds where what is known does; None: it may or may not."""
+    """Whether the known conditions imply a condition; None: undecided."""
     if on in known:
         return known[on]
     if isinstance(on, Holds):

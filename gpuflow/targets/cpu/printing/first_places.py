@@ -1,8 +1,8 @@
 """Prints reductions that find the first place of the largest key, for rows on the CPU.
 
-Pairs of key and place do not vectorise. Blocks of a row take two loops that do: one finds the
-block's largest key and keeps the keys on the stack; if it exceeds all before, another finds its
-first place among them. So memory is read once, and what the keys are made of is computed once.
+Pairs of key and index do not vectorize. Blocks of a row take two loops that do: one finds the
+block's largest key and keeps the keys on the stack; if it exceeds all previous ones, another finds
+its first index among them. So memory is read once, and the keys are computed once.
 """
 
 from __future__ import annotations

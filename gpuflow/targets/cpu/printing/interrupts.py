@@ -29,13 +29,13 @@ _LEFT = "operations_left"
 
 
 def begin(printer: KernelPrinter) -> None:
-    """What stands at the beginning of such a kernel."""
+    """The beginning of such a kernel."""
     if has_long_loops(printer.kernel):
         printer.emit(f"{_LEFT} = {_OPERATIONS}")
 
 
 def after_turn(printer: KernelPrinter, s: While | For) -> None:
-    """Print what stands behind each turn of a loop."""
+    """Print the code after each iteration of a loop."""
     _spend(printer, str(sum(map(_work, owned_blocks(s)))))
 
 

@@ -1,7 +1,8 @@
 """Convolutions on the CPU: how one call becomes products of packed matrices that threads take.
 
-``targets/cpu/native/convolution.ll`` says what an index does and which words it reads. Here stand
-the decisions, none of which depends on the number of threads: results do not, either.
+``targets/cpu/native/convolution.ll`` defines the meaning of an index and of the argument words.
+This module makes the decisions, none of which depends on the number of threads: results do not,
+either.
 
 With few taps a packed matrix has taps and depth as rows and places of the result as columns, and
 rows are summed (form 0). With more taps than places, as in the gradient of a kernel, it has places
@@ -54,7 +55,7 @@ TABLE_WORD, STEP_TABLE_WORD = 12, 15
 
 @record
 class ConvolutionCall:
-    """What a convolution runs.
+    """The implementation of a convolution.
 
     Attributes:
         words: the argument block; 0 for functions, slots and tables, and the offsets in bytes for

@@ -72,7 +72,7 @@ def blocks_of(
 
     Args:
         form, kind, i_sizes, j_sizes, u: of the packed matrix.
-        elements: what fits into memory.
+        elements: the elements that fit into memory.
         wanted: into how many blocks the work should fall, where they do not become too small.
         steps: how many sums there are beside the packed matrix.
         most_parts: into how many parts the whole sum may fall.
@@ -135,7 +135,7 @@ def row_major_lhs(problem: Problem, axes: Axes) -> tuple[View, Problem, Axes]:
 
 @record
 class Rhs:
-    """Where rhs lies: as a matrix of o and what is summed."""
+    """Layout of rhs as a matrix of output channels and contracted dimensions."""
 
     offset: int
     lhs_offset: int

@@ -37,7 +37,7 @@ DTYPES = ("float32", "float64")
 
 
 class Functions(NamedTuple):
-    """Addresses of what a convolution calls."""
+    """Addresses of the functions of a convolution."""
 
     convolution: int
     sum_parts: int

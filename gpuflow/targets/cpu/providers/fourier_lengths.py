@@ -116,7 +116,7 @@ def pairs(radix: int, dtype: str) -> np.ndarray:
 
 @lru_cache(64)
 def mirror(length: int, dtype: str) -> np.ndarray:
-    """e^(-2 pi i k / n) for 0 <= k <= n // 4, and what a vector reads behind it."""
+    """e^(-2 pi i k / n) for 0 <= k <= n // 4, and the elements that a vector reads after it."""
     return _table(np.arange(length // 4 + 1 + lanes_of(dtype)), length, dtype)
 
 

@@ -6,7 +6,7 @@ results, and writes them so that the next pass finds its own in order:
 
     y[q + s (r p + j)] = w^(p j) sum_k x[q + s (p + m k)] e^(-2 pi i j k / r)
 
-where s is the product of the radices before, m what is left, and w = e^(-2 pi i / (r m)).
+where s is the product of the previous radices, m the remaining length, and w = e^(-2 pi i / (r m)).
 
 Source: Stockham's algorithm; Van Loan, Computational Frameworks for the Fast Fourier Transform,
 1992, section 1.7.

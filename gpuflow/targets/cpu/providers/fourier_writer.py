@@ -174,7 +174,7 @@ class Writer:
 
         Args:
             shape: rows and columns of a line.
-            what: the lines, all of one group.
+            what: the batch rows, all of one group.
             source, target: where they are.
             work: memory for complex lines without gaps.
         """
@@ -216,7 +216,7 @@ class Writer:
 
 
 class Recorder(Writer):
-    """Writes nothing, and records in ``builds`` what the instructions would call."""
+    """Writes nothing, and records in ``builds`` the calls of the instructions."""
 
     def __init__(self, dtype: str, services: NativeServices, code: Code) -> None:
         super().__init__(dtype, services, code)

@@ -1,7 +1,7 @@
 """Products of narrow floats, integers and bools by our own kernel, in native programs.
 
-The product is cut into blocks, whose packed operands fit a core's caches. Parts of the blocks go to
-threads, each with workspace of its own. Products with vectors read what is there.
+The product is cut into blocks with packed operands that fit a core's caches. Threads take chunks of
+the blocks, each with its own workspace. Products with vectors read operands directly.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _kind(operands: tuple[np.dtype, np.dtype], out: np.dtype) -> str | None:
 
 
 class PackedCall(NamedTuple):
-    """The argument block of a product, and what it needs.
+    """The argument block of a product, and its requirements.
 
     Attributes:
         source: the kernel.

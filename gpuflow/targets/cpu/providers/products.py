@@ -2,8 +2,8 @@
 
 An index of ``gf_product`` (targets/cpu/native/product.ll) is one block of rows or columns of one
 product of the stack. Operands are views: transposition is a flag, and batch dimensions are strides.
-Products with vectors read each element once, which BLAS does faster by a function of its own
-(vector_product.ll). What it cannot read in place is copied first.
+Products with vectors read each element once, which BLAS does faster by a separate function
+(vector_product.ll). Operands that it cannot read in place are copied first.
 """
 
 from __future__ import annotations

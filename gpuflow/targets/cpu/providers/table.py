@@ -1,4 +1,4 @@
-"""Which blocks native programs of the CPU make, and by what. The first that can is taken."""
+"""Blocks of native CPU programs, and their providers. The first that supports one is used."""
 
 from __future__ import annotations
 

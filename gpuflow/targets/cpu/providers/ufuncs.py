@@ -208,7 +208,7 @@ def find_loop(ufunc: Any, types: str) -> Loop | None:
     """The loop of a ufunc for types as ``ufunc.types`` names them; None where there is none.
 
     Args:
-        ufunc: what NumPy has under the expected name, or None.
+        ufunc: NumPy's object with the expected name, or None.
         types: of operands and results, "ff->F".
     """
     if not isinstance(ufunc, np.ufunc) or types not in ufunc.types or not has_known_layout():
@@ -235,7 +235,7 @@ class Argument:
         index_step: bytes from an index to the next.
         line_step: bytes from a line to the next.
         steps: bytes from an element to the next, along each core dimension.
-        nan_bytes: of a result, what becomes nan where the first operand is not finite.
+        nan_bytes: of a result, the bytes that become nan if the first operand is not finite.
     """
 
     place: Place
@@ -271,7 +271,7 @@ def call_loop(
         arguments: operands and results.
         sizes: of the core dimensions.
         lines: how many lines an index has, and how many there are.
-        finite: what is asked of the first operand.
+        finite: the requirement on the first operand.
         work: about how many operations all lines are.
         split: whether threads share indices.
         services, code: of the program.

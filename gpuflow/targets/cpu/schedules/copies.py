@@ -34,8 +34,8 @@ SMALLEST_IN_KERNEL = 1 << 12  # points
 def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
     """A copy to row-major memory by a kernel, or None where that is no help.
 
-    It helps where the source is to be turned, in tiles; where a vector holds what lies together,
-    or a few apart.
+    It helps if the source is to be transposed, in tiles; or if a vector holds contiguous elements,
+    or elements of small stride.
 
     Args:
         axes: size and stride, in elements, of the source's axes.

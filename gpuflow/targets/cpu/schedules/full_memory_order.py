@@ -2,8 +2,8 @@
 
     for i: for j: total += x[j, i]      for j: for i: total += x[j, i]
 
-The sum over a transposed array is the sum over the array itself: what is added in which order is
-free. The strides of a call decide.
+The sum over a transposed array is the sum over the array itself: the order of additions is free.
+The strides of a call decide.
 """
 
 from __future__ import annotations

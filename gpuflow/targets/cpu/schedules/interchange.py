@@ -10,8 +10,8 @@ for each column in a local array, and the rows outside:
                                             for j: running[j] = combine(running[j], x[i, j])
                                         for j: store o f(running[j])
 
-The body of the column loop is cut into parts: each Reduce and each loop over rows is one, and what
-stands between them is one. A value that a later part needs is kept in a local array as well.
+The body of the column loop is split: each Reduce and each loop over rows is a segment, and so are
+the statements between them. A value that a later segment needs is kept in a local array as well.
 
 Float sums are added in blocks of rows, whose sums are added in float64. Maxima and minima of floats
 run as integers that grow with the floats, nan at the far end: one instruction for each element
@@ -118,10 +118,10 @@ def joined(items: Sequence[Statement], axis: str) -> list[Statement]:
 
 
 def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> list[Statement]:
-    """Loops over columns that take what they have just stored in an array from where it was made.
+    """Forward stored values to loads of the same loop over columns, without the array.
 
     Args:
-        items: what a strip of columns does.
+        items: the statements of a strip of columns.
         axis: of the columns.
         arrays: names of its arrays, of which each loop reads and writes its own column's element.
 
@@ -203,7 +203,7 @@ class Interchange:
         return replace(block, body=tuple(body))
 
     def inside(self, axis: str, body: Block) -> Block:
-        """What a strip of columns does that a loop over columns did.
+        """The statements of a strip of columns, converted from those of a loop over columns.
 
         Args:
             axis: of the columns.

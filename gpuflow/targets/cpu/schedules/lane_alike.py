@@ -1,4 +1,4 @@
-"""Loops of lanes that all lanes leave in the same turn: what they count is the same for all."""
+"""Batched loops with a uniform trip count: their counters are uniform."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.targets.cpu.schedules.lane_code import Lanes
 
 
 class Counting(Lanes, Protocol):
-    """A block of lanes that knows of statements what they give; see ``lane_blocks.py``."""
+    """A batched block with known results of statements; see ``lane_blocks.py``."""
 
     def is_cheap(self, s: Statement) -> bool:
         """Whether each part writes a statement again."""
@@ -25,7 +25,7 @@ def alike_loops(lanes: Counting, block: Block) -> dict[int, tuple[int, ...]]:
     """Loops that need no masks, by their identity, with the carries that all lanes have alike.
 
     Args:
-        lanes: its ``same`` and ``cheap`` hold afterwards what was found on the way.
+        lanes: its ``same`` and ``cheap`` contain the results of the analysis afterwards.
         block: of the kernel.
     """
     found: dict[int, tuple[int, ...]] = {}

@@ -7,14 +7,15 @@
                                                        going[i] = going[i] and %c(carry[i])
                                             for i: store o carry[i]
 
-A loop in a loop is no vector code for LLVM. Here the loop over lanes is the inner one: the body is
-cut at loops, and each part is a loop over the lanes of a block. Values that another part needs are
-kept in local arrays. Lanes that have stopped compute on, and keep what they have. Branches without
-loops become selects; their loads and stores happen where the branch is taken.
+LLVM does not vectorize a loop in a loop. This module makes the loop over batch elements the inner
+one: the body is split at loops, and each segment is a loop over the elements of a block. Values
+that another segment needs are kept in local arrays. Elements that have stopped compute on, and keep
+their values. Branches without loops become selects; their loads and stores happen if the branch is
+taken.
 
-A part that is the whole body of a loop does several turns at once, as then carries stay in
-registers, and fewer turns ask whether some lane goes on. Where what a loop asks is the same for all
-lanes, as of one that counts, it needs no masks, and its counters are those of the block.
+A segment that is the whole body of a loop runs several iterations at once, so that carries stay in
+registers, and fewer iterations check whether some element continues. If the condition of a loop is
+uniform, like a counter's, it needs no masks, and its counters are those of the block.
 """
 
 from __future__ import annotations

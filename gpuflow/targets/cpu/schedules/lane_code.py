@@ -1,4 +1,4 @@
-"""Statements of a part of a block of lanes, with what values are called in it."""
+"""Statements of a segment of a batched block, with the names of its values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuflow.kir.walk import results_of, statements, uses_of
 
 
 class Lanes(Protocol):
-    """What all parts of a block of lanes have in common; see ``lane_blocks.py``."""
+    """Common data of all segments of a batched block; see ``lane_blocks.py``."""
 
     axis: str
     arrays: dict[Value, Local]
@@ -50,10 +50,10 @@ class Lanes(Protocol):
 
 
 class Code:
-    """Statements of one part, with what values are called in it.
+    """Statements of one segment, with the names of its values.
 
     Args:
-        lanes: what it belongs to.
+        lanes: the block to which it belongs.
         out: where statements go; None: a loop over the lanes, see ``loop``.
     """
 
@@ -92,7 +92,7 @@ class Code:
         return self._names[value]
 
     def call(self, values: Sequence[Value], names: Sequence[Value]) -> None:
-        """Say what stands for values here."""
+        """Set the names of values in this segment."""
         self._names.update(zip(values, names, strict=True))
 
     def load(self, array: Local, offset: Value | None = None) -> Value:

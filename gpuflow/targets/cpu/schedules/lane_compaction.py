@@ -4,10 +4,11 @@
                                       if much was done in vain: move those that go on to the front
                                       for i of the first n: x[i] = select(going[i], %b(x[i]), x[i])
 
-In a vector a lane that has stopped takes as long as one that goes on. Here a block has many lanes,
-and ``n`` of them are left: when lanes that have stopped took about as long as a move takes, the
-others move to the front of their arrays, with what the loop reads of each, and results go to where
-their lanes lie. Lanes do the same as without, in the same order.
+In a vector an element that has stopped takes as long as one that continues. In this form a block
+has many elements, and ``n`` of them are active: when stopped elements have taken about as long as a
+move takes, the others move to the front of their arrays, with the operands that the loop reads of
+each, and results go to their original positions. Elements do the same as without, in the same
+order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Turn = Callable[[Code, Value, Sequence[Value]], Sequence[Value]]
 
 
 def may_move(s: Statement, still: set[str]) -> bool:
-    """Whether a loop's lanes may lie elsewhere: what it reads in memory is the same for all.
+    """Whether a loop's elements may be moved: its memory reads are uniform.
 
     Args:
         s: a loop.

@@ -1,4 +1,4 @@
-"""The schedules of the CPU, in the order in which they are tried, and what texts are made of."""
+"""The schedules of the CPU, in the order in which they are tried, and their printers."""
 
 from __future__ import annotations
 

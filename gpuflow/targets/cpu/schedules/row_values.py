@@ -1,4 +1,4 @@
-"""Row kernels on the CPU: what one loop over a row computes at length, a later one reads again.
+"""Row kernels on the CPU: cache expensive values of one loop over a row for a later one.
 
 KernelIR evaluates the values of a row anew in every loop over it, which suits a GPU. Here exp or
 tanh cost more than memory that is in the cache: the last reduction writes such a value into the
@@ -34,7 +34,7 @@ from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
 
 def keep_row_values(kernel: Kernel) -> Kernel:
-    """The kernel with its last reduction keeping what the final loop over the row needs.
+    """The kernel with its last reduction storing values that the final loop over the row needs.
 
     Args:
         kernel: any kernel.

@@ -3,8 +3,8 @@
     for j in range(n):          for j in range(n, step=one vector):
         ...                         ...
 
-LLVM makes a loop for several vectors at once, and three more for what it leaves over; a row of
-fewer elements than that passes only the last ones.
+LLVM makes a loop for several vectors at once, and three remainder loops; a row of fewer elements
+than that only runs the last ones.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     total = sum(x)      part[k] = sum(x of part k), for k in range(parts)    <- all threads
                         total = sum(part)
 
-The number of parts follows from the shape alone, so that results do not depend on threads. What the
-parts leave over is one more call of their kernel, for a part of another length.
+The number of chunks follows from the shape alone, so that results do not depend on threads. The
+remainder is one more call of their kernel, for a chunk of another length.
 """
 
 from __future__ import annotations

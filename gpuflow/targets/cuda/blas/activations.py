@@ -21,7 +21,7 @@ def value_of(activation: str, z: np.ndarray, dtype: np.dtype = _WIDE) -> np.ndar
     Args:
         activation: "", "relu" or "gelu".
         z: numbers.
-        dtype: what gelu's constants are rounded to.
+        dtype: the dtype to which gelu's constants are rounded.
     """
     if activation == "relu":
         return np.maximum(z, 0)
@@ -55,7 +55,7 @@ def packed(mask: np.ndarray) -> np.ndarray:
 
 
 def aux_bytes(gemm: Gemm, epilogue: Epilogue) -> int:
-    """Bytes of what the way back needs besides."""
+    """Size in bytes of the auxiliary buffer for the backward pass."""
     if not (epilogue.keeps or epilogue.gradient):
         return 0
     if epilogue.activation == "relu":
@@ -71,7 +71,7 @@ def mask_bytes(rows: int, columns: int) -> int:
 def with_epilogue(
     product: np.ndarray, epilogue: Epilogue, bias: np.ndarray | None, aux: np.ndarray | None
 ) -> np.ndarray:
-    """What an epilogue makes of a product, in NumPy; ``bias`` and ``aux`` are read or written."""
+    """The result of an epilogue, in NumPy; ``bias`` and ``aux`` are read or written."""
     activation = epilogue.activation
     if epilogue.gradient:
         assert aux is not None

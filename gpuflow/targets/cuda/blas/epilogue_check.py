@@ -52,7 +52,7 @@ class CheckedProducts:
 def epilogue_is_right(
     api: GpuApi, stream: int, make: _Make, gemm: Gemm, epilogue: Epilogue
 ) -> bool:
-    """Whether an epilogue does what NumPy does; of a gradient, with the way there before it.
+    """Whether an epilogue agrees with NumPy; for a gradient, after its forward pass.
 
     Args:
         api: of the device.

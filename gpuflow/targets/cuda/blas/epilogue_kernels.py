@@ -1,7 +1,7 @@
-"""Which kernels are what a GEMM can do to its result, found by what they compute.
+"""Detection of kernels that are epilogues of a GEMM, by their results.
 
-Nothing is read off names: a kernel's functions must be few and of a kind, and it must give the
-values of the epilogue on a grid of numbers, in the interpreter that defines what kernels mean.
+Names are not used: a kernel's functions must be few and of certain kinds, and it must give the
+values of the epilogue on a grid of numbers, in the interpreter that defines the meaning of kernels.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class MatrixKernel:
     Attributes:
         call: its only call.
         dtype: of all that it reads and writes.
-        matrices, rows: what it reads: with all elements, and with one for each column.
-        writes, written_rows: the same of what it writes.
+        matrices, rows: its operands: with all elements, and with one for each column.
+        writes, written_rows: the same for its outputs.
     """
 
     call: KernelCall
@@ -82,11 +82,11 @@ def forward_values(
     reader: MatrixKernel, product: int, activation: str, out: int,
     back: MatrixKernel | None = None,
 ) -> Values | None:
-    """What a kernel writes on the grid, if ``out`` gets the activation of product and bias.
+    """The values of a kernel on the grid, if ``out`` is the activation of product and bias.
 
     Args:
         reader: reads the product alone, besides a bias.
-        product: the buffer of what goes in.
+        product: the buffer of the product.
         activation: "", "relu" or "gelu".
         out: one of the buffers that it writes.
         back: the kernel that may be its way back, by which the grid is selected too.
@@ -110,11 +110,11 @@ def is_way_back(
     """Whether a kernel multiplies ``source`` by the activation's derivative, and adds rows up.
 
     Args:
-        reader: reads ``product``, ``source`` and what a forward kernel wrote.
+        reader: reads ``product``, ``source`` and the outputs of a forward kernel.
         product, source: buffers.
         activation: "relu" or "gelu".
         forward: the kernel that computes the activation.
-        values: what it writes on the grid.
+        values: its outputs on the grid.
     """
     if not _is_of_kind(reader, activation):
         return False

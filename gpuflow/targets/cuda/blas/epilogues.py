@@ -1,4 +1,4 @@
-"""Products of matrices that do what the next kernel does: bias, activation and their gradients.
+"""Matrix products fused with their epilogue: bias, activation and their gradients.
 
 A plan is searched for products whose result only one kernel reads (two, where a gradient computes
 it again), and whose kernel is something that the library's GEMM can do to its result.
@@ -66,7 +66,7 @@ def fused_products(plan: Plan, make: Make) -> list[FusedProduct]:
 
     Args:
         plan: of the whole program.
-        make: what the library can do; None where it cannot.
+        make: the library's implementation; None if it is not supported.
     """
     search = _Search(plan, make)
     calls: list[FusedProduct] = []

@@ -125,7 +125,8 @@ class CuBlas:
     def prepare(self, stream: int) -> None:
         """Make a handle for a stream.
 
-        All have one workspace: what is recorded on another stream runs again on that of products.
+        All share one workspace: work that was recorded on another stream is replayed on that of
+        products.
         """
         if stream in self._handles:
             return

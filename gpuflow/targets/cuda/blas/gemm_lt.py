@@ -163,7 +163,7 @@ class LtProduct:
 
     Args:
         lt: the library.
-        gemm, epilogue: what to compute.
+        gemm, epilogue: the operation.
     """
 
     def __init__(self, lt: CuBlasLt, gemm: Gemm, epilogue: Epilogue) -> None:

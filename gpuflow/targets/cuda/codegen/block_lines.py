@@ -202,7 +202,7 @@ class BlockLines(Lines):
             self.emit(line)
 
     def call_library(self, step: CallStep, operands: list[Place], outs: list[Place]) -> None:
-        """Print the call of the device function that does what a library would."""
+        """Print the call of the device function that replaces a library call."""
         what = block_of(step.eqn)
         if not isinstance(what, Product):
             raise NotOfOneBlockError(f"{step.name} is a call of a library")

@@ -8,8 +8,9 @@
         while count_0 < 32:                           a scan in it; carries have two places in turn
             ...
 
-Buffers of the program lie in an arena of the block, in shared memory if there is room. What a step
-writes the next one sees: a barrier is behind each. See docs/design/0034-programs-of-one-block.md.
+Buffers of the program are in an arena of the block, in shared memory if there is room. Each step
+sees the writes of the previous one: a barrier follows each. See
+docs/design/0034-programs-of-one-block.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     source text -> numba.cuda.compile -> PTX -> normalise -> nvJitLink -> cubin and its report
 
-The driver is never given PTX and Numba's dispatcher never launches anything: what comes out of here
-is bytes that can be cached on disk and loaded without importing Numba.
+The driver never receives PTX and Numba's dispatcher never launches anything: the result is bytes
+that can be cached on disk and loaded without importing Numba.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Touched:
     Attributes:
         word: the number of the word that is its address.
         count: bytes of it.
-        what: for messages.
+        what: the name for messages.
         is_read: it holds values when the kernel begins.
         is_written: the kernel writes all of it; else it writes none of it.
     """
@@ -276,7 +276,7 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     that no kernel of ours uses.
 
     Args:
-        ptx: what a compiler wrote.
+        ptx: the output of a compiler.
         entry: the name that its kernel gets.
         keep_file: its source is a file that its lines are to name.
 

@@ -1,4 +1,4 @@
-"""Built CUDA kernels through the kernel cache: what is found there needs no Numba and no GPU."""
+"""Built CUDA kernels through the kernel cache: cached ones need neither Numba nor a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CudaKernel:
 
     Attributes:
         source: its text, its parameters and its launch.
-        built: its PTX and cubin, and what they use of the machine.
+        built: its PTX and cubin, and their resource use.
     """
 
     source: CudaSource
@@ -49,7 +49,7 @@ class CudaKernel:
 
 @cached
 def cache_parts(compute_capability: tuple[int, int]) -> tuple[str, ...]:
-    """What a CUDA kernel's code depends on besides its text and schedule; imports nothing.
+    """Inputs of a CUDA kernel's code besides its text and schedule; imports nothing.
 
     Kernels that were built on another machine are found by the versions of that machine.
     """
@@ -168,12 +168,12 @@ def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
 
 
 def entry_of(built: CudaObject, text: str, info: Mapping[str, Any] | None = None) -> Entry:
-    """What the cache keeps of a built kernel: ``object_of`` makes the kernel of it.
+    """The cache entry of a built kernel: ``object_of`` restores the kernel from it.
 
     Args:
         built: the kernel.
-        text: what it was built from.
-        info: what else to keep, in ``info`` of the entry.
+        text: the source text.
+        info: further data to store, in ``info`` of the entry.
     """
     usage = {name: getattr(built, name) for name in _USAGE}
     return Entry(built.cubin, "cubin", text, built.entry, info={**usage, **(info or {})})

@@ -26,13 +26,13 @@ _shared: dict[tuple[str, tuple[int, int]], Any] = {}
 def module_namespace(
     tools: NumbaCuda, source: str, filename: str, compute_capability: tuple[int, int]
 ) -> dict[str, Any]:
-    """What a printed module defines, and the names that it may use.
+    """The definitions of a printed module, and the names that it may use.
 
     Args:
         tools: from ``load_numba_cuda``.
         source: text of the module.
         filename: of its functions, but for device functions.
-        compute_capability: what it is compiled for.
+        compute_capability: the compute capability of the target.
     """
     namespace, statements = source_namespace(tools), parsed(source).body
     digests = _Digests(statements)

@@ -2,8 +2,8 @@
 
     function -> its text, and those of the functions and numbers it names -> build -> cache
 
-The text is the key: a kernel is built once for each set of constants. kernels/language.py says what
-may stand in it.
+The text is the key: a kernel is built once for each set of constants. kernels/language.py defines
+the allowed constructs.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class HandwrittenKernel:
     """A handwritten kernel, built for one architecture.
 
     Attributes:
-        text: what was compiled.
+        text: the compiled text.
         signature: one type per parameter, as ``build_cuda`` takes them.
-        built: its PTX and cubin, and what they use of the machine.
+        built: its PTX and cubin, and their resource use.
         shared_bytes: dynamic shared memory of each block.
     """
 
@@ -67,7 +67,7 @@ def build_handwritten(
     Args:
         kernel: a function of kernels/.
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
-        constants: numbers for names in the text of the kernel and of what it calls.
+        constants: values for names in the text of the kernel and of functions that it calls.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
         cache, compute_capability: as for ``cached.compile_cuda``.
 

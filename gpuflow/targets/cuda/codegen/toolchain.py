@@ -46,7 +46,7 @@ class NumbaCuda:
 
 
 def pair_fault(numba: str, numba_cuda: str) -> str:
-    """What is wrong with these versions of numba and numba-cuda; "" where they work together."""
+    """The incompatibility of these versions of numba and numba-cuda; "" if they work together."""
     if numba_cuda == "none":
         return f"numba {numba} without numba-cuda"
     if _PAIRS.get(_series(numba)) != _series(numba_cuda):

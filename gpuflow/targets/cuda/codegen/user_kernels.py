@@ -1,7 +1,7 @@
 """Kernels that users wrote: Numba functions and CUDA C, built by the compilers that they are for.
 
-What is built is kept for the process by code and types, and linked code on disk by its PTX: a
-function may use anything of its module, so that its text says too little.
+Built kernels are cached for the process by code and types, and linked code on disk by its PTX: a
+function may use anything of its module, so that its text is not a sufficient key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NVRTC_OPTIONS = ("--std=c++17", "--generate-line-info")
 
 
 class UserKernelError(RuntimeError):
-    """A user's kernel does not compile, or does not fit what it is called with."""
+    """A user's kernel does not compile, or does not match its arguments."""
 
 
 @record
@@ -75,7 +75,7 @@ def build_user_kernel(
 
     Args:
         name: for messages.
-        code: what to compile.
+        code: the code to compile.
         types: of its parameters.
         threads: of a block.
         cache, compute_capability: as for ``cached.compile_cuda``.

@@ -1,8 +1,8 @@
 """Attention by cuDNN on one device: an operation of its graph interface, a plan for each shape.
 
 Causal masks are a graph inside of the operation that has one ``DIAGONAL_BAND_MASK`` without bounds.
-The header leaves open what that compares. NVIDIA's cudnn-frontend writes the same mask as pointwise
-operations for versions before 9.21: scores stay where ``row >= column``, and others become the
+The header does not define its comparison. NVIDIA's cudnn-frontend writes the same mask as pointwise
+operations for versions before 9.21: scores are kept if ``row >= column``, and others become the
 fill, which there is a large negative number. ``attention_trial.py`` compares it with NumPy before
 it is used. Not measured on a GPU, and never run on one.
 
@@ -38,11 +38,11 @@ Properties = Callable[[Graph], int]
 
 
 class AttentionGraph:
-    """The graph of a call, and what the library would make of it.
+    """The graph of a call, and the library's plan for it.
 
     Args:
         library: from ``open_cudnn``.
-        call: what to describe.
+        call: the call to describe.
         properties: adds the device's.
 
     Raises:
@@ -168,7 +168,7 @@ class CudnnAttention(CudnnDevice[AttentionCall, ChosenAttention]):
         """A call of the chosen plan.
 
         Raises:
-            CudnnError: cuDNN does not take on another device what it chose on one.
+            CudnnError: if cuDNN does not support its choice of one device on another.
         """
         call, library, lock = chosen.call, self._opened(), self._lock
         handle = self._handle_of(call)

@@ -45,10 +45,10 @@ class AttentionCall:
 
 @record
 class ChosenAttention:
-    """A call with what the library chose for it.
+    """A call with the library's choice for it.
 
     Attributes:
-        call: what to do.
+        call: the operation.
         rank: of the plan among those that the library's heuristic names.
         workspace_bytes: memory that it needs besides.
     """
@@ -67,10 +67,10 @@ class Attentions(Protocol):
     """A library of attention on one device."""
 
     def choose(self, call: AttentionCall, deterministic: bool) -> ChosenAttention | None:
-        """What the library would do; None: it has nothing for this call, or is not there.
+        """The library's choice; None if it does not support the call, or is missing.
 
         Args:
-            call: what to do.
+            call: the operation.
             deterministic: results must have the same bits in every run.
         """
         ...
@@ -84,5 +84,5 @@ class Attentions(Protocol):
         ...
 
     def bind(self, chosen: ChosenAttention, stream: int) -> Attend:
-        """What does it; it allocates nothing on the device."""
+        """The bound operation; it allocates nothing on the device."""
         ...

@@ -1,7 +1,7 @@
 """A library's attention on small arrays, compared with NumPy, before programs use it.
 
-What the library's causal mask compares is not in its documentation, so the trial decides. Each kind
-is tried once a process, with the plan that the library itself takes for it.
+The comparison of the library's causal mask is not documented, so the trial decides. Each kind is
+tried once per process, with the library's own plan for it.
 """
 
 from __future__ import annotations

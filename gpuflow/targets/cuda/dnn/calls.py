@@ -61,10 +61,10 @@ class ConvolutionCall:
 
 @record
 class ChosenConvolution:
-    """A call with what the library chose for it.
+    """A call with the library's choice for it.
 
     Attributes:
-        call: what to do.
+        call: the operation.
         algorithm, math: the library's numbers of its algorithm, and of how it multiplies.
         workspace_bytes: memory that it needs besides.
     """
@@ -85,10 +85,10 @@ class Convolutions(Protocol):
     """A library of convolutions on one device."""
 
     def choose(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
-        """What the library would do; None: it has nothing for this call, or is not there.
+        """The library's choice; None if it does not support the call, or is missing.
 
         Args:
-            call: what to do.
+            call: the operation.
             deterministic: results must have the same bits in every run.
         """
         ...
@@ -102,5 +102,5 @@ class Convolutions(Protocol):
         ...
 
     def bind(self, chosen: ChosenConvolution, stream: int) -> Convolve:
-        """What does it; it allocates nothing on the device."""
+        """The bound operation; it allocates nothing on the device."""
         ...

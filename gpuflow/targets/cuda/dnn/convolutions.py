@@ -65,7 +65,7 @@ class CudnnConvolutions(CudnnDevice[ConvolutionCall, ChosenConvolution]):
         """A call of the chosen algorithm.
 
         Raises:
-            CudnnError: cuDNN does not take on another device what it chose on one.
+            CudnnError: if cuDNN does not support its choice of one device on another.
         """
         call, library = chosen.call, self._opened()
         functions = _KINDS[call.kind]

@@ -1,11 +1,11 @@
-"""cuDNN's C interface: the library, its numbers and signatures, and what its statuses say.
+"""cuDNN's C interface: the library, its constants and signatures, and its statuses.
 
 cuDNN 9 has two interfaces for convolutions. The graph interface is the newer one, with hundreds of
-attributes; here is the older one, ``cudnnConvolutionForward`` and its kin, which 9 marks as
-deprecated and still has, and which does what is needed in a fifth of the calls: it takes packed
-arrays of either layout, groups and dilation, names an algorithm without a measurement, says whether
-that is deterministic, and runs in a workspace of the caller's. Its end would be version 10, so any
-version but 9 is refused. Not measured on a GPU.
+attributes. This module uses the older one, ``cudnnConvolutionForward`` and related functions, which
+9 deprecates and still has. It needs a fifth of the calls: it takes packed arrays of either layout,
+groups and dilation, selects an algorithm without a measurement, reports whether that is
+deterministic, and runs in a workspace of the caller's. It would end with version 10, so any version
+but 9 is rejected. Not measured on a GPU.
 
 Source: NVIDIA, cuDNN 9 headers: cudnn_graph.h, cudnn_ops.h, cudnn_cnn.h.
 """
@@ -81,7 +81,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class Performance(ctypes.Structure):
-    """What a heuristic says of an algorithm: cudnnConvolutionFwdAlgoPerf_t and its two kin."""
+    """A heuristic's data about an algorithm: cudnnConvolutionFwdAlgoPerf_t and its two variants."""
 
     _fields_ = (
         ("algo", _int),
@@ -193,7 +193,7 @@ def checked(library: Any, what: object, name: str, *arguments: Any) -> None:
 
     Args:
         library: from ``open_cudnn``.
-        what: what the call is for, in errors.
+        what: the purpose of the call, for errors.
         name: name of the function.
         arguments: its own.
 

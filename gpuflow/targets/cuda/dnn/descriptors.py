@@ -1,4 +1,4 @@
-"""What cuDNN is told of a convolution: its arrays, and how the filter slides."""
+"""cuDNN descriptors of a convolution: its arrays, and how the filter slides."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpuflow.targets.cuda.dnn.calls import ConvolutionCall
 
 
 class Descriptors:
-    """What cuDNN is told of a call.
+    """The cuDNN descriptors of a call.
 
     Args:
         library: from ``open_cudnn``.
-        call: what to describe.
+        call: the call to describe.
         math: how products are made.
         order: names of both operands and the output, as cuDNN orders them.
 

@@ -45,7 +45,7 @@ class CudnnDevice(ABC, Generic[Call, Chosen]):
         """The first one of the library's heuristic that may be taken; the library is asked once.
 
         Args:
-            call: what to do.
+            call: the operation.
             deterministic: results must have the same bits in every run.
         """
         key = (call, deterministic)

@@ -49,7 +49,7 @@ class Graph:
 
     Args:
         library: from ``open_cudnn``.
-        call: what they are for, in errors.
+        call: their purpose, for errors.
     """
 
     def __init__(self, library: Any, call: object) -> None:

@@ -1,8 +1,8 @@
 """A library's convolutions on small arrays, compared with NumPy, before programs use them.
 
-A driver that does not fit the library, or a mistake in what is passed, would give numbers that look
-right. Each kind of call is tried once a process, for each dtype and way to lie in memory, with the
-algorithm that the library itself takes for it.
+A driver that does not match the library, or a mistake in the arguments, would give plausible but
+wrong numbers. Each kind of call is tried once per process, for each dtype and layout, with the
+library's own algorithm for it.
 """
 
 from __future__ import annotations

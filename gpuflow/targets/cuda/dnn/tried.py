@@ -1,6 +1,6 @@
 """A library whose calls are used once small ones of their kind were found to agree with NumPy.
 
-Each kind of call is tried once a process, by the subclass, which knows what a kind is.
+Each kind of call is tried once per process, by the subclass, which defines the kinds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Tried(ABC, Generic[Call, Chosen, Kind]):
 
     Args:
         library: of the device.
-        device: what copies to and from it.
+        device: copies to and from the device.
     """
 
     def __init__(self, library: Any, device: GpuApi) -> None:
@@ -34,7 +34,7 @@ class Tried(ABC, Generic[Call, Chosen, Kind]):
         self._is_right: dict[Kind, bool] = {}
 
     def choose(self, call: Call, deterministic: bool) -> Chosen | None:
-        """What the library chooses, if it is right about small calls of this kind."""
+        """The library's choice, if it is correct for small calls of this kind."""
         chosen: Chosen | None = self._library.choose(call, deterministic)
         if chosen is None:
             return None
@@ -100,5 +100,5 @@ def warn_of(call: object) -> None:
 
 
 def is_near(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
-    """Whether a result is what NumPy has; NaN is not."""
+    """Whether a result agrees with NumPy; NaN does not."""
     return bool(np.all(np.abs(got.astype(np.float64) - want) <= tolerance * (1 + abs(want))))

@@ -1,4 +1,4 @@
-"""What GPU drivers need of the outside world: CuPy and CUDA's driver, or a simulation of both.
+"""Interface of GPU drivers to CuPy and CUDA's driver, or to a simulation of both.
 
 Everything that differs between a real GPU and the simulated one is here, in calls as small as
 CUDA's own. Streams, events and addresses are plain integers, as they are for CUDA.
@@ -72,7 +72,7 @@ class Pool(Protocol):
         ...
 
     def free_all_blocks(self) -> None:
-        """Give what is not in use back to the device."""
+        """Return unused memory to the device."""
         ...
 
 
@@ -108,11 +108,11 @@ class Gemm:
 
 @record
 class Epilogue:
-    """What a product does to its result before it is stored.
+    """Operation on the result of a product before it is stored.
 
-    ``out = activation(left @ right + bias)``, or on the way back ``out = (left @ right) *
-    activation'(aux)`` with the sums of its columns as ``bias``. ``aux`` is what the activation was
-    applied to: relu keeps bits in rows of 128, gelu a matrix like the result.
+    ``out = activation(left @ right + bias)``, or backward ``out = (left @ right) *
+    activation'(aux)`` with the sums of its columns as ``bias``. ``aux`` is the operand of the
+    activation: relu stores bits in rows of 128, gelu a matrix like the result.
 
     Attributes:
         activation: "", "relu" or "gelu" (by its approximation with tanh).
@@ -146,10 +146,10 @@ class Recorded(Protocol):
         ...
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
-        """Put what ``bind`` made, with its parameters of now, in the place of one launch.
+        """Replace one launch by the result of ``bind``, with its current parameters.
 
-        What the stream was given before stays as it is. False where that cannot be done; what was
-        recorded must not be used any more then.
+        Work that the stream already received is unchanged. False if that is impossible; the
+        recording must not be used any more then.
         """
         ...
 
@@ -201,7 +201,7 @@ class GpuApi(Protocol):
         ...
 
     def event(self, stream: int) -> DeviceEvent:
-        """A mark behind what the stream was given so far."""
+        """Record an event after the current work of the stream."""
         ...
 
     def timed_event(self, stream: int) -> DeviceEvent:
@@ -213,7 +213,7 @@ class GpuApi(Protocol):
         ...
 
     def wait_event(self, stream: int, event: DeviceEvent) -> None:
-        """Let what the stream is given later begin after the mark."""
+        """Let later work of the stream wait for the event."""
         ...
 
     def is_done(self, event: DeviceEvent) -> bool:
@@ -272,21 +272,22 @@ class GpuApi(Protocol):
     ) -> Callable[[], None]:  # fmt: skip
         """A launch with the parameters that ``words`` holds when it is called; it holds ``kernel``.
 
-        Each parameter is the low bytes of its word. The array keeps its size. ``shared_bytes`` is
-        what a block has of dynamic shared memory, ``touches`` what a user's kernel may touch.
+        Each parameter is the low bytes of its argument slot. The array keeps its size.
+        ``shared_bytes`` is the dynamic shared memory of a block, ``touches`` the arrays that a
+        user's kernel may access.
         """
         ...
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
     ) -> Recorded | None:
-        """What gives the stream all of the work; nothing of it has run.
+        """Return a launcher of all of the work, without running it.
 
         None where that cannot be recorded: the caller does the work itself.
 
         Args:
             stream: on which it runs again.
-            work: what ``bind`` made, and calls of libraries.
+            work: results of ``bind``, and calls of libraries.
         """
         ...
 
@@ -312,7 +313,7 @@ class GpuApi(Protocol):
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
     ) -> Callable[..., None] | None:
-        """A function of the addresses of left, right, out, bias and aux, 0 for what is not used.
+        """A function of the addresses of left, right, out, bias and aux, 0 for unused ones.
 
         The product is one of two matrices. None where the library has no such thing. A sixth
         argument is the stream that is recorded, in place of ``stream``.

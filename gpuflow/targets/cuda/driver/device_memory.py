@@ -1,8 +1,8 @@
 """Memory of a GPU: blocks from a pool, guarded against use by several streams, and counted.
 
-Work on a stream runs in order, so memory that one stream alone uses may be handed out again as soon
-as Python lets go of it: what is launched later waits anyway. Memory that another stream still
-reads must not; such blocks wait for an event of that stream first.
+Work on a stream runs in order, so memory that one stream alone uses may be reused as soon as Python
+releases it: later launches wait anyway. Memory that another stream still reads must not; such
+blocks wait for an event of that stream first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Memory:
 
     Args:
         api: of the device.
-        forget: frees what is kept for speed only; called when memory runs out.
+        forget: frees caches; called when memory runs out.
 
     Attributes:
         used: bytes of blocks in use.
@@ -88,7 +88,7 @@ class Memory:
         Args:
             count: bytes.
             stream: that writes it first.
-            what: describes it, for messages.
+            what: description for messages.
 
         Raises:
             MemoryError: the device has not so much.
@@ -159,7 +159,7 @@ class Memory:
             raise MemoryError(self._full(count)) from error
 
     def free_unused(self) -> None:
-        """Give back to CUDA what no array uses, whoever kept it."""
+        """Return memory that no array uses, from all pools, to CUDA."""
         self._forget()
         gc.collect()
         with self._lock:

@@ -251,7 +251,7 @@ class GpuDriver:
 
         Raises:
             GpuFault: a kernel failed.
-            CommunicationError: a collective was aborted, and what came after it is worth nothing.
+            CommunicationError: if a collective was aborted; later results are invalid.
         """
         self.api.activate()
         try:
@@ -331,7 +331,7 @@ class GpuDriver:
         return self._kernels.built()
 
     def upload(self, data: DeviceArray, words: array[int]) -> None:
-        """Copy 8-byte words, before what is launched later."""
+        """Copy 8-byte words, before later launches."""
         place, count = words.buffer_info()
         self.api.copy_in(data.address, place, 8 * count, self.compute)
 
@@ -392,7 +392,7 @@ class GpuDriver:
             return self._counters.address
 
     def memory_stats(self) -> dict[str, int]:
-        """What arrays and temporaries take, as ``Device.memory_stats`` describes."""
+        """Memory of arrays and temporaries, as ``Device.memory_stats`` describes."""
         return {
             "num_allocs": self.memory.count,
             "bytes_in_use": self.memory.used,

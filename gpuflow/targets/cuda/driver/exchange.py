@@ -28,7 +28,7 @@ def exported(x: Array, options: dict[str, Any]) -> object:
 
     Args:
         x: of a dtype that CuPy has.
-        options: what ``__dlpack__`` was called with.
+        options: the arguments of ``__dlpack__``.
     """
     driver: Any = x.device.driver
     driver.api.activate()

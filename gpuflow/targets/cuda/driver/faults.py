@@ -1,4 +1,4 @@
-"""Errors of kernels: what failed, in words that name programs."""
+"""Errors of kernels: the failure, in terms of programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STICKY = (
 
 
 class GpuFault(RuntimeError):
-    """A kernel did what the GPU forbids. Nothing runs on the GPU after that."""
+    """A kernel did an operation that the GPU forbids. Nothing runs on the GPU after that."""
 
 
 class StatusError(RuntimeError):
@@ -38,8 +38,8 @@ def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) 
     """The error to raise in place of one of CUDA.
 
     Args:
-        error: what CUDA said.
-        suspects: descriptions of what ran since nothing had failed, the last one last.
+        error: the error of CUDA.
+        suspects: descriptions of the work since the last success, most recent last.
         exactly: the first suspect is a kernel that is known to have failed; a second one is the
             program that it belongs to.
     """

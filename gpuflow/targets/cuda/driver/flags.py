@@ -50,7 +50,7 @@ class FlagReader:
         self._next = 0
 
     def begin(self, source: int) -> Callable[[], bool]:
-        """Begin to copy a flag, behind what was launched so far.
+        """Start to copy a flag, after the current launches.
 
         Returns:
             a function that waits until the flag is there, and gives it.

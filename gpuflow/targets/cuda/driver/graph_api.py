@@ -1,8 +1,8 @@
 """CUDA graphs through the driver's C interface: made node by node, replayed, and changed.
 
-A kernel of ours is a node with known parameters. What a library launches is not known: it is
-captured on a stream where nothing else runs, so that other threads may use the device meanwhile.
-CuPy's graphs let go of what was captured, and add no nodes. Not measured on a GPU.
+A kernel of gpuflow is a node with known parameters. The launches of a library are unknown: they are
+captured on a stream without other work, so that other threads may use the device meanwhile. CuPy's
+graphs do not keep captured objects, and add no nodes. Not measured on a GPU.
 
 Source: NVIDIA, CUDA Driver API: graph management; stream management (capture).
 """
@@ -76,7 +76,7 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
     """A launch with the parameters that an array of words holds when it is called.
 
     Attributes:
-        node: what a node of a graph is told to do the same.
+        node: the parameters of an equivalent graph node.
         kept: the kernel, and the memory behind addresses.
     """
 
@@ -92,7 +92,7 @@ def bound_launch(
 
     Args:
         launch: of CUDA's driver, with arguments as ``cuLaunchKernel``.
-        kernel, grid, block: what to launch, and how.
+        kernel, grid, block: the kernel to launch, and its configuration.
         words: the parameters.
         stream: that it runs on.
         shared_bytes: of dynamic shared memory, for each block.
@@ -114,7 +114,7 @@ class LaunchGraph:
         library: from ``load_graph_calls``.
         stream: that it runs on.
         side: a stream that is given nothing else, on which calls of libraries are captured.
-        work: what ``bound_launch`` made, and calls of libraries.
+        work: results of ``bound_launch``, and calls of libraries.
         lock: held during a replay: recorded calls of libraries use the workspace that other calls
             use, so a replay must not come between the launches of one.
 

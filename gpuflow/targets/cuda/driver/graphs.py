@@ -1,11 +1,11 @@
 """CUDA graphs: launches of a plan, recorded for a few sets of addresses, and replayed.
 
-A replay gives the GPU many launches for the host's price of one. What is recorded holds addresses,
-so it is found again by the addresses that its launches use: a training step that donates its
-state meets one set or two. Where they keep changing, kernels that use those that did get new
-parameters. A library's parameters are not known, so small operands of its calls are copied to and
-from memory that stays where it is. Everything else that launches hold is fixed: parameters are
-copied when they are recorded, and tables of segments are brought up to date before.
+A replay gives the GPU many launches for the host's cost of one. Recorded work contains addresses,
+so it is looked up by the addresses of its launches: a training step that donates its state uses one
+set or two. If they keep changing, kernels with changed addresses get new parameters. A library's
+parameters are unknown, so small operands of its calls are copied to and from memory at a fixed
+address. Everything else in launches is fixed: parameters are copied when they are recorded, and
+tables of segments are updated before.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Call:
 
 @record
 class Place:
-    """What lies at an address that may be another one in each call.
+    """Contents at an address that may differ in each call.
 
     Attributes:
         count: bytes.
@@ -104,7 +104,7 @@ class RecordedLaunches:
         device: that they run on.
         launches: a function of the addresses that runs the calls.
         calls: the same, one by one.
-        places: what lies at the addresses.
+        places: the contents at the addresses.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ def load(
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer; elements
             of 16 bits are ``"*uint16"``, bools ``"*uint8"``.
         device: a GPU's driver.
-        constants: numbers for names in the text of the kernel and of what it calls; SHARED_BYTES
-            is what each block has of dynamic shared memory.
+        constants: values for names in the text of the kernel and of functions that it calls;
+            SHARED_BYTES is the dynamic shared memory of a block.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
 
     Raises:
@@ -56,7 +56,7 @@ def launch(
     kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim,
     arguments: Sequence[Argument],
 ) -> None:  # fmt: skip
-    """Run a kernel once, behind what the device's compute stream was given before.
+    """Run a kernel once, after the current work of the device's compute stream.
 
     Args:
         kernel: from ``load``.

@@ -38,9 +38,9 @@ class Launch:
     Args:
         run: the launch of the variant for aligned addresses.
         plain: makes the launch of the variant for any address.
-        words: the parameters, or with a table what is in it.
+        words: the parameters, or the contents of a table.
         fixups: words that are an address: place, register and bytes from there.
-        aligned: register, bytes from there, and what the sum must be a multiple of for ``run``.
+        aligned: register, byte offset, and the required alignment of the sum for ``run``.
         upload: copies the words to the device, for segments.
     """
 

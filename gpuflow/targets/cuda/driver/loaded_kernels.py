@@ -1,7 +1,7 @@
 """The kernels in a device's memory: each is loaded once, and unloaded when no launch holds it.
 
-CUDA does not document what happens to launches of a module that is unloaded. A module therefore
-stays until an event behind them has happened.
+CUDA does not document the behavior of launches of an unloaded module. A module therefore remains
+loaded until an event after them has completed.
 """
 
 from __future__ import annotations

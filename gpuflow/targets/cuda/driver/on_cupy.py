@@ -1,7 +1,7 @@
 """The real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
 
-What runs is ``driver/driver.py``, which the simulated GPU runs as well; here is only how CUDA is
-called. Written from CuPy's and CUDA's documentation; not measured on a GPU.
+The driver is ``driver/driver.py``, which the simulated GPU runs as well; this module only calls
+CUDA. Written from CuPy's and CUDA's documentation; not measured on a GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def device_count() -> int:
     """The number of GPUs.
 
     Raises:
-        RuntimeError: there is none, no driver, or no CuPy; the error says what to do.
+        RuntimeError: if there is no GPU, driver or CuPy; the error contains the fix.
     """
     runtime = load_cupy().cuda.runtime
     try:
@@ -361,7 +361,7 @@ class CupyApi:
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def free_bytes(self) -> int:
-        """What CUDA could still give."""
+        """The free memory of the device."""
         return self._runtime.memGetInfo()[0]
 
 

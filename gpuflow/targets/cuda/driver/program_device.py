@@ -1,4 +1,4 @@
-"""What programs of GPUs ask of their device; ``driver/driver.py`` is the only one that has it."""
+"""Device interface of GPU programs; ``driver/driver.py`` is the only implementation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GpuDevice(Driver, Protocol):
             current one. Its second argument describes the block.
         host_calls: why library calls ran on the host, by the op and its operands' dtypes.
         broken: why nothing that is computed is worth anything; None while all is well.
-        side_work: what streams beside the compute stream were given while a trace is taken.
+        side_work: the work of streams other than the compute stream during a trace.
     """
 
     api: GpuApi
@@ -44,7 +44,7 @@ class GpuDevice(Driver, Protocol):
     side_work: list[SideWork]
 
     def upload(self, data: DeviceArray, words: array[int]) -> None:
-        """Copy 8-byte words, before what is launched later."""
+        """Copy 8-byte words, before later launches."""
         ...
 
     def prepare(

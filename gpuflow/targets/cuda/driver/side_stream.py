@@ -1,6 +1,6 @@
 """A stream beside a GPU's compute stream, for work that may run while kernels do.
 
-What it is given and what kernels are given meet by events only; the host waits for nothing.
+Its work and that of kernels are ordered by events only; the host does not wait.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 @record(frozen=False, eq=False)
 class SideWork:
-    """What a trace of the profiler shows of something that the stream was given.
+    """Profiler record of work on the stream.
 
     Attributes:
         recording: under which it was given.
-        name, details: what it is.
+        name, details: its description.
         begun, ended: timed events around it.
         mark: an event behind it.
     """
@@ -69,7 +69,7 @@ class SideStream:
         return self._address
 
     def follow(self) -> DeviceEvent:
-        """Let what this stream is given later begin behind what the compute stream has by now.
+        """Let later work of this stream wait for the current work of the compute stream.
 
         Returns:
             the event in between.
@@ -80,7 +80,7 @@ class SideStream:
         return event
 
     def mark(self, work: SideWork | None = None) -> DeviceEvent:
-        """An event behind what this stream has by now, the end of ``work`` if that is shown."""
+        """An event after the current work of this stream, the end of ``work`` if that is shown."""
         api = self._driver.api
         if work is not None:
             work.ended = api.timed_event(self.address)
@@ -95,7 +95,7 @@ class SideStream:
         return self._driver.api.is_done(mark)
 
     def join(self, mark: DeviceEvent) -> None:
-        """Let what the compute stream is given later begin behind a mark of this stream."""
+        """Let later work of the compute stream wait for an event of this stream."""
         self._driver.api.wait_event(self._driver.compute, mark)
 
     def synchronize(self) -> None:
@@ -109,7 +109,7 @@ class SideStream:
     # --- when what it was given cannot end well ---
 
     def fail(self, reason: str) -> None:
-        """Have whoever waits for the device get an error: what it computes is worth nothing."""
+        """Raise an error in threads that wait for the device: its results are invalid."""
         self._driver.broken = reason
 
     def recover(self) -> None:

@@ -61,7 +61,7 @@ class Transfers:
         self._api.wait_event(self._compute, self._api.event(self.stream))
 
     def to_host(self, target: np.ndarray, source: int) -> None:
-        """Copy into a row-major array what kernels that were launched before compute."""
+        """Copy to a row-major array, after previously launched kernels."""
         if target.nbytes <= SMALL:
             if target.nbytes:
                 self._api.copy_out(address(target), source, target.nbytes, self._compute)

@@ -1,7 +1,7 @@
 """Arithmetic that printed CUDA source may call and that Numba does not have, or defines otherwise.
 
-What a GPU leaves undefined is defined here as docs/kernel_ir.md says: division by zero, shifts by
-the width or more, conversion of nan and of values out of range, max and min of nan and of -0.0.
+Operations that are undefined on a GPU are defined as in docs/kernel_ir.md: division by zero, shifts
+by the width or more, conversion of nan and of values out of range, max and min of nan and of -0.0.
 """
 
 from __future__ import annotations

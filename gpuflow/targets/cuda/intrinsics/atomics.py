@@ -3,8 +3,8 @@
 Sums of integers do not depend on the order of threads; sums of floats do, in their last bits. A GPU
 flushes subnormal float32 numbers in such additions.
 
-``load_relaxed`` and ``store_relaxed`` are single accesses that other blocks see: one that repeats a
-load sees at some time what another stored. They order nothing else.
+``load_relaxed`` and ``store_relaxed`` are single accesses that other blocks see: repeated loads
+eventually see another block's store. They imply no other ordering.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def atomic_increment(typingctx, pointer, index):
-        """Add 1 to a uint32; gives what was there before."""
+        """Add 1 to a uint32; returns the previous value."""
         return typed(pointer, index, True, "atom.global.add.u32 $0, [$1], 1;")
 
     @tools.intrinsic

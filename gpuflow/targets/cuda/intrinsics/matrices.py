@@ -1,4 +1,4 @@
-"""What handwritten kernels ask for: tensor cores, registers as arrays, copies beside arithmetic.
+"""Intrinsics of handwritten kernels: tensor cores, registers as arrays, asynchronous copies.
 
 An array "in registers" is a ``local_array`` whose indices are all constants once loops are written
 out. A matrix instruction takes places in such arrays: where its fragment begins.
@@ -50,9 +50,9 @@ def _by_name(*functions: Any) -> dict[str, Any]:
 
 
 def call_convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
-    """Call what all threads must reach together, so that LLVM moves it into no branch.
+    """Call a convergent function, so that LLVM moves it into no branch.
 
-    The function around it is marked too: until it is inlined, its calls are what LLVM looks at.
+    The calling function is marked too: until it is inlined, LLVM looks at its calls.
     """
     builder.function.attributes.add("convergent")
     return builder.call(asm, args, attrs=("convergent",))

@@ -1,7 +1,7 @@
 """Functions that printed CUDA source may call and that Numba does not have.
 
-Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They are made from the
-loaded numba-cuda, so that importing this module costs nothing. Grouped by what they are for:
+Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They are created from the
+loaded numba-cuda, so that importing this module costs nothing. Grouped by purpose:
 
     threads   here: shuffle_xor  shared_array  barrier  count_block_done
     memory    memory_access.py

@@ -7,8 +7,9 @@ bits at once:
     t3 = ...x_lanes[0]...               the first column
     t3_lane_1 = ...x_lanes[1]...        the second one, with its own running values
 
-Each column is added up by the same threads in the same order as without, so results have the same
-bits. What a point computes is printed once for each lane; its members meet once for both.
+Each column is summed by the same threads in the same order as without, so results have the same
+bits. The computation of a point is printed once for each column; the members synchronize once for
+both.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from gpuflow.targets.cuda.schedules.spread import Launch
 class FullPrinter(GroupPrinter):
     """Prints a full reduction: one launch, two stages, and the same result in every run.
 
-    Every block combines its share and writes it to scratch memory; the block that finishes last
-    combines those in a fixed order and does what follows. Two parameters stand at the end:
+    Every block reduces its chunk and writes it to scratch memory; the last block combines the
+    chunks in a fixed order and runs the epilogue. Two parameters are at the end:
 
         scratch_words   uint64[components * blocks]
         block_counter   uint32[1]: 0 before the first launch, and 0 again after every launch
 
-    With segments, a segment's blocks do what the grid does for one reduction alone, and as many of
-    them: results have the bits of its scalar variant. Two parameters stand behind the table:
+    With segments, the blocks of a segment are those of the grid for a single reduction: results
+    have the bits of its scalar variant. Two parameters follow the table:
 
         scratch_words    uint64[components * blocks]: a segment's begin at its first block's
         block_counters   the address of uint32[segments], each as above

@@ -32,7 +32,7 @@ IN_FLIGHT = 4
 
 @record
 class VectorPhase:
-    """The device function for one vector: what its caller loads, stores and passes along."""
+    """The device function for one vector: loads, stores and arguments of its caller."""
 
     name: str
     axes: Sequence[Axis]

@@ -39,7 +39,7 @@ IN_FLIGHT = 4
 
 
 class MemberPrinter(CudaPrinter):
-    """What the emitters of groups and of full reductions share, element by element."""
+    """Common code of the emitters of groups and of full reductions, element by element."""
 
     in_members = False  # inside a loop that the members share
     uniform = True  # here all groups of a block run the same statements
@@ -199,7 +199,7 @@ class MemberPrinter(CudaPrinter):
             over(axes, lambda: self._combine_points(reduces, axes))
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
-        """Set the results to what they begin with; the bodies may write in place."""
+        """Set the results to their initial values; the bodies may write in place."""
         for s in reduces:
             self.assign(self.results(s), [self.value(v) for v in s.init])
         self._barrier_before_writing_in_place(*(s.body for s in reduces))
@@ -221,7 +221,7 @@ class MemberPrinter(CudaPrinter):
         return [self.value(o) for o in s.outs]
 
     def combine_members(self, s: Reduce, group: str) -> None:
-        """Combine what the members found, so that every one of them has the result."""
+        """Combine the results of the members, so that every one of them has the result."""
         outs = self.results(s)
         combine = self.combine_function(s)
         dtypes = [out.dtype for out in s.outs]

@@ -24,7 +24,7 @@ from gpuflow.targets.cuda.schedules.spread import Launch, PointLoop
 
 
 class PiecePrinter(CudaPrinter):
-    """Prints what a block does with its piece; which piece that is the point emitter says."""
+    """Prints the code of a block for its piece; the point emitter determines the piece."""
 
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
         super().__init__(kernel, launch)

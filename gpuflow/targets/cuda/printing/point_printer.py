@@ -1,4 +1,4 @@
-"""What the emitters for CUDA share: overrides of ``KernelPrinter``'s hooks.
+"""Common code of the CUDA emitters: overrides of ``KernelPrinter``'s hooks.
 
 A point is done by one thread or, if it is a piece of two axes, by a block (``points``), by a group
 of threads (``groups``), or by the whole grid (``full``). Parameters are one per word of
@@ -97,7 +97,7 @@ class CudaPrinter(KernelPrinter):
     def function_body(self) -> Iterator[list[str]]:
         """Print into the list that this gives, as the body of a function.
 
-        What is bound inside of it is the function's own.
+        Variables that are bound inside of it are local to the function.
         """
         outer = self.lines, self.depth, self.values
         self.lines, self.depth, self.values = [], 1, dict(self.values)
@@ -265,7 +265,7 @@ class CudaPrinter(KernelPrinter):
         raise NotImplementedError(f"[printer] {type(self).__name__} must override points")
 
     def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
-        """Print what stands inside perfectly nested loops whose indices are already set."""
+        """Print the body of perfectly nested loops with indices that are already set."""
         loop, *inner = nest
         with self.at_loop(loop):
             if not inner:

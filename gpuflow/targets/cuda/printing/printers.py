@@ -1,8 +1,8 @@
 """The CUDA target: KernelIR in, the text of a kernel and its launch out.
 
-``print_cuda`` chooses the emitter; ``build.build_cuda`` makes a cubin of the text, with or
-without a GPU; ``cached.compile_cuda`` keeps what was built. See schedules/spread.py for how points
-are spread over threads.
+``print_cuda`` selects the emitter; ``build.build_cuda`` compiles the text to a cubin, with or
+without a GPU; ``cached.compile_cuda`` caches it. See schedules/spread.py for the distribution of
+points over threads.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from gpuflow.targets.printer import constant
 
 @record
 class Element:
-    """The device function for one point: what its caller loads, stores and passes along."""
+    """The device function for one point: loads, stores and arguments of its caller."""
 
     loads: list[Operand]
     computed: list[tuple[ComputedLoad, list[str]]]  # with the parameters of its function
@@ -59,7 +59,7 @@ class VectorPrinter(PiecePrinter):
         self._stored: dict[int, int] = {}  # values that are printed as stored: their elements
 
     def vector_points(self, nest: Nest) -> None:
-        """With one axis, what is left after the last whole vector is done point by point."""
+        """With one axis, the remainder after the last whole vector is done point by point."""
         axes, width = axes_of(nest, self.axes), self.launch.width
         last = axes[-1]
         self.emit(f"row_vectors = {self.index(f'{self.names.extent(last)} // {width}')}")

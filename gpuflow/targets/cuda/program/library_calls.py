@@ -36,7 +36,7 @@ class LibraryCall:
     """One library call of a program; called with arrays of outputs and operands.
 
     Args:
-        step: what to call.
+        step: the step of the call.
         device: that it runs on.
     """
 

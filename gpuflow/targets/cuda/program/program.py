@@ -26,7 +26,7 @@ class GpuProgram:
     """A plan that runs on one GPU.
 
     Attributes:
-        summary: what it is, for errors.
+        summary: description for errors.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class GpuProgram:
         return driver
 
     def forget(self, arenas: Collection[DeviceArena]) -> None:
-        """Drop what was made for arenas that are given up."""
+        """Drop data for arenas that are freed."""
         for arena in arenas:
             self._drivers.pop(arena, None)
 

@@ -26,7 +26,7 @@ class Timeline:
 
     Args:
         device: that it runs on.
-        rows: the steps, and what else is known of each.
+        rows: the steps, with further data of each.
     """
 
     def __init__(self, device: GpuDevice, rows: list[_Row]) -> None:
@@ -87,10 +87,10 @@ class Timeline:
 
 
 class GpuMarks:
-    """Prints what times each step of a driver.
+    """Prints code that times each step of a driver.
 
     Args:
-        plan: what the driver runs.
+        plan: the plan of the driver.
         text: the driver's text.
         work: the lines of its steps.
         device: that it runs on.

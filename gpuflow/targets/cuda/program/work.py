@@ -1,7 +1,7 @@
-"""What a program gives to its device, in order: launches, and what Python does between them.
+"""Work of a program on its device, in order: launches, and Python functions between them.
 
-Launches that follow one another are recorded together where that is worth it; a call of a library,
-a copy or a loop that Python drives ends what is recorded.
+Consecutive launches are recorded together if that pays off; a library call, a copy or a loop driven
+by Python ends a recording.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Work:
 
         Args:
             stem: of the name that the text gives it.
-            run: what is called.
+            run: the function to call.
             arguments: with which.
             comment: for readers of the text.
-            writes: variables that hold addresses of what it writes.
+            writes: variables with addresses of its outputs.
             fills: those of them behind which it writes everything, and reads nothing before.
         """
         texts = [str(number) if name is None else name for name, number in arguments]
@@ -81,7 +81,7 @@ class Work:
 
         Args:
             names: globals of the driver besides the text's constants.
-            counts: bytes of what lies behind the variables that hold addresses.
+            counts: sizes in bytes of the arrays at the variables with addresses.
         """
         result: list[str] = []
         waiting: list[_PrintedLaunch] = []

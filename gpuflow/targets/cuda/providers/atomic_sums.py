@@ -23,7 +23,7 @@ def add_atomic_sums(
     """Add the launches: the array copied, or zeros, and all rows added to it.
 
     Args:
-        schedule: to which. sums: what to do. kinds: the operands' dtypes.
+        schedule: the target schedule. sums: the operation. kinds: the operands' dtypes.
         sources: the array, unless it is fresh; places, inside and rows. outs: the result.
     """
     dtype, (out,) = storage_dtype(kinds[-1]), outs

@@ -73,7 +73,8 @@ def add_attention(
     """Add the launches of attention or of its gradients.
 
     Args:
-        schedule: to which. what: what to do. sources, outs: operands and outputs, row-major.
+        schedule: the target schedule. what: the operation. sources, outs: operands and outputs,
+            row-major.
         kinds: the operands' dtypes.
     """
     dtype = storage_dtype(kinds[0])

@@ -71,7 +71,7 @@ class Form:
 
     @property
     def along(self) -> int:
-        """What is cut into chunks."""
+        """The dimension that is cut into chunks."""
         last = self.slides[-1]
         return -(-last.taps // skip(last)) if self.taps else self.depth[0]
 

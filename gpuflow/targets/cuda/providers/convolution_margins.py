@@ -1,11 +1,11 @@
 """Margins of zeros that are not the same on both sides, which a library's formula does not have.
 
-``SAME`` with stride 2 on an even size is the common case: it needs one zero more behind the image
-than before it. The interface of cuDNN that is called here has one number for both sides, so the
-image is copied into one that is as large as what is read, and the gradient with respect to it is
-cut out of such a one. That costs two passes over the image, so it is done where the convolution
-itself is much more work. The graph interface has a number for each side, and engines that take two
-that differ: docs/design/0028 says which.
+``SAME`` with stride 2 on an even size is the common case: it needs one zero more after the image
+than before it. The interface of cuDNN that is called has one number for both sides, so the image is
+copied into one of the padded size, and the gradient with respect to it is cut out of such a one.
+That costs two passes over the image, so it is done if the convolution itself is much more work. The
+graph interface has a number for each side, and engines that support two that differ: see
+docs/design/0028.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Margins:
     """Where an image lies among zeros, or a part of it without them.
 
     Attributes:
-        sizes, padded: of space, of the image and of what is read.
-        low: places from the beginning of what is read to that of the image, of any sign.
+        sizes, padded: spatial sizes of the image and of the padded image.
+        low: offset from the beginning of the padded image to that of the image, of any sign.
     """
 
     sizes: Dims
@@ -48,12 +48,12 @@ def are_cheap(call: ConvolutionCall) -> bool:
 def add_margins(
     schedule: Schedule, source: At, target: At, call: ConvolutionCall, margins: Margins
 ) -> None:
-    """Add a copy of the image into what the call reads.
+    """Add a copy of the image into the operand of the call.
 
     Args:
         schedule: to which.
-        source, target: the image and what is read, both packed as the call says.
-        call: with the sizes of what is read.
+        source, target: the image and the padded image, both packed in the layout of the call.
+        call: the call, with the padded sizes.
         margins: around the image.
     """
     _add(schedule, source, target, call, margins.sizes, margins.padded, margins.low)
@@ -62,7 +62,7 @@ def add_margins(
 def cut_margins(
     schedule: Schedule, source: At, target: At, call: ConvolutionCall, margins: Margins
 ) -> None:
-    """Add a copy of the image out of what the call writes; arguments as of ``add_margins``."""
+    """Add a copy of the image out of the call's result; arguments as of ``add_margins``."""
     low = tuple(-places for places in margins.low)
     _add(schedule, source, target, call, margins.padded, margins.sizes, low)
 

@@ -1,4 +1,4 @@
-"""Convolutions on GPUs: which of the kernels, in what tiles, and how sums are split.
+"""Convolutions on GPUs: selection of kernels and tiles, and splitting of sums.
 
 Everything follows from shapes, strides and dtypes, so results have the same bits in every run.
 """
@@ -98,7 +98,7 @@ def add_convolution(
     """Add the launches of a convolution; False, and nothing, where kernels do not hold it.
 
     Args:
-        schedule: to which. what: what to do.
+        schedule: the target schedule. what: the operation.
         places, views, kinds: both operands, how they lie there, and their dtype.
         out: the result, row-major.
     """

@@ -78,7 +78,7 @@ def copy_form(view: View, itemsize: int) -> CopyForm:
 
 
 def index_reaching(most: int) -> tuple[str, int]:
-    """The type of indices up to ``most``, and what LONG is in a kernel that has such."""
+    """The type of indices up to ``most``, and LONG in a kernel with such indices."""
     is_long = most > _LARGEST
     return ("int64" if is_long else "int32"), int(is_long)
 

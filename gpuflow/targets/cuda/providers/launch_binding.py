@@ -49,7 +49,7 @@ def copy_schedule(step: CopyStep) -> Schedule | None:
 
 
 def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
-    """What a block may have of shared memory."""
+    """The maximum shared memory of a block."""
     return _SHARED_BYTES.get(compute_capability, _SHARED_BYTES_AT_LEAST)
 
 
@@ -70,7 +70,7 @@ def block_launch(
     """A launch, and the registers whose addresses it is called with.
 
     Args:
-        one: what to launch.
+        one: the launch.
         places: where the arrays that it names are.
         device: that it runs on.
     """
@@ -154,7 +154,7 @@ def library_launch(
     """A library's call as a function of addresses, and which these are.
 
     Args:
-        one: what to call.
+        one: the call.
         places: where the arrays that it names are.
         device: that it runs on.
     """
@@ -220,7 +220,7 @@ class Bound(NamedTuple):
     """A launch as a function of addresses.
 
     Attributes:
-        word: what it does, in the text of a driver.
+        word: its name in the text of a driver.
         run: the function.
         places: those whose addresses it is called with.
         out: which of them it fills, where that is known.

@@ -1,4 +1,4 @@
-"""Library calls as launches of handwritten kernels: what is launched, on which arrays, in order.
+"""Library calls as launches of handwritten kernels: the launches and their arrays, in order.
 
 Arrays have numbers: the operands, then the outputs, then the workspace, in which everything that
 passes from one launch to the next has a place. Operands that are not row-major are copied there.
@@ -73,10 +73,10 @@ class UserLaunch:
     """One launch of a kernel that a user wrote.
 
     Attributes:
-        kernel: what to launch.
+        kernel: the kernel to launch.
         types: of its parameters.
         arguments: its words.
-        touches: the words that are addresses of arrays, and what becomes of these.
+        touches: the argument slots that are addresses of arrays, and the access to these.
     """
 
     kernel: UserKernel
@@ -95,10 +95,10 @@ class LibraryLaunch:
     """A call of a library between launches.
 
     Attributes:
-        what: what it does; the device has the function.
+        what: the operation; the device has the function.
         places: the operands, the outputs and the workspace.
-        plain: what is launched in its place where an operand or an output does not begin at a
-            multiple of 16 bytes, which the library does not take; if empty, that is an error.
+        plain: launches that replace it if an operand or output is not aligned to 16 bytes, which
+            the library does not support; if empty, that is an error.
     """
 
     what: ChosenConvolution | ChosenAttention
@@ -111,7 +111,7 @@ class GemmLaunch:
     """Calls of one GEMM at several places.
 
     Attributes:
-        gemm: what each call does.
+        gemm: the operation of each call.
         places: bytes from the start of the operands' buffers and of the output, for each call.
     """
 
@@ -157,7 +157,7 @@ class Schedule:
         self.launches.append(one)
 
     def instead(self) -> Schedule:
-        """An empty schedule of what may run in the place of the next call, in the same memory."""
+        """An empty schedule of an alternative to the next call, in the same memory."""
         return Schedule(self._workspace, self.workspace_bytes)
 
     def call(

@@ -1,4 +1,4 @@
-"""Convolutions by a library: which of its calls is the same sum, and what is copied for it.
+"""Convolutions by a library: the equivalent library call, and the required copies.
 
 A library tells a convolution from its two gradients; here all are convolutions of arrays in other
 roles. So each of the three is tried on the sizes and on how the arrays lie:
@@ -81,7 +81,7 @@ def planned(
     """How a library makes a convolution; None: it does not take it.
 
     Args:
-        what: what to do.
+        what: the operation.
         views, dtype: how both operands lie, and their dtype.
         out: the result.
         library: whom to ask.

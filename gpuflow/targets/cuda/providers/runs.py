@@ -35,7 +35,7 @@ def add_runs(
     """Add the launches; False, and nothing, where kernels do not hold the rows.
 
     Args:
-        schedule: to which. runs: what to do. kinds: the operands' dtypes.
+        schedule: the target schedule. runs: the operation. kinds: the operands' dtypes.
         sources: places, inside and rows, row-major. outs: places, whether they count, and rows.
     """
     stored = storage_dtype(kinds[2])

@@ -47,7 +47,8 @@ def add_running(
     """Add the launches of an op's running values; False where kernels do not hold the numbers.
 
     Args:
-        schedule: to which. scan: what to do. sources, outs: the operand and the output, row-major.
+        schedule: the target schedule. scan: the operation. sources, outs: the operand and the
+            output, row-major.
         kinds: the operand's dtype.
     """
     stored = storage_dtype(kinds[0])
@@ -67,7 +68,7 @@ def add_scan(schedule: Schedule, scan: Scan, kind: int, pointer: str, x: At, y: 
     """Add the launches of a scan.
 
     Args:
-        schedule: to which. scan: what to do. kind, pointer: see ``number_kind``.
+        schedule: the target schedule. scan: the operation. kind, pointer: see ``number_kind``.
         x, y: where the elements lie, and where the results go, which may be there too.
     """
     in_rows = scan.inner == 1 and scan.length > _LONG

@@ -35,7 +35,7 @@ def add_matrices(
     """Add the launch of an op on a batch of matrices; False where they are too large for a warp.
 
     Args:
-        schedule: to which. matrices: what to do.
+        schedule: the target schedule. matrices: the operation.
         sources, outs: operands and outputs, row-major. kinds: the operands' dtypes.
     """
     del kinds

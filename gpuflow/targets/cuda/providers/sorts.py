@@ -1,4 +1,4 @@
-"""Sorts on GPUs: the passes of a stable radix sort, and what is taken in the order it gives."""
+"""Sorts on GPUs: the passes of a stable radix sort, and gathers in the resulting order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_CHUNKS = 1024  # blocks that count the digits of a row
 
 
 class Key(NamedTuple):
-    """What rows are sorted by.
+    """The key of sorted rows.
 
     Attributes:
         place, pointer: where it lies, and the type of a pointer to it.
@@ -113,7 +113,7 @@ def add_order(
     """Add the launches that find the order of rows by keys, the first one primary.
 
     Args:
-        schedule: to which. keys: by what. rows: (outer, length, inner).
+        schedule: the target schedule. keys: the sort keys. rows: (outer, length, inner).
         constants: of the words: ``DESCENDING`` and ``TOTAL_ORDER``.
 
     Returns:
@@ -286,7 +286,7 @@ def add_sort(
     """Add the launches of a sort; False, and nothing, where kernels have no such keys.
 
     Args:
-        schedule: to which. sort: what to do.
+        schedule: the target schedule. sort: the operation.
         sources: row-major operands. outs: outputs. kinds: the operands' dtypes.
     """
     keys: list[Key] = []

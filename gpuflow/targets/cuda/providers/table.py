@@ -1,4 +1,4 @@
-"""Which blocks GPUs make, and by what. The first that can is taken; else a library of CuPy is."""
+"""Blocks of GPUs, and their providers. The first that supports one is used, else CuPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler asks of GPUs: how kernels are launched, and what library calls need."""
+"""The compilation target of GPUs: launches of kernels, and requirements of library calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
 
 
 class GpuTarget(PlainTarget):
-    """Some reductions are split; library calls are what providers make of them.
+    """Some reductions are split; library calls are implemented by providers.
 
     Args:
         atomic_sums, excess_precision: as ``Target`` says.

@@ -1,15 +1,15 @@
 """The width of a GPU kernel's index arithmetic: 32 bits where the sizes of its calls allow it.
 
-A 64-bit index takes two registers, and each step with it two instructions. With 32 bits what is
-computed must stay below 2**31 in absolute value:
+A 64-bit index takes two registers, and each step with it two instructions. With 32 bits, computed
+values must be below 2**31 in absolute value:
 
     offsets    of each operand, and every partial sum: the sum of |stride| * extent has to fit
     counters   of points, and of what the members of a point share; a thread goes one step past the
                end before it sees that, and looks ahead for loads that are to be on their way
 
-What is computed in 64 bits in any case: addresses in bytes, offsets that the kernel itself computes
-or reads (gathers, scatters), parts of complex numbers, and values of INDEX operands; of those only
-the strides are 32-bit parameters. Offsets past the end that no access uses may wrap.
+Always computed in 64 bits: addresses in bytes, offsets that the kernel itself computes or reads
+(gathers, scatters), components of complex numbers, and values of INDEX operands; of those only the
+strides are 32-bit parameters. Offsets past the end that no access uses may wrap.
 """
 
 from __future__ import annotations

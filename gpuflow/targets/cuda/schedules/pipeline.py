@@ -1,7 +1,7 @@
 """The schedules of GPUs that rewrite calls when a plan is bound, in the order they are tried.
 
-How a kernel is spread over blocks and threads (``spread``) and how wide its indices are
-(``index_bits``) is decided at launch, by what prints it.
+The launch configuration of a kernel (``spread``) and the width of its indices (``index_bits``) are
+decided at launch, by its printer.
 """
 
 from __future__ import annotations

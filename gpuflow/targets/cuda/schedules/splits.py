@@ -1,9 +1,9 @@
 """Reductions of few columns or rows on a GPU: more blocks, each with a part of the reduced axis.
 
-A launch gives 32 columns, or a row, to a block. Where that leaves most of a GPU idle, the
-reduction is split (``split``): the parts, what they leave over, and their combination are launches
-of their own. The number of parts follows from the shape alone, so that results do not depend on
-the device. Where each number stands is a guess: nothing was measured on a GPU.
+A launch gives 32 columns, or a row, to a block. If that leaves most of a GPU idle, the reduction is
+split (``split``): the chunks, their remainder, and their combination are separate launches. The
+number of chunks follows from the shape alone, so that results do not depend on the device. All
+thresholds are guesses: nothing was measured on a GPU.
 """
 
 from __future__ import annotations

@@ -303,8 +303,8 @@ def _with_pairs(launch: Launch, kernel: Kernel, block: Block) -> Launch:
 def schedule_alone(kernel: Kernel) -> Launch | None:
     """The schedule of a kernel that is a step of a program of one block, of ALONE_THREADS.
 
-    Its text is a device function that knows no grid, and what it reads may have been written by the
-    same block. None: there is no such schedule.
+    Its text is a device function without a grid, and its operands may have been written by the same
+    block. None: there is no such schedule.
     """
     launch = schedule_cuda(kernel, vectorize=False)
     if launch.pieces and launch.piece_threads != ALONE_THREADS:

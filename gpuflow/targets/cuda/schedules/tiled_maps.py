@@ -5,9 +5,9 @@
                                         threads along j: y[i, j] = f(tile[j, i])
 
 Neighboring threads that read down a column touch a sector of memory for each element. In a tile
-(``compiler/schedules/tiles``) they read neighbors, and write neighbors. What else the kernel reads
-and writes goes one element at a time then, of which a warp's 32 are neighbors. From which sizes on
-that pays is a guess: nothing was measured on a GPU.
+(``compiler/schedules/tiles``) they read neighbors, and write neighbors. Other accesses of the
+kernel are then one element at a time, of which a warp's 32 are neighbors. The sizes from which that
+pays off are a guess: nothing was measured on a GPU.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Allocation:
 
     Attributes:
         start: its address, a multiple of 256.
-        size: bytes from there; what lies behind is nobody's.
+        size: size in bytes; memory after it is unallocated.
         low: bytes at the start that are nobody's either; 0 but for adopted arrays.
         read_only: whether kernels must not store to it.
         written: which bytes hold a value, where that is tracked.

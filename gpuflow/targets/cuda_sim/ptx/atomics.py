@@ -90,7 +90,7 @@ def _step(site: Site, place: int, targets: Sequence[int]) -> Step:
 
 
 def in_order(function: Any, elements: Array, index: Array, values: Sequence[Array]) -> Array:
-    """Apply a function lane after lane; gives what each lane found."""
+    """Apply a function lane by lane; returns the value that each lane read."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))

@@ -1,4 +1,4 @@
-"""What a launch checks besides what is always checked, and what it counts."""
+"""Optional checks of a launch, and its statistics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuflow.base.records import record
 
 @record
 class Checks:
-    """What a launch looks for. Bounds, alignment, freed and read-only memory always are.
+    """Optional checks of a launch; bounds, alignment and freed memory are always checked.
 
     Attributes:
         races: accesses to shared memory that have no barrier between them.
@@ -47,7 +47,7 @@ THOROUGH = Checks(
 
 @record
 class Statistics:
-    """What a launch did.
+    """Statistics of a launch.
 
     Attributes:
         instructions: that were issued; one for any number of lanes that run it together.

@@ -36,7 +36,7 @@ def decode(module: Module, name: str) -> Program:
 
 
 class Decoder(Slots):
-    """What is known of a kernel while it is decoded."""
+    """Facts about a kernel while it is decoded."""
 
     def __init__(
         self, module: Module, name: str, suspects: frozenset[int] = frozenset()

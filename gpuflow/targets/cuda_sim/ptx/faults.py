@@ -1,4 +1,4 @@
-"""What goes wrong in a kernel, and where."""
+"""Faults of kernels, and their locations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Place:
 
 
 class PtxError(RuntimeError):
-    """A kernel did what a GPU forbids, or holds what the interpreter does not know.
+    """A kernel did an operation that a GPU forbids, or that the interpreter does not support.
 
     Attributes:
         place: where it happened; None while a module is read.
@@ -46,8 +46,8 @@ class Fault(Exception):
     """A fault inside one instruction, before it is known which and where.
 
     Attributes:
-        what: what must hold and what was found.
-        fix: what to write instead.
+        what: the requirement and the observed value.
+        fix: the suggested replacement.
         lane: the lane that failed, as a position in the frame.
     """
 

@@ -1,9 +1,9 @@
-"""What blocks know of each other: fences, and the values by which one thread signals another.
+"""Ordering between blocks: fences, and the values by which one thread signals another.
 
 A thread writes, fences, and then sets a flag by a strong write (an atomic, or a relaxed or volatile
-store). Who reads that flag by a strong read and fences after it comes after all that the fence came
-after; a barrier passes this on to the whole block. Each flag keeps a log of the signals that were
-given through it, and what a warp or block knows is how much of which log it has seen.
+store). A thread that reads that flag by a strong read and then fences is ordered after everything
+before the first fence; a barrier extends this to the whole block. Each flag keeps a log of its
+signals, and the state of a warp or block is how much of which log it has seen.
 
 Where an exact answer would cost too much, two accesses count as ordered: a race may be missed, but
 none is reported where there is none.
@@ -29,10 +29,10 @@ class Signal:
     Attributes:
         thread: who wrote.
         time: when.
-        barrier: when its block had passed its last barrier: what came before is signalled too.
+        barrier: time of the last barrier of its block: everything before is signalled too.
         warp: when the thread had passed its last warp barrier.
         fence: when the thread had last fenced beyond its block.
-        known: what it knew itself, which it passes on.
+        known: its own state, which it passes on.
     """
 
     thread: int
@@ -54,7 +54,7 @@ class Fenced:
 
 
 class Reach:
-    """What a warp knows: which accesses of each block came before it."""
+    """State of a warp: the accesses of each block that are ordered before it."""
 
     def __init__(self, blocks: int) -> None:
         self.everybody = np.zeros(blocks, np.int64)  # all accesses of the block before this time
@@ -99,7 +99,7 @@ class Fences:
     # --- what orders ---
 
     def pass_barrier(self, blocks: Array, time: int) -> None:
-        """Blocks have passed a barrier: what a warp knows all of its block knows."""
+        """Blocks have passed a barrier: merge the states of the warps of a block."""
         self.barrier[blocks] = time
         acquired, seen = (self._acquired, self._known), (self._seen, self._seen_by_block)
         for of_warps, of_blocks in (acquired, seen):
@@ -109,7 +109,7 @@ class Fences:
                     _merge(of_blocks.setdefault(warp // self.warps, {}), of_warps.pop(warp))
 
     def release(self, threads: Array, time: int, beyond_block: bool) -> None:
-        """What threads signal from now on says that all before has happened.
+        """Later signals of threads include everything before.
 
         Args:
             beyond_block: whether to the device, or to the block only.
@@ -125,7 +125,7 @@ class Fences:
             np.maximum.at(fenced.of_warp, self.warp_of(threads), self.warp_barrier[threads])
 
     def acquire(self, threads: Array) -> None:
-        """What threads do from now on comes after the signals that they have seen."""
+        """Later accesses of threads are ordered after the signals that they have seen."""
         if self._seen or self._seen_by_block:
             for warp in np.unique(self.warp_of(threads)).tolist():
                 acquired = self._acquired.setdefault(warp, {})
@@ -156,7 +156,7 @@ class Fences:
     # --- what is ordered ---
 
     def ordered(self, before: Array, times: Array, is_atomic: Array, now: Array) -> Array:
-        """Whether accesses of threads at some times came before what other threads do now."""
+        """Whether accesses of threads at some times are ordered before current ones."""
         is_ordered = np.zeros(len(now), BOOL)
         if not (self._scopes and self.logs):
             return is_ordered

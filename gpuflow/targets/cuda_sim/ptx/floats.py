@@ -1,9 +1,9 @@
 """Float instructions.
 
-add, sub, mul, div.rn, fma, sqrt.rn and rcp.rn are rounded once, as the hardware does. What is named
-``approx`` or ``full`` is modeled by the exact result rounded to nearest, which a GPU may miss by
-the last places that the PTX manual states; ``rcp.approx.ftz.f64`` gives the upper 32 bits, as a GPU
-does. The bits of a NaN are not modeled.
+add, sub, mul, div.rn, fma, sqrt.rn and rcp.rn are rounded once, as in hardware. Instructions named
+``approx`` or ``full`` are modeled by the exact result rounded to nearest, from which a GPU may
+differ by the last places stated in the PTX manual; ``rcp.approx.ftz.f64`` gives the upper 32 bits,
+as a GPU does. The bits of a NaN are not modeled.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def relu(x: Array) -> Array:
 
 
 def finished(site: Site, function: Callable[..., Array]) -> Callable[..., Array]:
-    """A function with what the modifiers ask for: .ftz, .sat, .relu."""
+    """A function with its modifiers applied: .ftz, .sat, .relu."""
     flushes = site.has("ftz")
     last = saturate if site.has("sat") else relu if site.has("relu") else None
     if flushes:

@@ -70,7 +70,7 @@ class Frame:
                 registers[slot] = values if len(values) == 1 else values[lanes]
 
     def dissolve(self, live: int) -> None:
-        """Scatter what was written and is in the mask ``live`` back to the run's registers."""
+        """Scatter written registers in the mask ``live`` back to the run's registers."""
         if self.lanes is None:
             return
         home, left = self.run.registers, self.dirty & live

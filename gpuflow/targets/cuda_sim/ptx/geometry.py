@@ -16,8 +16,8 @@ Extents = tuple[int, int, int]
 class Geometry:
     """The lanes of a run of consecutive blocks: all threads of a block, x fastest, then the next.
 
-    What is equal for all lanes is an array of one element. A block whose threads are not a multiple
-    of 32 ends with a partial warp; the missing lanes do not exist.
+    Uniform values are arrays of one element. A block whose threads are not a multiple of 32 ends
+    with a partial warp; the missing lanes do not exist.
     """
 
     def __init__(self, grid: Extents, block: Extents, first: int, blocks: int) -> None:

@@ -1,9 +1,9 @@
 """Which array an address belongs to: the one whose start it was computed from.
 
-An access that runs over the end of its array may land exactly in another one, where nothing is
-wrong with the address itself. The registers of a kernel are followed from its parameters and
-variables to each access: computed from the start of some arrays, it must stay inside these. What a
-kernel loads from memory counts as an offset; an address that is loaded whole is not followed.
+An access past the end of its array may hit another one, where the address itself is valid. The
+registers of a kernel are followed from its parameters and variables to each access: an address
+computed from the start of some arrays must be inside these. Loaded values count as offsets; a
+loaded address is not followed.
 """
 
 from __future__ import annotations

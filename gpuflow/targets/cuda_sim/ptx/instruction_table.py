@@ -24,7 +24,7 @@ WHOLE_WARP = 1 << 10  # in the place of the operand that holds a member mask: al
 
 @record
 class Entry:
-    """What the table holds for an opcode.
+    """Table entry of an opcode.
 
     Attributes:
         build: makes the step.
@@ -162,7 +162,7 @@ def guarded(
 def watched(
     steps: list[Step], reads: Sequence[int], writes: Sequence[int], suspects: frozenset[int]
 ) -> list[Step]:
-    """Steps that first check, of registers that may not be set, that they are; and note what is."""
+    """Steps that first check that registers are defined, and record newly defined ones."""
     asked = tuple(slot for slot in reads if slot in suspects)
     noted = tuple(slot for slot in writes if slot in suspects)
 

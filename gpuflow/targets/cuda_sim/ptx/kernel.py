@@ -55,7 +55,7 @@ class PtxModule:
         """A kernel of the module.
 
         Raises:
-            PtxError: there is none of this name, or it holds what the interpreter does not know.
+            PtxError: if there is no kernel of this name, or it contains unsupported instructions.
         """
         loaded = self._loaded
         with loaded.lock:
@@ -123,16 +123,17 @@ class PtxKernel:
         """Run the whole grid.
 
         Args:
-            grid: blocks in x, y and z; what is left out is 1.
+            grid: blocks in x, y and z; missing ones are 1.
             block: threads in x, y and z.
             words: the parameters, 8 bytes each; a narrower one is the low bytes of its word, and a
                 larger one takes several words.
             memory: where the addresses among the parameters lie.
             shared_bytes: of dynamic shared memory.
-            checks: what to look for.
+            checks: the checks.
 
         Raises:
-            PtxError: the kernel did what a GPU forbids; the error says where.
+            PtxError: if the kernel did an operation that a GPU forbids; the error contains the
+                location.
         """
         program = self.program
         full, threads = _extents(grid), _extents(block)

@@ -73,7 +73,7 @@ class DeviceMemory:
 
         Args:
             nbytes: how much; 0 gives an address that no kernel may touch.
-            counted: whether it is the user's: part of ``used`` and of what ``capacity`` limits.
+            counted: whether it is user memory: included in ``used`` and limited by ``capacity``.
 
         Raises:
             DeviceMemoryError: there is not so much.
@@ -196,7 +196,7 @@ class DeviceMemory:
             allocation.read_only = read_only
 
     def track_writes(self) -> None:
-        """Begin to track which bytes hold a value; what is allocated now counts as written."""
+        """Start to track the bytes that are initialized; current allocations count as written."""
         with self._lock:
             self.tracks_writes = True
 

@@ -1,7 +1,7 @@
 """Read PTX text: a module's variables and functions, each a list of instructions and labels.
 
-What a line number means: ``.loc`` lines name the line of the kernel's source that the following
-instructions were made from; without them, instructions are placed by their line of the PTX.
+Line numbers: ``.loc`` lines name the line of the kernel's source for the following instructions;
+without them, instructions have their line of the PTX.
 """
 
 from __future__ import annotations

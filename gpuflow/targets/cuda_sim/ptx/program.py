@@ -32,7 +32,7 @@ class Barrier:
         waits: False for ``arrive``.
         aligned: whether all threads must be at this very instruction.
         reduction: popc, and, or; None for a barrier without a result.
-        predicate: the slot of what is reduced.
+        predicate: the slot of the reduced predicate.
         target: the slot of the result.
     """
 
@@ -59,7 +59,7 @@ class Block:
 
     Attributes:
         number: its place in the program; lower ones run first.
-        gate: what lanes wait for before the steps run.
+        gate: the condition that lanes wait for before the steps run.
         steps, instructions: the steps, and the instruction that each belongs to.
         reads: slots that are read before they are written.
         writes: slots that are written, as a bit mask.
@@ -68,8 +68,8 @@ class Block:
         targets: all blocks that may follow.
         live: slots whose values are wanted when the block is entered, as a bit mask.
         length: how many instructions it has.
-        effects: for each step what its instruction does with undefined values; None for all steps
-            but an instruction's first.
+        effects: for each step its instruction's effect on undefined values; None for all steps but
+            an instruction's first.
         decides: slots that the gate or ``leave`` reads.
         careful: whether a value may become undefined in it.
     """
@@ -125,7 +125,7 @@ class Program:
         bases: the slots of the base addresses of ``sites``.
         shared_roots: slots that hold the address of a shared variable, with its first byte and the
             one behind its last; -1 for one whose size the launch says.
-        followed: for each access what its address comes from, once that was asked for (homes.py).
+        followed: for each access the origin of its address, once computed (homes.py).
         suspects: registers that some path reads before it sets them.
     """
 

@@ -1,4 +1,4 @@
-"""Races in global memory: who has touched each element in this launch, and what orders it.
+"""Races in global memory: the accesses of each element in this launch, and their order.
 
 Every granule (the smallest access of the kernel to global memory) remembers its last write and the
 last reads of two threads, each as a stamp:

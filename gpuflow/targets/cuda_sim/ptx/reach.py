@@ -33,7 +33,7 @@ class Access:
 
     Attributes:
         size: bytes that each lane accesses.
-        kind: what it does there.
+        kind: the kind of access.
         stored: gives the values that a store writes, once they are known.
     """
 
@@ -53,7 +53,7 @@ class Access:
             place: which operand.
             dtype: of an element.
             count: elements of each lane, next to each other.
-            kind: what it does there.
+            kind: the kind of access.
             space: by default the one that the instruction names.
         """
         self.base, offset = site.address(place)

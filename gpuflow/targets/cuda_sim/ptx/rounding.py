@@ -24,14 +24,14 @@ _SMALL, _LARGE = 2.0**-960, 2.0**990  # outside, products of halves underflow or
 
 
 def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """x + y and what rounding lost (Knuth, TAOCP 2, 4.2.2); float64."""
+    """x + y and its rounding error (Knuth, TAOCP 2, 4.2.2); float64."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
 
 
 def two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """x * y and what rounding lost (Dekker 1971); float64, neither tiny nor huge."""
+    """x * y and its rounding error (Dekker 1971); float64, neither tiny nor huge."""
     product = x * y
     scaled = x * _SPLITTER
     x1 = scaled - (scaled - x)

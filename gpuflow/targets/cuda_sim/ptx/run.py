@@ -1,8 +1,8 @@
 """Run the blocks of a launch: which lanes go next, where they part and where they meet.
 
-Lanes at one place run together. Where a branch parts them, the lanes with the lowest block of code
-go first, and wait where the others are: compilers lay code out so that this brings them together
-again as early as can be. Lanes that spin on what others must do give way after a while.
+Lanes at one instruction run together. If a branch diverges, the lanes with the lowest block of code
+go first, and wait for the others there: compilers lay code out so that this reconverges as early as
+possible. Lanes that spin on the progress of others yield after a while.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Run:
     """Consecutive blocks of a launch, which run at the same time.
 
     Attributes:
-        program, geometry, memory, shared, checks: what they say.
+        program, geometry, memory, shared, checks: the state of the launch.
         registers: of all lanes, by slot.
         local: the local memory of all lanes.
         sites: the allocation that each memory instruction used last.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @record
 class Kind:
-    """What an access does; atomic ones of several threads are in some order, and no race."""
+    """Kind of access; atomic ones of several threads are ordered somehow, and not a race."""
 
     reads: bool
     writes: bool
@@ -102,7 +102,7 @@ class Shared:
             frame: the lanes.
             places: as ``places`` gives them.
             size: bytes of each access.
-            kind: what it does.
+            kind: the kind of access.
             unchanged: for a write, which lanes write the value that is there already; such a write
                 after another lane's write is no race.
 

@@ -38,7 +38,7 @@ class Scope:
     Attributes:
         function: whose text it is.
         instance: a number of its own, so that labels and parameters of two calls are two.
-        actual: what the caller passes for each parameter and result.
+        actual: the caller's argument for each parameter and result.
         after: the label to return to; empty in the entry.
         callers: the functions around it, to find recursion.
     """
@@ -248,7 +248,7 @@ def _parts(text: str) -> list[str]:
 
 
 def immediate(text: str, dtype: np.dtype) -> np.ndarray | None:
-    """A literal as an array of one element, or None for what is no literal."""
+    """A literal as an array of one element, or None if it is not a literal."""
     if re.fullmatch(r"0[fFdD][0-9a-fA-F]{8,16}", text):
         single = text[1] in "fF"
         words = np.array([int(text[2:], 16)], U32 if single else U64)

@@ -1,10 +1,10 @@
 """Values that are undefined: the quotient of an integer division by zero.
 
 A GPU divides by zero without a fault and gives some number, so compilers divide before they know
-whether the quotient is wanted: the index of a loop's first turn ahead of the loop, say. What must
-not be is that such a number is used: as an address, in memory, to choose a branch, by other lanes.
-It may be computed with, and a ``selp`` may take the other value. Blocks of code that divide, and
-all others as long as some lane holds such a value, are run with an eye on it; no others pay for it.
+whether the quotient is needed: the index of a loop's first iteration before the loop, for example.
+Such a number must not be used: as an address, in memory, to choose a branch, by other lanes. It may
+be computed with, and a ``selp`` may take the other value. Blocks of code that divide, and all
+others while some lane holds such a value, are tracked; no others pay for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @record
 class Effect:
-    """What an instruction does with the registers, as far as undefined values are concerned.
+    """Effect of an instruction on undefined values in registers.
 
     Attributes:
         reads, writes: slots.
-        uses: whether what it reads has to be defined; else its results are undefined, too.
+        uses: whether its operands must be defined; else its results are undefined, too.
         chooses: whether it gives its first operand where the third one holds, else its second.
         guard: the slot of its predicate; None for an instruction that all lanes run.
         negated: whether the lanes run it where the predicate does not hold.
@@ -46,7 +46,7 @@ class Undefined:
 
     Attributes:
         lanes: by slot, which lanes of the run hold one; nothing where none does.
-        reason: what made the last one.
+        reason: the origin of the last one.
     """
 
     def __init__(self, count: int) -> None:
